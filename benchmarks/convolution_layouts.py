@@ -36,7 +36,7 @@ from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
-from coilwork_ir.program.walk import all_kernels, buffers
+from coilwork_ir.program.walk import index_buffers, list_kernels
 from coilwork_ir.scalar import Load
 from coilwork_ir.target import TARGETS
 from coilwork_lowering.options import ConvolutionLayout
@@ -77,7 +77,7 @@ class Count:
 def count(programs: Sequence[Program], seconds: float) -> Count:
     """What `programs` do, which took that long to compile."""
     steps = [step for program in programs for step in traffic(program)]
-    copying = {kernel.name for program in programs for kernel in all_kernels(program) if is_copy(kernel)}
+    copying = {kernel.name for program in programs for kernel in list_kernels(program) if is_copy(kernel)}
     launched = [i.kernel for p in programs for i in p.instructions if isinstance(i, Launch)]
     calls = list_convolutions(programs)
     return Count(
@@ -114,7 +114,7 @@ def makes_channels_last(call: ExternCall) -> bool:
 
 def count_converted(program: Program) -> int:
     """Bytes that a library reads and writes to convert tensors around the convolutions of `program`."""
-    known, total = buffers(program), 0
+    known, total = index_buffers(program), 0
     for call in list_convolutions((program,)):
         read = [known[arg.name] for arg in call.args if isinstance(arg, Ref)]
         *activations, weight = [b for b in read if len(b.shape) > 2]

@@ -25,7 +25,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, evaluate, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.scalar import Scalar, cast, const, load, op, reduce
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 
 F32, BF16 = DType.F32, DType.BF16
 FLAGS = "-O3 -shared -fPIC -fopenmp-simd -fno-math-errno -fno-trapping-math -ffp-contract=off".split()
@@ -196,8 +196,8 @@ def flags_of(features: tuple[str, ...]) -> list[str]:
 def build(case: Case, folder: Path) -> tuple[Callable[[], object], float]:
     """A call of the kernel, and the CPU seconds that its build took."""
     words = set(Path("/proc/cpuinfo").read_text().split())
-    wide = target("x86-64-avx512")
-    chosen = wide if set(wide.features) <= words else target("x86-64-avx2")
+    wide = get_target("x86-64-avx512")
+    chosen = wide if set(wide.features) <= words else get_target("x86-64-avx2")
     source = CppCodegen().emit(case.kernel, chosen, {})
     text, library = folder / f"{source.name}.cpp", folder / f"{source.name}.so"
     text.write_text(source.text)

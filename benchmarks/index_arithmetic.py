@@ -72,7 +72,7 @@ class Ours:
         return ix.substitute(e, dict(zip(old, new)))
 
     def strides(self, e: Any, ranges: Exprs) -> list[Any]:
-        affine = ix.coefficients(e, ranges)
+        affine = ix.find_coefficients(e, ranges)
         return [] if affine is None else list(affine[0])
 
     def normal(self, es: list[Any]) -> list[Any]:

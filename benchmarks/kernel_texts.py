@@ -192,8 +192,8 @@ def list_model_launches(
 def steps_of(program: Any, target: str, likely: dict[str, tuple[int, ...]]) -> Iterator[Step]:
     """The launches and calls of a program and of those nested in it, in order."""
     from coilwork.compile_options import CompileOptions
-    from coilwork.package_options import make_generator_settings
-    from coilwork.registries import codegen_for
+    from coilwork.registries import find_codegen
+    from coilwork.stage_settings import make_generator_settings
     from coilwork_ir.emission import Generation, declare_capabilities, emit_kernels
     from coilwork_ir.mapping import format_versions
     from coilwork_ir.program.nodes import ExternCall, Launch
@@ -201,8 +201,8 @@ def steps_of(program: Any, target: str, likely: dict[str, tuple[int, ...]]) -> I
     from coilwork_ir.target import TARGETS, Targets
 
     generation = Generation(
-        targets=declare_capabilities(Targets(main=TARGETS[target]), codegen_for),
-        find=codegen_for,
+        targets=declare_capabilities(Targets(main=TARGETS[target]), find_codegen),
+        find=find_codegen,
         settings=make_generator_settings(CompileOptions(strict=True)),
         likely=likely,
     )

@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
         for _ in range(3):
             function(*instance.inputs)
         times = kernel_times(lambda: function(*instance.inputs), repeats=5)
-        peak = measure.cuda_peak_bytes(lambda: function(*instance.inputs))
+        peak = measure.measure_cuda_peak_bytes(lambda: function(*instance.inputs))
     total = sum(entry.total_us for entry in times)
     launches = sum(entry.launches for entry in times)
     print(

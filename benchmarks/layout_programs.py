@@ -31,7 +31,7 @@ from benchmarks.stream_layouts import build_dit, build_vit, build_whisper
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.index import as_int
 from coilwork_ir.program.nodes import Program
-from coilwork_ir.program.walk import buffers
+from coilwork_ir.program.walk import index_buffers
 
 TARGET: Final = "sm_90"
 BACKENDS: Final = ("coilwork", "inductor", "eager")
@@ -303,7 +303,7 @@ def describe_calls(programs: Sequence[Program]) -> list[str]:
     """
     lines: list[str] = []
     for program in programs:
-        known = buffers(program)
+        known = index_buffers(program)
         for call in list_convolutions((program,)):
             read = [known[arg.name] for arg in call.args if isinstance(arg, Ref)]
             made = [b for b in call.outputs if isinstance(b, Buffer)]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from benchmarks.pages import wrap_prose
 from benchmarks.planner import Planner
-from coilwork.registries import codegen_for
+from coilwork.registries import find_codegen
 from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.target import TARGETS, Targets
@@ -73,7 +73,7 @@ def capture(model: nn.Module, shape: tuple[int, ...]) -> Graph:
 def tabulate(graph: Graph) -> str:
     """The decision table of `graph`."""
     steps: list[tuple[str, Graph]] = []
-    targets, options = declare_capabilities(Targets(main=TARGETS[TARGET]), codegen_for), ScheduleOptions()
+    targets, options = declare_capabilities(Targets(main=TARGETS[TARGET]), find_codegen), ScheduleOptions()
     made = schedule(graph, targets, options, observe=lambda name, after: steps.append((name, after)))
     return explain_layouts(steps, made.decisions, targets=targets, options=options)
 

@@ -14,27 +14,27 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from coilwork_tools.measurement import (
     Call,
     GpuActivity,
-    cpu_peak_bytes,
-    cpu_times_ms,
-    cuda_peak_bytes,
-    cuda_times_ms,
-    gpu_activities,
-    gpu_activity,
-    host_issue_times_ms,
+    measure_cpu_ms,
+    measure_cpu_peak_bytes,
+    measure_cuda_ms,
+    measure_cuda_peak_bytes,
+    measure_gpu_activities,
+    measure_gpu_activity,
+    measure_host_issue_ms,
 )
 
 __all__ = [
     "Call",
     "GpuActivity",
     "OperatorCounter",
-    "cpu_peak_bytes",
-    "cpu_times_ms",
-    "cuda_peak_bytes",
-    "cuda_times_ms",
+    "measure_cpu_peak_bytes",
+    "measure_cpu_ms",
+    "measure_cuda_peak_bytes",
+    "measure_cuda_ms",
     "eager_operators",
-    "gpu_activities",
-    "gpu_activity",
-    "host_issue_times_ms",
+    "measure_gpu_activities",
+    "measure_gpu_activity",
+    "measure_host_issue_ms",
 ]
 
 

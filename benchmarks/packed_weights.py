@@ -59,7 +59,7 @@ def compile_layer(case: Case, *, packed: bool) -> Callable[[], Any]:
         return layer(case.value)
 
     made = torch.compile(function, backend=partial(backend, options={"freezing": True, "cache": False}))
-    with mock.patch("coilwork.backend.packs_weights", return_value=packed):
+    with mock.patch("coilwork.backend.can_pack_weights", return_value=packed):
         made()
     return made
 

@@ -19,8 +19,8 @@ from torch.utils import _pytree as pytree
 
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
-from coilwork.package_options import list_rewrites, make_layout_options
-from coilwork.registries import codegen_for
+from coilwork.registries import find_codegen
+from coilwork.stage_settings import list_rewrites, make_layout_options
 from coilwork.stages import lower_to_program
 from coilwork_frontend.calling_convention.activation_strides import list_chosen_strides, report_chosen_strides
 from coilwork_frontend.calling_convention.convention import Role
@@ -42,7 +42,7 @@ from coilwork_lowering import (
 )
 from coilwork_lowering.rewrites import clean_up_copy
 from coilwork_tools.explain.report import StageClock
-from coilwork_tools.explain.trace import Trace
+from coilwork_tools.explain.trace_folder import Trace
 
 GPU = torch.device("cuda", 0)
 
@@ -124,7 +124,7 @@ class Planner:
         self.programs.append(
             lower_to_program(
                 graph,
-                declare_capabilities(Targets(main=TARGETS[self.target]), codegen_for),
+                declare_capabilities(Targets(main=TARGETS[self.target]), find_codegen),
                 options,
                 trace=Trace(None),
                 clock=StageClock(),

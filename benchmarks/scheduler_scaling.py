@@ -22,14 +22,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from coilwork.registries import codegen_for
-from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
+from coilwork.registries import find_codegen
+from coilwork_ir.buffers import Buffer, Ref, make_contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce
 from coilwork_ir.scalar import Scalar, const, load, op
-from coilwork_ir.target import Targets, target
+from coilwork_ir.target import Targets, get_target
 from coilwork_scheduler import schedule
 from coilwork_scheduler.memory import plan
 
@@ -40,7 +40,7 @@ AXIS = symbol("r0", extent=COLUMNS)
 
 
 def buffer(name: str, *shape: Expr) -> Buffer:
-    return Buffer(name=name, dtype=F32, shape=shape, strides=contiguous_strides(shape))
+    return Buffer(name=name, dtype=F32, shape=shape, strides=make_contiguous_strides(shape))
 
 
 def pointwise(name: str, body: Scalar, *, is_across: bool = False) -> Pointwise:
@@ -131,7 +131,7 @@ def measure(
         first: float | None = None
         for size in sizes:
             graph = GRAPHS[name](size)
-            targets = declare_capabilities(Targets(main=target(target_name)), codegen_for)
+            targets = declare_capabilities(Targets(main=get_target(target_name)), find_codegen)
             if not collector:
                 gc.disable()
             ends = {"": time.process_time()}

@@ -29,17 +29,17 @@ from benchmarks.kernels import kernel_times
 from benchmarks.layout_tables import TARGET, capture
 from benchmarks.machine import machine_description
 from coilwork.backend import backend
-from coilwork.registries import codegen_for
+from coilwork.registries import find_codegen
 from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.loops import Graph
-from coilwork_ir.loops.access import buffers_defined_by
+from coilwork_ir.loops.access import list_defined_buffers
 from coilwork_ir.passes import Pass
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_scheduler import ScheduleOptions, pipeline, schedule
 from coilwork_scheduler.dependence import analyse
-from coilwork_scheduler.layouts.assign import list_sites, survey
+from coilwork_scheduler.layouts.assign import collect_layout_facts, list_sites
+from coilwork_scheduler.layouts.constraints import SCALE
 from coilwork_scheduler.layouts.rules import RULES
-from coilwork_scheduler.layouts.sites import SCALE
 from coilwork_scheduler.settings import Settings, make_size_hints
 
 # Calls of a compiled model that are timed, after some that are not.
@@ -169,7 +169,7 @@ class Row:
 def predict(case: Case, layers: int) -> list[Row]:
     """Bytes of each loop and call that cost otherwise with the pass, in MB; and of all of them, last."""
     graph = capture(case.build(layers), case.shape)
-    targets, options = declare_capabilities(Targets(main=TARGETS[TARGET]), codegen_for), ScheduleOptions()
+    targets, options = declare_capabilities(Targets(main=TARGETS[TARGET]), find_codegen), ScheduleOptions()
     steps: list[tuple[str, Graph]] = []
     schedule(graph, targets, options, observe=lambda name, after: steps.append((name, after)))
     place = next(k for k, (name, _) in enumerate(steps) if name == "layouts")
@@ -192,10 +192,10 @@ def predict(case: Case, layers: int) -> list[Row]:
 def _weigh(graph: Graph, targets: Targets, options: ScheduleOptions) -> dict[str, float]:
     """MB that each node of `graph` moves by the rules of the pass, by the first buffer that it makes."""
     hints = make_size_hints(options)
-    context = survey(graph, analyse(graph), targets=targets, sizes=hints)
+    context = collect_layout_facts(graph, analyse(graph), targets=targets, sizes=hints)
     found: dict[str, float] = {}
     for position, sites in list_sites(context, RULES, options).items():
-        made = buffers_defined_by(graph.nodes[position])
+        made = list_defined_buffers(graph.nodes[position])
         if made:
             found[made[0].name] = sum(site.cost(context.strides_of_capture) for site in sites) / SCALE / 1e6
     return found

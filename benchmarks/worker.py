@@ -148,12 +148,12 @@ class Bench:
         if self.request.cuda:
             repeats = 10 if self.request.quick else 30
             return {
-                "ms": measure.cuda_times_ms(self.call, repeats=repeats),
-                "host_ms": measure.host_issue_times_ms(self.call, repeats=repeats),
+                "ms": measure.measure_cuda_ms(self.call, repeats=repeats),
+                "host_ms": measure.measure_host_issue_ms(self.call, repeats=repeats),
             }
-        once = measure.cpu_times_ms(self.call, repeats=1)[0]
+        once = measure.measure_cpu_ms(self.call, repeats=1)[0]
         budget_ms = 150.0 if self.request.quick else 500.0
-        return {"ms": measure.cpu_times_ms(self.call, repeats=max(2, min(50, int(budget_ms / once))))}
+        return {"ms": measure.measure_cpu_ms(self.call, repeats=max(2, min(50, int(budget_ms / once))))}
 
     def memory(self) -> Answer:
         """Peak above parameters, optimizer state and inputs; empty for CUDA graphs, whose memory is held
@@ -161,14 +161,14 @@ class Bench:
         """
         if self.request.cuda and replays_graphs(self.request.backend):
             return {}
-        peak = measure.cuda_peak_bytes if self.request.cuda else measure.cpu_peak_bytes
+        peak = measure.measure_cuda_peak_bytes if self.request.cuda else measure.measure_cpu_peak_bytes
         return {"peak_bytes": peak(self.call)}
 
     def gpu(self) -> Answer:
         """GPU-busy milliseconds and kernels, medians over a few calls; empty on the CPU."""
         if not self.request.cuda:
             return {}
-        found = measure.gpu_activity(self.call, repeats=3 if self.request.quick else 10)
+        found = measure.measure_gpu_activity(self.call, repeats=3 if self.request.quick else 10)
         middle = sorted(found, key=lambda activity: activity.busy_ms)[len(found) // 2]
         return {"gpu_busy_ms": middle.busy_ms, "kernels": middle.kernels}
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from coilwork.compile_graph import make_call
 from coilwork.compile_options import CompileOptions, Executor
 from coilwork.job import Job, open_job
-from coilwork.registries import codegen_for
+from coilwork.registries import find_codegen
 from coilwork.stages import Compiled, run_stages
 from coilwork_cache import Store
 from coilwork_frontend.calling_convention.convention import Role
@@ -98,7 +98,7 @@ class AllLevels:
         constants = compiled.written.constants
         scheduled = schedule(
             compiled.graph,
-            declare_capabilities(Targets(main=TARGETS[compiled.target]), codegen_for),
+            declare_capabilities(Targets(main=TARGETS[compiled.target]), find_codegen),
             ScheduleOptions(),
         )
         levels: dict[str, Call] = {

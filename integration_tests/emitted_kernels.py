@@ -9,11 +9,11 @@ from benchmarks.planner import Planner
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.syntax.python import print_expression
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_runtime import generated
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_triton import TritonCodegen
-from coilwork_wrapper.python.module import kernel_specification
+from coilwork_wrapper.python.module import make_kernel_specification
 
 OPEN = """kernel @softmax fast {
   size n0 in [0, inf]
@@ -40,7 +40,7 @@ def several(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
 def spec_of(source: KernelSource) -> KernelSpec:
     """What a generated module says of `source`."""
     spec = eval(
-        print_expression(kernel_specification(source, "TEXT")), {"rt": generated, "TEXT": source.text}
+        print_expression(make_kernel_specification(source, "TEXT")), {"rt": generated, "TEXT": source.text}
     )
     assert isinstance(spec, KernelSpec)
     return spec
@@ -57,5 +57,5 @@ def sources() -> list[KernelSource]:
     torch._dynamo.reset()
     torch.compile(several, backend=planner, dynamic=False)(torch.randn(96, 320), torch.randn(320))
     emit, options = TritonCodegen().emit, {"likely": (16, 64)}
-    found = [emit(kernel, target("sm_90"), {}) for kernel in planner.programs[0].kernels]
-    return [*found, emit(parse_kernel(OPEN), target("sm_90"), options)]
+    found = [emit(kernel, get_target("sm_90"), {}) for kernel in planner.programs[0].kernels]
+    return [*found, emit(parse_kernel(OPEN), get_target("sm_90"), options)]

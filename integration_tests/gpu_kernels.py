@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coilwork.compile_options import CompileOptions, Contractions
 from coilwork.job import open_job
-from coilwork.registries import codegen_for
+from coilwork.registries import find_codegen
 from coilwork.stages import emit_kernels, lower_to_program, open_generation
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.input_memory import name_inputs
@@ -28,7 +28,7 @@ from coilwork_lowering import lower
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.module_loader import execute_module
 from coilwork_tools.explain.report import StageClock
-from coilwork_tools.explain.trace import Trace
+from coilwork_tools.explain.trace_folder import Trace
 from coilwork_wrapper import emit_python
 from integration_tests.aot_backend import compile_by_role
 
@@ -61,7 +61,7 @@ class KernelsFor:
         lowered = lower(gm, name=job.graph_id, example_strides=job.strides)
         graph = _choose_as_on_gpus(lowered.graph)
         for name in self.targets:
-            targets = declare_capabilities(Targets(main=TARGETS[name]), codegen_for)
+            targets = declare_capabilities(Targets(main=TARGETS[name]), find_codegen)
             quiet = Trace(None)
             program = lower_to_program(
                 graph,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.backends import resolve_backend
-from coilwork import package_options
+from coilwork import stage_settings
 from coilwork_ir.machine import change_figures
 from coilwork_ir.target import TARGETS
 
@@ -116,5 +116,5 @@ def _verdict(make: Callable[[], Tensor]) -> str:
 if __name__ == "__main__":
     # few elements, which are soon interpreted, as if they were many
     many = change_figures(TARGETS["sm_90"].machine, {"scatters.many_elements": 1})
-    with mock.patch.object(package_options, "model_of_device", return_value=many):
+    with mock.patch.object(stage_settings, "find_machine_model", return_value=many):
         print(json.dumps({name: _verdict(make) for name, make in CASES.items()}))

@@ -30,7 +30,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Candidate, Kernel, Schedule
 from coilwork_ir.loops import Node
 from coilwork_ir.loops.matrix_products import MatrixProduct
-from coilwork_ir.mapping.product_blocks import Blocks, factors_of, name_blocks
+from coilwork_ir.mapping.product_blocks import Blocks, get_contraction, name_blocks
 from coilwork_ir.target import Target
 from coilwork_scheduler import make_program, schedule
 from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote
@@ -82,7 +82,7 @@ class InTiles:
                 Candidate(directives="accumulators 8 pass 0", reason="sums do not wait for each other"),
             )
         small = Blocks(rows=16, columns=32, depth=32, warps=2, stages=2, reason="it is for small products")
-        return (name_blocks(kernel, factors_of(kernel), small),)
+        return (name_blocks(kernel, get_contraction(kernel), small),)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.regions import find_outline_refusal, inline_regions, make_region
 from coilwork_ir.program.text import parse_program
 from coilwork_ir.program.verify import verify_program
-from coilwork_ir.program.walk import buffers
+from coilwork_ir.program.walk import index_buffers
 from coilwork_runtime import generated, load_interpreted, load_native
 from coilwork_runtime.module_loader import execute_module
 from coilwork_wrapper import emit_fx, emit_native, emit_python
@@ -115,7 +115,7 @@ def draw_program(device: str, seed: int) -> Program:
     end = rng.randint(start, len(drawn.instructions) - 1)
     before, inside, behind = (drawn.instructions[a:b] for a, b in ((0, start), (start, end), (end, None)))
     region = make_region(rng.choice(("partition", "nested")), inside, "drawn")
-    if find_outline_refusal(region, buffers(drawn)):
+    if find_outline_refusal(region, index_buffers(drawn)):
         return drawn
     divided = replace(drawn, instructions=(*before, region, *behind))
     verify_program(divided)

@@ -24,7 +24,7 @@ from benchmarks.memory_bound.results import Figure, MemoryRun, Row, read_json, t
 from benchmarks.memory_bound.runner import Plan, measure_cases
 from benchmarks.planner import Planner
 from coilwork_cache import LocalStore, content_key
-from coilwork_ir.program.walk import buffers
+from coilwork_ir.program.walk import index_buffers
 from coilwork_runtime.generated import KernelVersion, TritonKernel
 from coilwork_runtime.triton_kernels.autotune.candidate_selection import select_candidate
 from coilwork_runtime.triton_kernels.autotune.coordinate_descent import SearchResult, Trial
@@ -136,7 +136,7 @@ def test_plans_are_those_of_a_gpu() -> None:
     torch._dynamo.reset()
     torch.compile(lambda x: x + torch.arange(8, device=x.device), backend=planner)(torch.zeros(8))
     (program,) = planner.programs
-    assert {buffer.device for buffer in buffers(program).values()} == {"cuda:0"}
+    assert {buffer.device for buffer in index_buffers(program).values()} == {"cuda:0"}
 
 
 def test_choices_are_forgotten_and_kernels_stay(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from benchmarks.model_plan import main, programs_of, text_of
 from benchmarks.models import Size, find_case
 from benchmarks.planner import Planner
 from coilwork_ir.index import as_int
-from coilwork_ir.kernels.rewrite import kernel_roots
+from coilwork_ir.kernels.rewrite import list_kernel_roots
 from coilwork_ir.program.text import parse_program
-from coilwork_ir.scalar import Op, postorder
-from coilwork_ir.target import target
+from coilwork_ir.scalar import Op, iterate_postorder
+from coilwork_ir.target import get_target
 
 SMALL = {"target": "sm_90", "dtype": torch.bfloat16, "size": Size.REDUCED}
 
@@ -94,7 +94,7 @@ def test_offsets_of_equal_bags_are_not_checked(mode: str) -> None:
     torch.compile(combined, backend=planner, dynamic=False)(rows, table)
     bags = planner.programs[0].kernels[-1]
     assert bags.checks == ()
-    names = [node.op for node in postorder(kernel_roots(bags)) if isinstance(node, Op)]
+    names = [node.op for node in iterate_postorder(list_kernel_roots(bags)) if isinstance(node, Op)]
     assert names.count("minimum") == 0
 
 
@@ -110,7 +110,7 @@ def test_views_move_no_bytes() -> None:
 
 def test_the_table_is_sorted_by_bytes_moved() -> None:
     (program,) = programs_of(find_case("gpt2"), train=False, **SMALL)
-    lines = text_of(program, target("sm_90"), most=3).splitlines()
+    lines = text_of(program, get_target("sm_90"), most=3).splitlines()
     assert "kernels" in lines[0] and len([line for line in lines if " read " in line]) == 3
     costs = [float(line.split()[0]) for line in lines if " read " in line]
     assert costs == sorted(costs, reverse=True)

@@ -22,7 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.flop_counter import FlopCounterMode
 
-from coilwork_frontend.calling_convention.operator_call import operator_call
+from coilwork_frontend.calling_convention.operator_call import make_operator_call
 
 DRIVERS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
     {
@@ -188,7 +188,7 @@ def test_a_cached_graph_keeps_its_operators(tmp_path: Any, monkeypatch: pytest.M
 
 def test_operators_do_not_keep_the_graph_alive() -> None:
     graph = make_fx(several, tracing_mode="fake")(*inputs())
-    call, gone = operator_call(graph), weakref.ref(graph.graph)
+    call, gone = make_operator_call(graph), weakref.ref(graph.graph)
     expected = several(*(given := inputs()))
     del graph
     gc.collect()

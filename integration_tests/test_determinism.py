@@ -17,13 +17,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from coilwork.backend import backend
 from coilwork.compile_options import Accumulation, CompileOptions
 from coilwork.job import open_job
-from coilwork.registries import codegen_for
+from coilwork.registries import find_codegen
 from coilwork.stages import emit_kernels, lower_to_program, open_generation
 from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower
 from coilwork_tools.explain.report import StageClock
-from coilwork_tools.explain.trace import Trace
+from coilwork_tools.explain.trace_folder import Trace
 from integration_tests.determinism import CASES, SCATTERS
 
 STRICT: dict[str, Any] = {"strict": True}
@@ -64,7 +64,7 @@ def texts_for_a_gpu(name: str, accumulation: Accumulation) -> list[str]:
         fakes = [torch.empty(i.shape, dtype=i.dtype, device="cuda") for i in inputs]
         gm = make_fx(function, decomposition_table=decompositions(LoweringOptions()))(*fakes)
     lowered = lower(gm, name="graph", options=LoweringOptions(accumulation=accumulation))
-    targets = declare_capabilities(Targets(main=TARGETS["sm_90"]), codegen_for)
+    targets = declare_capabilities(Targets(main=TARGETS["sm_90"]), find_codegen)
     options = CompileOptions(accumulation=accumulation)
     program = lower_to_program(lowered.graph, targets, options, trace=Trace(None), clock=StageClock())
     generation = open_generation(program, targets, options)

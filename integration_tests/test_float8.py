@@ -13,8 +13,8 @@ from torch import Tensor
 
 from benchmarks.planner import Planner
 from coilwork.compile_options import CompileOptions
-from coilwork_ir.kernels.rewrite import kernel_roots
-from coilwork_ir.scalar import Op, postorder
+from coilwork_ir.kernels.rewrite import list_kernel_roots
+from coilwork_ir.scalar import Op, iterate_postorder
 from integration_tests.beside_eager import compiled
 from integration_tests.dtype_rules import difference
 from integration_tests.float8_rules import FLOAT8, RULES, codes
@@ -114,7 +114,7 @@ def roundings(function: Callable[..., object], small: torch.dtype, *given: Tenso
     return sum(
         isinstance(node, Op) and node.op == "cast" and node.dtype.torch_name == str(small)[6:]
         for kernel in planner.programs[0].kernels
-        for node in postorder(kernel_roots(kernel))
+        for node in iterate_postorder(list_kernel_roots(kernel))
     )
 
 

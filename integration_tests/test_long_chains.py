@@ -23,11 +23,11 @@ from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
 from coilwork.stages import Compiled, run_stages
 from coilwork_frontend.calling_convention.convention import Role
-from coilwork_ir.index import tree_size
-from coilwork_ir.kernels.rewrite import kernel_roots
+from coilwork_ir.index import measure_tree
+from coilwork_ir.kernels.rewrite import list_kernel_roots
 from coilwork_ir.program.interpreter import interpret_program
-from coilwork_ir.program.walk import all_kernels
-from coilwork_ir.scalar import IndexValue, Load, postorder
+from coilwork_ir.program.walk import list_kernels
+from coilwork_ir.scalar import IndexValue, Load, iterate_postorder
 from coilwork_lowering import LoweringOptions, decompositions
 from coilwork_scheduler import ScheduleOptions
 from integration_tests.aot_backend import compile_by_role
@@ -99,11 +99,11 @@ class Work:
         self.calls += sum(entry[1] for code, entry in profile.stats.items() if "coilwork" in code[0])
         self.graphs.append(role)
         self.text += sum(len(source.text) for source in compiled.sources.values())
-        for kernel in all_kernels(compiled.program):
-            for value in postorder(kernel_roots(kernel)):
+        for kernel in list_kernels(compiled.program):
+            for value in iterate_postorder(list_kernel_roots(kernel)):
                 exprs = value.index if isinstance(value, Load) else ()
                 exprs = (value.expr,) if isinstance(value, IndexValue) else exprs
-                self.longest = max(self.longest, *(tree_size(e).nodes for e in exprs), 0)
+                self.longest = max(self.longest, *(measure_tree(e).nodes for e in exprs), 0)
         return compiled
 
     def __call__(

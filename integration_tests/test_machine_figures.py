@@ -23,7 +23,7 @@ from coilwork_cpp import CppCodegen
 from coilwork_ir.backend import Codegen
 from coilwork_ir.machine import TUNING, MachineModel, read_entries
 from coilwork_ir.target import TARGETS, Target
-from coilwork_lowering.layout import pad_products
+from coilwork_lowering.aten_layouts import pad_products
 from coilwork_lowering.options import LayoutOptions, RewriteOptions
 from coilwork_lowering.rewrites import choose_rewrites, clean_up_copy, pack_weights
 from coilwork_lowering.rewrites.constant_folding import rewrite_captured

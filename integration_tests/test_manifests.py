@@ -18,9 +18,9 @@ from coilwork.stages import Compiled
 from coilwork_cache import open_local_store
 from coilwork_ir import index
 from coilwork_ir.index import Expr, evaluate, floordiv, maximum, minimum, mod
-from coilwork_ir.kernel_source import size_code, write_kernels
-from coilwork_ir.target import target
-from coilwork_runtime.executor.native_program import executor_extension
+from coilwork_ir.kernel_source import encode_size, write_kernels
+from coilwork_ir.target import get_target
+from coilwork_runtime.executor.native_program import find_executor_extension
 from coilwork_runtime.manifest.kernel_manifest import (
     ARGUMENT_FIELDS,
     MANIFEST_FIELDS,
@@ -42,7 +42,7 @@ EDGES = (0, 1, 2, 3, 7, 15, 16, 17, 100, 4096)
 
 @pytest.fixture(scope="module")
 def extension() -> Any:
-    return executor_extension(open_local_store(None))
+    return find_executor_extension(open_local_store(None))
 
 
 def plain(value: Any) -> Any:
@@ -172,7 +172,7 @@ def test_manifests_of_triton_kernels(dynamic: bool, extension: Any) -> None:
         torch._dynamo.reset()
         torch.compile(function, backend=planner, dynamic=dynamic)(*tensors)
     kernels = [kernel for program in planner.programs for kernel in program.kernels]
-    emitted = [TritonCodegen().emit(kernel, target("sm_90"), {}) for kernel in kernels]
+    emitted = [TritonCodegen().emit(kernel, get_target("sm_90"), {}) for kernel in kernels]
     assert len(emitted) >= len(PROGRAMS)
     versions = 0
     for source in (*emitted, *sources()):
@@ -209,9 +209,9 @@ def expressions() -> st.SearchStrategy[Expr]:
 @settings(max_examples=400, deadline=None)
 @given(expr=expressions(), n0=st.integers(0, 300), n1=st.integers(0, 9), block=st.sampled_from((1, 64, 1024)))
 def test_code_has_the_values_of_expressions(expr: Expr, n0: int, n1: int, block: int) -> None:
-    extension = executor_extension(open_local_store(None))
+    extension = find_executor_extension(open_local_store(None))
     parameters: list[str] = []
-    data = size_code(expr, SIZES, parameters)
+    data = encode_size(expr, SIZES, parameters)
     code = ManifestReader(data).code()
     values = tuple({"XBLOCK": block}[name] for name in parameters)
     expected = evaluate(expr, {"n0": n0, "n1": n1, "XBLOCK": block})

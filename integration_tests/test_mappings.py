@@ -17,8 +17,8 @@ from coilwork_ir.index import evaluate
 from coilwork_ir.kernel_source import search_space
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import Unit, format_mapping, parse_mapping, verify_versions
-from coilwork_ir.target import target
-from coilwork_runtime.triton_kernels.versions import close_mapping, read_choice, read_values, version_of
+from coilwork_ir.target import get_target
+from coilwork_runtime.triton_kernels.versions import close_mapping, get_version, read_choice, read_values
 from coilwork_runtime.triton_kernels.versions import format_mapping as mapping_text
 from coilwork_triton import TritonCodegen
 from coilwork_triton.codegen import find_mapping
@@ -41,7 +41,7 @@ def test_the_runtime_reads_mappings_as_the_ir_does() -> None:
                 read = [(a.evaluate((), values), b.evaluate((), values)) for a, b in version.limits]
                 assert read == [(evaluate(a, config), evaluate(b, config)) for a, b in space.limits]
         for config in spec.configs:
-            told = spec.versions[version_of(spec, config)].mapping
+            told = spec.versions[get_version(spec, config)].mapping
             mapping = parse_mapping(told)
             chosen = {number.name: config[number.name] for number in mapping.open_numbers}
             closed = format_mapping(mapping.close(chosen))
@@ -98,7 +98,7 @@ def test_an_illegal_user_mapping_is_an_error(strict: bool) -> None:
     assert "exp" in error.what and "trace" in error.remedy
 
 
-H200 = target("sm_90")
+H200 = get_target("sm_90")
 # Rows in registers, in loops, that begin anywhere, walked, shared, in place, scanned, sorted, counted, in
 # steps, of data's length.
 SAMPLE = (
@@ -165,5 +165,5 @@ def test_likely_small_dynamic_sizes_are_planned(name: str) -> None:
     assert program.kernels and likely.keys() == {kernel.name for kernel in program.kernels}
     for kernel in program.kernels:
         for gpu in ("sm_90", "gfx942"):
-            source = TritonCodegen().emit(kernel, target(gpu), {"likely": likely[kernel.name]})
+            source = TritonCodegen().emit(kernel, get_target(gpu), {"likely": likely[kernel.name]})
             assert all(source.mapping_of(config).is_closed for config in source.configs)

@@ -22,9 +22,9 @@ from benchmarks.training import make_training_step
 from coilwork_ir.target import TARGETS
 from coilwork_runtime import KernelBuildError
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.triton_kernels.build import TritonBuilder
 from coilwork_runtime.triton_kernels.compilation import Candidate, GpuBinary, WorkerPool
-from coilwork_runtime.triton_kernels.gpu import torch_gpu
+from coilwork_runtime.triton_kernels.gpu import make_torch_gpu
+from coilwork_runtime.triton_kernels.triton_builder import TritonBuilder
 from integration_tests.gpu_kernels import KernelsFor
 from integration_tests.model_checks import fresh_dynamo
 
@@ -92,7 +92,7 @@ class Compiler:
 def compiler() -> Iterator[Compiler]:
     pytest.importorskip("triton")
     pool = WorkerPool()
-    yield Compiler(builder=TritonBuilder(None, pool, torch_gpu(None)))
+    yield Compiler(builder=TritonBuilder(None, pool, make_torch_gpu(None)))
     pool.close()
 
 

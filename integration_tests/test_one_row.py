@@ -18,10 +18,10 @@ from coilwork_cpp.rewrites.table import Launch
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.parser import parse_kernel
-from coilwork_ir.kernels.rewrite import kernel_roots, replace_roots
+from coilwork_ir.kernels.rewrite import list_kernel_roots, replace_roots
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.scalar import Const, Op, Scalar, op, rewrite
-from coilwork_ir.target import Target, target
+from coilwork_ir.target import Target, get_target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES as TRITON_PASSES
 from coilwork_triton.kernel_passes.table import Draft
@@ -52,7 +52,7 @@ def add_instead_of_doubling(kernel: Kernel) -> Kernel:
                 return op("add", first, first)
         return node
 
-    return replace_roots(kernel, rewrite(kernel_roots(kernel), visit))
+    return replace_roots(kernel, rewrite(list_kernel_roots(kernel), visit))
 
 
 def add_row(table: PassTable[Any, Any], run: Any) -> PassTable[Any, Any]:
@@ -86,7 +86,9 @@ def test_the_added_pass_computes_the_same() -> None:
 
 def test_a_triton_pass_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def text() -> str:
-        return TritonCodegen().emit(parse_kernel(DOUBLED), target("sm_90"), {}).text.split("@triton.jit")[-1]
+        return (
+            TritonCodegen().emit(parse_kernel(DOUBLED), get_target("sm_90"), {}).text.split("@triton.jit")[-1]
+        )
 
     before = text()
     planning = sys.modules["coilwork_triton.planning"]
@@ -96,7 +98,7 @@ def test_a_triton_pass_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cpp_pass_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def text() -> str:
-        source = CppCodegen().emit(parse_kernel(DOUBLED), target("x86-64-avx2"), {}).text
+        source = CppCodegen().emit(parse_kernel(DOUBLED), get_target("x86-64-avx2"), {}).text
         return source[source.index('extern "C"') :]
 
     before = text()

@@ -11,21 +11,21 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from coilwork.compile_options import CompileOptions
-from coilwork.registries import codegen_for
+from coilwork.registries import find_codegen
 from coilwork.stages import emit_kernels, lower_to_program, open_generation
 from coilwork_ir.buffers import Ref
 from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.program import Launch, Return
-from coilwork_ir.program.walk import buffers
+from coilwork_ir.program.walk import index_buffers
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import decompositions, lower
 from coilwork_tools.explain.report import StageClock
-from coilwork_tools.explain.trace import Trace
+from coilwork_tools.explain.trace_folder import Trace
 from integration_tests.two_device_programs import PROGRAMS
 
 BOTH = declare_capabilities(
     Targets(main=TARGETS["sm_90"], by_device=(("cpu", TARGETS["x86-64-avx2"]), ("cuda:0", TARGETS["sm_90"]))),
-    codegen_for,
+    find_codegen,
 )
 LANGUAGES = {"cpu": "cpp", "cuda": "triton"}
 
@@ -42,7 +42,7 @@ def test_kernels_are_written_in_the_language_of_their_device(name: str, pools: b
     lowered = lower(gm, name="graph")
     program = lower_to_program(lowered.graph, BOTH, options, trace=Trace(None), clock=StageClock())
     sources = emit_kernels(program, open_generation(program, BOTH, options), options, Trace(None))
-    known = buffers(program)
+    known = index_buffers(program)
     seen = set()
     for launch in (one for one in program.instructions if isinstance(one, Launch)):
         (device,) = {torch.device(known[argument].device).type for argument in launch.args}

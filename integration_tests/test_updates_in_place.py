@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.updates import CASES, plan_case
-from coilwork import package_options
+from coilwork import stage_settings
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
-from coilwork.registries import codegen_for
+from coilwork.registries import find_codegen
 from coilwork.stages import Compiled, run_stages
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.torch_compat.aot_autograd import compile_with_aot_autograd
@@ -37,7 +37,7 @@ Level = Callable[[Compiled, list[Any]], Sequence[Any]]
 
 def _schedule(compiled: Compiled, args: list[Any]) -> Sequence[Any]:
     scheduled = schedule(
-        compiled.graph, declare_capabilities(Targets(main=TARGETS[compiled.target]), codegen_for)
+        compiled.graph, declare_capabilities(Targets(main=TARGETS[compiled.target]), find_codegen)
     )
     return interpret_schedule(scheduled, args, compiled.written.constants)
 
@@ -86,7 +86,7 @@ def sharing(values: Sequence[Any]) -> list[list[bool]]:
 @pytest.mark.parametrize("seed", range(18))
 def test_random_in_place_programs_agree_at_every_level(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     short = change_figures(TARGETS["x86-64-avx2"].machine, {"memory.launch_bytes": 64})
-    monkeypatch.setattr(package_options, "model_of_device", lambda device: short)
+    monkeypatch.setattr(stage_settings, "find_machine_model", lambda device: short)
     source = program(seed)
     expected_inputs = copies(inputs_of(seed))
     expected = [*function_of(source)(*expected_inputs), *expected_inputs]

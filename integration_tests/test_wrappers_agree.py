@@ -20,7 +20,7 @@ from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.text import parse_program
 from coilwork_runtime import Builder, LayoutError, generated, load_python
 from coilwork_wrapper import emit_fx, emit_python
-from coilwork_wrapper.surface import FUNCTIONS
+from coilwork_wrapper.runtime_interface import FUNCTIONS
 from integration_tests import all_levels
 from integration_tests.all_levels import AllLevels
 

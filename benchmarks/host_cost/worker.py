@@ -63,17 +63,17 @@ class Bench:
         """The median of the host's microseconds per call, and what ours spends on each kind of
         instruction.
         """
-        times = measure.host_issue_times_ms(self.call, repeats=CALLS)
+        times = measure.measure_host_issue_ms(self.call, repeats=CALLS)
         kinds: dict[str, tuple[float, float]] = {}
         for program in self.programs:
             with program.stopwatch:
-                measure.host_issue_times_ms(self.call, repeats=CALLS // 10)
+                measure.measure_host_issue_ms(self.call, repeats=CALLS // 10)
             kinds |= {one.kind: (one.count, one.microseconds) for one in program.stopwatch.kinds()}
         return {"us": 1e3 * statistics.median(times), "kinds": kinds}
 
     def count(self) -> dict[str, Any]:
         """Kernels that the GPU runs. Last of all, as the profiler may stay in the way."""
-        return {"launches": measure.gpu_activity(self.call, repeats=1)[0].kernels}
+        return {"launches": measure.measure_gpu_activity(self.call, repeats=1)[0].kernels}
 
 
 def compile_with(function: Call, backend: str) -> Call:

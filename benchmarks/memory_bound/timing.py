@@ -26,7 +26,7 @@ class Timing:
 
 def timings(calls: Mapping[str, Call], *, repeats: int, cuda: bool, flush: bool) -> dict[str, Timing]:
     """Each call timed in rounds that alternate; on a GPU by the profiler, `flush` as in
-    `measure.gpu_activities`.
+    `measure.measure_gpu_activities`.
     """
     for call in calls.values():
         call()
@@ -35,10 +35,10 @@ def timings(calls: Mapping[str, Call], *, repeats: int, cuda: bool, flush: bool)
         walls: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(repeats):
             for name, call in calls.items():
-                walls[name] += measure.cpu_times_ms(call, repeats=1)
+                walls[name] += measure.measure_cpu_ms(call, repeats=1)
         return {name: Timing(busy_us=median(ms) * 1e3) for name, ms in walls.items()}
-    host = {name: median(measure.host_issue_times_ms(call, repeats=5)) for name, call in calls.items()}
-    activity = measure.gpu_activities(calls, repeats=repeats, flush=flush)
+    host = {name: median(measure.measure_host_issue_ms(call, repeats=5)) for name, call in calls.items()}
+    activity = measure.measure_gpu_activities(calls, repeats=repeats, flush=flush)
     return {
         name: Timing(
             busy_us=median(a.busy_ms for a in seen) * 1e3,

@@ -15,14 +15,14 @@ from types import MappingProxyType
 
 import torch
 
-from coilwork_ir.buffers import Argument, Buffer, references
+from coilwork_ir.buffers import Argument, Buffer, list_references
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, substitute
 from coilwork_ir.kernels.nodes import Combined, Kernel, Range
 from coilwork_ir.mapping import Keep, Share, Unit
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
-from coilwork_ir.program.walk import buffers
-from coilwork_ir.scalar import IndexValue, Load, Reduce, Scalar, Scan, postorder
+from coilwork_ir.program.walk import index_buffers
+from coilwork_ir.scalar import IndexValue, Load, Reduce, Scalar, Scan, iterate_postorder
 from coilwork_ir.target import TARGETS
 from coilwork_triton.codegen import find_mapping
 from coilwork_triton.options import TritonOptions
@@ -45,7 +45,7 @@ class Moved:
 
 def traffic(program: Program) -> tuple[Moved, ...]:
     """What each launch and each ATen call of `program` moves, in order. Sizes must be known."""
-    known = buffers(program)
+    known = index_buffers(program)
     kernels = {kernel.name: kernel for kernel in program.kernels}
     found: list[Moved] = []
     for instruction in program.instructions:
@@ -159,7 +159,7 @@ def _moments(kernel: Kernel) -> Iterator[tuple[Load, int]]:
     roots += [(check.condition,) for check in kernel.checks]
     depth: dict[Scalar, int] = {}
     moments: list[tuple[tuple[Scalar, ...], int]] = []
-    for node in postorder([value for root in roots for value in root]):
+    for node in iterate_postorder([value for root in roots for value in root]):
         below = max((depth[operand] for operand in node.operands), default=0)
         if isinstance(node, Reduce | Scan):
             moments.append((node.operands, below))
@@ -190,7 +190,7 @@ def _loads_of_pass(roots: tuple[Scalar, ...]) -> Iterator[Load]:
 def _points(index: Expr, indirect: tuple[Scalar, ...], extents: dict[Expr, int]) -> int:
     """Elements that an access covers: points of the ranges that it varies along."""
     symbols = set(index.free_symbols)
-    for node in postorder(indirect):
+    for node in iterate_postorder(indirect):
         if isinstance(node, Load):
             symbols |= node.index[0].free_symbols
         elif isinstance(node, IndexValue):
@@ -203,7 +203,7 @@ def _points(index: Expr, indirect: tuple[Scalar, ...], extents: dict[Expr, int])
 
 def _names(arguments: Iterable[Argument]) -> Iterator[str]:
     """Buffers among the arguments, each once."""
-    yield from dict.fromkeys(name for argument in arguments for name in references(argument))
+    yield from dict.fromkeys(name for argument in arguments for name in list_references(argument))
 
 
 def _count_stored(values: Iterable[Buffer]) -> int:

@@ -33,7 +33,7 @@ from benchmarks.memory_bound.choices import forget_choices, searches
 from benchmarks.memory_bound.judge import Judge
 from benchmarks.memory_bound.timing import timings
 from benchmarks.session import cache_variables
-from coilwork_runtime.builder import usable_cores
+from coilwork_runtime.builder import count_usable_cores
 
 Answer = dict[str, Any]
 REPEATS = 9
@@ -104,7 +104,7 @@ class Bench:
         calls = {COPY: lambda: target.copy_(source), **self.calls}
         flush = self.case.set != "cached"
         seen = timings(calls, repeats=REPEATS, cuda=self.cuda, flush=flush)
-        peak = measure.cuda_peak_bytes if self.cuda else measure.cpu_peak_bytes
+        peak = measure.measure_cuda_peak_bytes if self.cuda else measure.measure_cpu_peak_bytes
         return {
             "read_bytes": fewest.read,
             "written_bytes": fewest.written,
@@ -136,7 +136,7 @@ class Bench:
         """Let compilers find what the process that compiled with `backend` left, but for its choices."""
         variables = cache_variables(folder_of(self.caches, backend))
         # the machine is this process's alone now
-        os.environ |= variables | {"COILWORK_WORKERS": str(usable_cores())}
+        os.environ |= variables | {"COILWORK_WORKERS": str(count_usable_cores())}
         forget_choices(
             inductor=Path(variables["TORCHINDUCTOR_CACHE_DIR"]),
             coilwork=Path(variables["COILWORK_CACHE_DIR"]),

@@ -27,7 +27,7 @@ EXCEPTIONS: Mapping[str, str] = {
         "Triton is one of the two languages that are the runtime's own"
     ),
     "coilwork_runtime.executor.vendor_libraries": "the libraries that the native executor calls are CUDA's",
-    "coilwork_runtime.layouts": (
+    "coilwork_runtime.layout_checks": (
         "people write `cuda` for the first GPU in modules that they run by themselves"
     ),
     "coilwork_runtime.triton_kernels.worker": "Triton's words for what it compiles for",

@@ -51,7 +51,7 @@ ALLOWED: Mapping[tuple[str, str], str] = {
         "coilwork_lowering.ops.special_functions.chebyshev",
         "_OTHERS",
     ): "registers lowerings, with their series",
-    ("coilwork_lowering.rewrites.vocabulary", "_SPELLINGS"): _SPELLING,
+    ("coilwork_lowering.rewrites.call_normalization", "_SPELLINGS"): _SPELLING,
     ("coilwork_lowering.rewrites.concat_split", "_SPLITS"): "the alternatives of a pattern",
     (
         "coilwork_lowering.building.size_assertions",
@@ -68,7 +68,7 @@ ALLOWED: Mapping[tuple[str, str], str] = {
         "NUMBER_READS",
     ): "the runtime imports no IR: its own table of C functions",
     (
-        "coilwork_runtime.triton_kernels.build",
+        "coilwork_runtime.triton_kernels.triton_builder",
         "_CHAINS",
     ): "functions of Triton's, which are called as ATen's are",
     (

@@ -20,7 +20,7 @@ ALLOWED: Mapping[str, str] = {
     TABLE: "says which they are",
     "coilwork_lowering.decompositions.library_operators": _BEFORE,
     "coilwork_lowering.rewrites.epilogues": _BEFORE,
-    "coilwork_lowering.rewrites.vocabulary": _BEFORE,
+    "coilwork_lowering.rewrites.call_normalization": _BEFORE,
     "coilwork_scheduler.contractions.aten_products": _CALLS,
     "coilwork_scheduler.contractions.implementations": _CALLS,
     "coilwork_runtime.c_shim": "the C functions that ATen has for them",

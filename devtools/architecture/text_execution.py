@@ -17,7 +17,7 @@ REASONS: Mapping[str, str] = MappingProxyType(
         ),
         "coilwork_runtime.manifest.readable": "reads the words of a readable module",
         "coilwork_runtime.triton_kernels.worker": "Triton's own language is Python",
-        "coilwork_runtime.triton_kernels.build": "compares texts in Triton's language, and looks for loops",
+        "coilwork_runtime.triton_kernels.triton_builder": "compares Triton texts, and looks for loops",
         "coilwork_triton.text.device_library": "reads our functions in Triton's language to write kernels",
     }
 )

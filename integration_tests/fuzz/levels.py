@@ -15,7 +15,7 @@ from coilwork.backend import GraphStages
 from coilwork.compile_graph import make_call
 from coilwork.compile_options import CompileOptions
 from coilwork.job import Job, open_job
-from coilwork.registries import codegen_for
+from coilwork.registries import find_codegen
 from coilwork.stages import Compiled, run_stages
 from coilwork_cache import Store
 from coilwork_frontend.calling_convention.convention import Role
@@ -104,7 +104,7 @@ class Levels:
         )
         scheduled = schedule(
             compiled.graph,
-            declare_capabilities(Targets(main=TARGETS[compiled.target]), codegen_for),
+            declare_capabilities(Targets(main=TARGETS[compiled.target]), find_codegen),
             scheduling,
         )
         calls: dict[str, Call] = {
@@ -142,7 +142,7 @@ class Levels:
         job = open_job(gm, example_inputs, role=role, options=options)
         compiled = _emitted(job)
         scheduled = schedule(
-            compiled.graph, declare_capabilities(Targets(main=SMALL_ACCELERATOR), codegen_for), scheduling
+            compiled.graph, declare_capabilities(Targets(main=SMALL_ACCELERATOR), find_codegen), scheduling
         )
         calls: dict[str, Call] = {
             "accelerator's schedule": lambda args: interpret_schedule(

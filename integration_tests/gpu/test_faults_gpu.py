@@ -14,7 +14,7 @@ from torch import Tensor
 from coilwork import stages
 from coilwork.backend import backend
 from coilwork.errors import CoilworkFallbackWarning
-from coilwork.registries import codegen_for
+from coilwork.registries import find_codegen
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.target import Capabilities, Target
@@ -68,9 +68,9 @@ def test_one_call_is_left_out(
     operators: tuple[str, ...], calls: int, emits: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def choose(target: Target) -> Broken:
-        return Broken(codegen_for(target), set(operators), emits=emits)
+        return Broken(find_codegen(target), set(operators), emits=emits)
 
-    monkeypatch.setattr(stages, "codegen_for", choose)
+    monkeypatch.setattr(stages, "find_codegen", choose)
     torch._dynamo.reset()
     x, y = torch.randn(64, 32, device="cuda"), torch.randn(64, 32, device="cuda")
     again = y.clone()

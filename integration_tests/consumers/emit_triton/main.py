@@ -7,7 +7,7 @@ from __future__ import annotations
 from coilwork_ir.index import format_expr
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 GATE = """
@@ -37,7 +37,7 @@ def main() -> None:
     verify_kernel(kernel)
     codegen = TritonCodegen()
     for name in ("sm_90", "gfx942"):
-        source = codegen.emit(kernel, target(name), {})
+        source = codegen.emit(kernel, get_target(name), {})
         print(f"== {name}")
         print("arguments:", ", ".join(f"{arg.name} {arg.role} {arg.dtype.text}" for arg in source.args))
         print("grid:", ", ".join(map(format_expr, source.grid)))

@@ -11,11 +11,11 @@ import torch
 import coilwork
 from coilwork_cpp import CppCodegen
 from coilwork_ir.conformance import WRAPPER_CASES, check_wrapper
-from coilwork_ir.program.walk import all_kernels
-from coilwork_ir.target import target
+from coilwork_ir.program.walk import list_kernels
+from coilwork_ir.target import get_target
 from coilwork_ir.wrapper import WrapOptions
 
-CPU = target("x86-64-avx2")
+CPU = get_target("x86-64-avx2")
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def keep_the_contract() -> None:
     print("contract:", {(result.status, result.reason) for result in results})
     case = next(case for case in WRAPPER_CASES if case.name == "pools")
     program = case.program()
-    sources = {kernel.name: CppCodegen().emit(kernel, CPU, {}) for kernel in all_kernels(program)}
+    sources = {kernel.name: CppCodegen().emit(kernel, CPU, {}) for kernel in list_kernels(program)}
     folder = Path(tempfile.mkdtemp()) / "saved"
     PLAN.emit(program, sources, WrapOptions()).save(folder)
     (result,) = load_plan(folder)([torch.tensor([1.0, -2.0]), torch.tensor([9, -9])])

@@ -7,7 +7,7 @@ from __future__ import annotations
 from coilwork_ir.kernels.text import format_schedule
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.program.text import format_program
-from coilwork_ir.target import Capabilities, RowWalks, Targets, target
+from coilwork_ir.target import Capabilities, RowWalks, Targets, get_target
 from coilwork_scheduler import explain, schedule
 from coilwork_scheduler.memory import plan
 
@@ -50,12 +50,12 @@ DECLARED = (
 def main() -> None:
     graph = parse_graph(SOFTMAX)
     for name in ("sm_90", "x86-64-avx512"):
-        scheduled = schedule(graph, Targets(main=target(name), declared=DECLARED))
+        scheduled = schedule(graph, Targets(main=get_target(name), declared=DECLARED))
         print(f"== {name}: {len(graph.nodes)} operations in {len(scheduled.kernels)} kernel")
         print(format_schedule(scheduled, decisions=False))
         print(explain(scheduled.decisions))
     print("== memory")
-    print(format_program(plan(schedule(graph, Targets(main=target("sm_90"), declared=DECLARED)))))
+    print(format_program(plan(schedule(graph, Targets(main=get_target("sm_90"), declared=DECLARED)))))
 
 
 main()

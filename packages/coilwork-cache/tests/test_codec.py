@@ -22,7 +22,7 @@ from coilwork_cache import (
     MappedCodec,
     extract,
 )
-from coilwork_cache.codec import MAX_FRAME_BYTES, dump_json, frame_head, peek_kind, strip_head
+from coilwork_cache.codec import MAX_FRAME_BYTES, dump_json, make_frame_head, peek_kind, strip_head
 
 JSON: st.SearchStrategy[JsonValue] = st.recursive(
     st.one_of(
@@ -210,13 +210,13 @@ KIND_AND_CODEC = st.text("abc-1", min_size=1, max_size=255)
 
 @given(KIND_AND_CODEC, KIND_AND_CODEC, st.binary(max_size=20))
 def test_round_trip(kind: str, codec: str, payload: bytes) -> None:
-    data = frame_head(kind, codec) + payload
+    data = make_frame_head(kind, codec) + payload
     assert strip_head(data, kind, codec) == payload
     assert peek_kind(data[:MAX_FRAME_BYTES]) == kind
 
 
 def test_another_kind_or_codec_is_refused() -> None:
-    data = frame_head("kernel", "bundle-1")
+    data = make_frame_head("kernel", "bundle-1")
     for kind, codec in (("graph", "bundle-1"), ("kernel", "bundle-2"), ("kernelbundle", "-1")):
         with pytest.raises(CodecError):
             strip_head(data, kind, codec)
@@ -228,5 +228,5 @@ def test_other_bytes_are_raw(data: bytes) -> None:
 
 
 def test_a_truncated_head_has_some_kind() -> None:
-    head = frame_head("kernel", "bundle-1")
+    head = make_frame_head("kernel", "bundle-1")
     assert {peek_kind(head[:length]) for length in range(10)} == {"raw"}

@@ -16,7 +16,7 @@ from coilwork_cache import (
     NullStore,
     RootUnavailableError,
     content_key,
-    default_root,
+    find_default_root,
     local_store,
     open_local_store,
 )
@@ -25,20 +25,20 @@ from coilwork_cache.store import ForkedLock
 
 
 def test_default_root_follows_the_variable(tmp_path: Path) -> None:
-    assert default_root({"COILWORK_CACHE_DIR": str(tmp_path)}) == tmp_path
-    assert default_root({"COILWORK_CACHE_DIR": "~/x"}) == Path.home() / "x"
-    assert default_root({"COILWORK_CACHE_DIR": "relative"}) == Path.cwd() / "relative"
+    assert find_default_root({"COILWORK_CACHE_DIR": str(tmp_path)}) == tmp_path
+    assert find_default_root({"COILWORK_CACHE_DIR": "~/x"}) == Path.home() / "x"
+    assert find_default_root({"COILWORK_CACHE_DIR": "relative"}) == Path.cwd() / "relative"
 
 
 def test_default_root_is_the_platforms_cache_folder() -> None:
     expected = Path(platformdirs.user_cache_dir("coilwork", appauthor=False))
-    assert default_root({}) == default_root({"COILWORK_CACHE_DIR": ""}) == expected
+    assert find_default_root({}) == find_default_root({"COILWORK_CACHE_DIR": ""}) == expected
 
 
 def test_default_root_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platformdirs, "user_cache_path", lambda *args: Path("~/.cache/coilwork"))
     with pytest.raises(RootUnavailableError, match="COILWORK_CACHE_DIR"):
-        default_root({})
+        find_default_root({})
 
 
 def test_creates_missing_folders_privately(tmp_path: Path) -> None:
@@ -110,13 +110,13 @@ def test_a_relative_root_needs_a_current_folder_and_a_home(
     gone.rmdir()
     try:
         with pytest.raises(RootUnavailableError, match="relative"):
-            default_root({"COILWORK_CACHE_DIR": "relative"})
+            find_default_root({"COILWORK_CACHE_DIR": "relative"})
         with pytest.warns(CacheUnavailableWarning, match="relative"):
             assert isinstance(open_local_store(Path("relative")), NullStore)
     finally:
         os.chdir(before)
     with pytest.raises(RootUnavailableError, match="home"):
-        default_root({"COILWORK_CACHE_DIR": "~nobody-of-this-name/x"})
+        find_default_root({"COILWORK_CACHE_DIR": "~nobody-of-this-name/x"})
 
 
 def test_a_folder_that_cannot_be_written_is_warned_of_once_in_a_process(

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from coilwork_cpp_wrapper.calls import shim_prototype
-from coilwork_cpp_wrapper.module import preamble_text
+from coilwork_cpp_wrapper.calls import make_shim_prototype
+from coilwork_cpp_wrapper.module import read_preamble
 from coilwork_runtime.c_shim import C_FUNCTIONS, find_schema
 from coilwork_runtime.cpp.toolchain import find_toolchain
 
@@ -25,13 +25,13 @@ def prototypes() -> list[str]:
     for target, shim in C_FUNCTIONS.items():
         schema = find_schema(target)
         assert schema is not None, target
-        found.append(shim_prototype(schema, shim))
+        found.append(make_shim_prototype(schema, shim))
     return found
 
 
 def test_every_function_is_exported() -> None:
     library = ctypes.CDLL(str(LIBRARY))
-    declared = re.findall(r"\b((?:aoti_)?torch_\w+)\(", preamble_text("shim.hpp"))
+    declared = re.findall(r"\b((?:aoti_)?torch_\w+)\(", read_preamble("shim.hpp"))
     optional = {"torch_exception_get_what_without_backtrace"}  # since 2.13, declared weak
     names = {shim.symbol for shim in C_FUNCTIONS.values()} | set(declared) - optional
     assert len(names) > 70
@@ -55,7 +55,7 @@ def compile_with_headers(declarations: str, folder: Path) -> subprocess.Complete
 def test_declarations_agree_with_the_headers_of_torch(tmp_path: Path) -> None:
     if not (HEADERS / "torch" / "csrc" / "inductor" / "aoti_torch" / "c" / "shim.h").exists():
         pytest.skip("this torch ships no headers")
-    declarations = preamble_text("shim.hpp") + 'extern "C" {\n' + "\n".join(prototypes()) + "\n}\n"
+    declarations = read_preamble("shim.hpp") + 'extern "C" {\n' + "\n".join(prototypes()) + "\n}\n"
     done = compile_with_headers(declarations, tmp_path)
     assert done.returncode == 0, done.stderr
     wrong = declarations.replace("aoti_torch_cpu_mm_out(AtenTensorHandle,", "aoti_torch_cpu_mm_out(int,")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coilwork_cpp_wrapper.module import preamble_text
+from coilwork_cpp_wrapper.module import read_preamble
 from coilwork_cpp_wrapper.scope import index_code, read_size_code
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, evaluate, maximum, minimum, symbol
@@ -54,8 +54,8 @@ def test_values_are_those_of_the_index_arithmetic(tmp_path: Path) -> None:
     )
     source = tmp_path / "arithmetic.cpp"
     source.write_text(
-        preamble_text("shim.hpp")
-        + preamble_text("support.hpp")
+        read_preamble("shim.hpp")
+        + read_preamble("support.hpp")
         + 'extern "C" int64_t value(int which, int64_t n, int64_t i, int64_t j) {\n'
         + f"  switch (which) {{\n{cases}  }}\n  return 0;\n}}\n",
         encoding="utf-8",

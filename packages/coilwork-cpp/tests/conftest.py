@@ -19,7 +19,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import evaluate
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.target import Target, target
+from coilwork_ir.target import Target, get_target
 
 Runner = Callable[..., int]
 
@@ -45,9 +45,9 @@ def present_target() -> Target:
     """The widest built-in x86-64 target that this machine can run."""
     words = Path("/proc/cpuinfo").read_text().split()
     for name in ("x86-64-avx512", "x86-64-avx2"):
-        if set(target(name).features) <= set(words):
-            return target(name)
-    return target("x86-64-avx2")
+        if set(get_target(name).features) <= set(words):
+            return get_target(name)
+    return get_target("x86-64-avx2")
 
 
 @functools.cache

@@ -6,17 +6,17 @@ import random
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field, replace
 
-from coilwork_cpp.codegen import Planned, capabilities_of, plan_kernel, write_planned
-from coilwork_cpp.options import options_from
-from coilwork_cpp.planning.passes import passes_of
+from coilwork_cpp.codegen import Planned, get_capabilities, plan_kernel, write_planned
+from coilwork_cpp.options import parse_options
 from coilwork_cpp.planning.plan import plan_of
-from coilwork_cpp.planning.regions import Region, regions_of
-from coilwork_ir.conformance import Case, random_kernel
+from coilwork_cpp.planning.reduction_passes import list_passes
+from coilwork_cpp.planning.regions import Region, list_regions
+from coilwork_ir.conformance import Case, make_random_kernel
 from coilwork_ir.errors import CoilworkIRError, EmitError, VerifyError
-from coilwork_ir.index import as_int, extent_of
+from coilwork_ir.index import as_int, get_extent
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.rewrite import value_names
+from coilwork_ir.kernels.rewrite import index_values
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.mapping import (
     Accumulators,
@@ -59,7 +59,7 @@ FIRST = """kernel @first fast {
   }
 }
 """
-MORE = (Case(name="first", text=FIRST), Case(name="parts", text=format_kernel(random_kernel(1144))))
+MORE = (Case(name="first", text=FIRST), Case(name="parts", text=format_kernel(make_random_kernel(1144))))
 
 
 @dataclass(slots=True)
@@ -84,10 +84,10 @@ class RandomlyMapped:
         return target.kind == "cpu"
 
     def capabilities(self, target: Target) -> Capabilities:
-        return capabilities_of(target)
+        return get_capabilities(target)
 
     def emit(self, kernel: Kernel, target: Target, options: MappingOf[str, object]) -> KernelSource:
-        planned = plan_kernel(kernel, target, options_from(options))
+        planned = plan_kernel(kernel, target, parse_options(options))
         rng = random.Random(f"{self.seed} {kernel.name}")
         for _ in range(TRIES):
             drawn = draw(rng, planned)
@@ -117,7 +117,7 @@ def draw(rng: random.Random, planned: Planned) -> Planned:
     for kernels, mappings in zip(planned.launch.phases, planned.mappings, strict=True):
         found = []
         for kernel, mapping in zip(kernels, mappings, strict=True):
-            regions = regions_of(kernel, mapping.nests)
+            regions = list_regions(kernel, mapping.nests)
             nests = [
                 _nest(rng, kernel, region, nest, common)
                 for nest, region in zip(mapping.nests, regions, strict=True)
@@ -233,13 +233,13 @@ def _passes(
     vector: str | None,
 ) -> list[Directive]:
     try:
-        passes, _ = passes_of(region, kernel, plan_of(kernel, region, nest, common))
+        passes, _ = list_passes(region, kernel, plan_of(kernel, region, nest, common))
     except CoilworkIRError:
         return []
     found: list[Directive] = []
     inner = region.reduction[-1]
     names = [r.name for r in region.reduction]
-    length = as_int(extent_of(inner))
+    length = as_int(get_extent(inner))
     arguments = [arg.name for arg in kernel.args]
     for number, step in enumerate(passes):
         chance = rng.random
@@ -258,7 +258,7 @@ def _passes(
             by = (rng.choice([3, 64]), rng.choice([16, 40]))
             found.append(Transpose(ranges=(rng.choice(names[:-1]), inner.name), by=by, step=number))
         if vector is None and len(passes) > 1 and chance() < 0.4:
-            texts = {value: name for name, value in value_names(kernel).items()}
+            texts = {value: name for name, value in index_values(kernel).items()}
             reached = [v for v in step.roots if v in texts and not isinstance(v, Const)]
             if reached:
                 found.append(Save(values=(texts[rng.choice(reached)],), step=number))

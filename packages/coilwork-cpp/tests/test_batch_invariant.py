@@ -14,7 +14,7 @@ from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import load, op, reduce
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 
 F32 = DType.F32
 ROWS, LENGTH = symbol("n0", lo=0), symbol("n1", lo=0)
@@ -73,7 +73,7 @@ def test_functions_are_the_same_at_the_end_of_a_row() -> None:
         ),
         stores=(Store(buffer="out0", index=x, value=value),),
     )
-    cpu = target("x86-64-avx512")
+    cpu = get_target("x86-64-avx512")
     assert "simd(" in CppCodegen().emit(one, cpu, {}).text
     assert "simd(" not in CppCodegen().emit(one, cpu, {"batch_invariant": True}).text
     with pytest.raises(EmitError, match="takes bool"):

@@ -10,9 +10,9 @@ import torch
 from coilwork_cpp import CppCodegen
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.text import parse_kernel
-from coilwork_ir.target import Target, target
+from coilwork_ir.target import Target, get_target
 
-AVX512, CODEGEN = target("x86-64-avx512"), CppCodegen()
+AVX512, CODEGEN = get_target("x86-64-avx512"), CppCodegen()
 PRODUCT = parse_kernel("""kernel @mm fast {
   range x0: `33` parallel
   range x1: `70` parallel

@@ -19,7 +19,7 @@ from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops.nodes import Check
 from coilwork_ir.scalar import cast, const, index_value, load, op, placeholder, reduce, sort
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 
 F32, BF16, I64 = DType.F32, DType.BF16, DType.I64
 N = symbol("n0", lo=0)
@@ -135,7 +135,7 @@ KERNELS = (bias_gelu, softmax, column_mean, embedding, sorted_rows, transpose_ad
 
 @pytest.mark.parametrize("make", KERNELS)
 def test_goldens(make: Callable[[], Kernel], request: pytest.FixtureRequest) -> None:
-    text = CppCodegen().emit(make(), target("x86-64-avx512"), {}).text
+    text = CppCodegen().emit(make(), get_target("x86-64-avx512"), {}).text
     golden = Path(__file__).parent / "goldens" / f"{make.__name__}.cpp"
     if request.config.getoption("--update", default=False):
         golden.parent.mkdir(exist_ok=True)
@@ -146,12 +146,12 @@ def test_goldens(make: Callable[[], Kernel], request: pytest.FixtureRequest) -> 
 @pytest.mark.parametrize("make", KERNELS)
 def test_equal_kernels_give_equal_text(make: Callable[[], Kernel]) -> None:
     generator = CppCodegen()
-    first, second = (generator.emit(make(), target("x86-64-avx2"), {}) for _ in range(2))
+    first, second = (generator.emit(make(), get_target("x86-64-avx2"), {}) for _ in range(2))
     assert first == second
 
 
 def test_source_declares_its_arguments() -> None:
-    source = CppCodegen().emit(embedding(), target("x86-64-avx512"), {})
+    source = CppCodegen().emit(embedding(), get_target("x86-64-avx512"), {})
     assert [(a.name, a.role, a.dtype) for a in source.args] == [
         ("in0", "in", F32),
         ("in1", "in", I64),
@@ -159,14 +159,14 @@ def test_source_declares_its_arguments() -> None:
         ("n0", "size", I64),
     ]
     assert source.checks == ("IndexError: index out of range in self",)
-    assert source.features == target("x86-64-avx512").features and not source.grid and not source.configs
+    assert source.features == get_target("x86-64-avx512").features and not source.grid and not source.configs
     assert source.read_bytes is not None and format_expr(source.read_bytes) == "8*n0 + 25600"
     assert 'extern "C" i64 embedding(' in source.text
 
 
 def test_no_header_is_included() -> None:
     for make in KERNELS:
-        assert "#include" not in CppCodegen().emit(make(), target("x86-64-avx512"), {}).text
+        assert "#include" not in CppCodegen().emit(make(), get_target("x86-64-avx512"), {}).text
 
 
 def test_the_protocol_is_kept() -> None:
@@ -205,7 +205,7 @@ def test_shared_launches_are_for_gpus() -> None:
         combined=Combined(body=body, members=(Member(args=("m0_out0",)), Member(args=("m1_out0",)))),
     )
     with pytest.raises(EmitError) as caught:
-        CppCodegen().emit(kernel, target("x86-64-avx512"), {})
+        CppCodegen().emit(kernel, get_target("x86-64-avx512"), {})
     assert caught.value.code == "combined"
 
 
@@ -224,5 +224,5 @@ def test_walked_rows_are_for_gpus() -> None:
     )
     verify_kernel(kernel)
     with pytest.raises(EmitError) as caught:
-        CppCodegen().emit(kernel, target("x86-64-avx2"), {})
+        CppCodegen().emit(kernel, get_target("x86-64-avx2"), {})
     assert caught.value.code == "walked"

@@ -15,8 +15,8 @@ from coilwork_ir.conformance import (
     CORE_CASES,
     check_codegen,
     check_cores,
-    failures,
-    random_kernel,
+    format_failures,
+    make_random_kernel,
 )
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Numerics
@@ -41,7 +41,7 @@ def test_conformance_kit(
     # functions are what the levels differ in; how values move through a kernel does not depend on them
     cases = CASES if numerics == "fast" else [case for case in CASES if case.labels]
     results = check_codegen(CppCodegen(), machine, run, cases=cases, numerics=numerics)
-    assert not failures(results), failures(results)
+    assert not format_failures(results), format_failures(results)
     # what only schedules for GPUs hold
     theirs = (" walked", "combined {")
     refused = {case.name for case in cases if any(words in case.text for words in theirs)}
@@ -53,7 +53,7 @@ def test_conformance_kit(
 def test_random_kernels(
     load_kernel: Callable[..., Callable[..., int]], torch_dtype: Callable, seed: int
 ) -> None:
-    kernel = random_kernel(seed)
+    kernel = make_random_kernel(seed)
     run = load_kernel(kernel, split_elements=random.Random(seed).choice([0, 64, 16384]))
     check_kernel(kernel, run, torch_dtype, seed)
 
@@ -63,6 +63,6 @@ def test_cores_without_a_template_are_refused_by_name(machine: Target) -> None:
         raise AssertionError("a template was declared: run it as other cases are")
 
     results = check_cores(CppCodegen(), machine, run)
-    assert not failures(results), failures(results)
+    assert not format_failures(results), format_failures(results)
     assert {r.reason for r in results} == {"convolution", "attention", "attention-gradient"}
     assert len(results) == len(CORE_CASES)

@@ -16,7 +16,7 @@ from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.kernels.rewrite import FUNCTIONS
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Scalar, const, load, op, reduce
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 
 COUNT = 4096
 X = symbol("x0", extent=COUNT)
@@ -92,7 +92,9 @@ def test_a_strict_chain_is_within_an_ulp_of_eager(load_kernel: Callable) -> None
 
 def test_strict_text_holds_no_approximate_function() -> None:
     text = (
-        CppCodegen().emit(kernel_of(list(functions().values()), "strict"), target("x86-64-avx512"), {}).text
+        CppCodegen()
+        .emit(kernel_of(list(functions().values()), "strict"), get_target("x86-64-avx512"), {})
+        .text
     )
     assert "exp_f32" not in text and "erf_f32" not in text
     assert "simd(" not in text and "fp-contract=off" in text
@@ -104,7 +106,9 @@ def test_strict_text_holds_no_approximate_function() -> None:
 @pytest.mark.parametrize("numerics", ["fast", "eager"])
 def test_other_levels_use_vector_functions(numerics: Numerics) -> None:
     text = (
-        CppCodegen().emit(kernel_of(list(functions().values()), numerics), target("x86-64-avx512"), {}).text
+        CppCodegen()
+        .emit(kernel_of(list(functions().values()), numerics), get_target("x86-64-avx512"), {})
+        .text
     )
     assert "exp_f32" in text and "erf_f32" in text and "simd(" in text
     assert ("fp-contract=off" in text) == (numerics == "eager")

@@ -11,10 +11,10 @@ from torch.nn import functional
 from coilwork_cpp import CppCodegen
 from coilwork_cpp.rewrites.piecewise import cut_into_pieces, has_bends
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, maximum, minimum, mod, product, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, maximum, minimum, mod, multiply_all, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
-from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, load, op, postorder, where
-from coilwork_ir.target import target
+from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, iterate_postorder, load, op, where
+from coilwork_ir.target import get_target
 
 F32, BF16, I64 = DType.F32, DType.BF16, DType.I64
 LOWEST = float("-inf")
@@ -39,7 +39,9 @@ def kernel_of(
     value = body(*xs)
     names = [f"in{i}" for i in range(sources)]
     inputs = [TensorArg(name=n, dtype=dtype, role="in", span=as_expr(1 << 20)) for n in names]
-    out = TensorArg(name="out0", dtype=value.dtype, role="out", span=product([as_expr(n) for n in extents]))
+    out = TensorArg(
+        name="out0", dtype=value.dtype, role="out", span=multiply_all([as_expr(n) for n in extents])
+    )
     return Kernel(
         name="cut",
         ranges=tuple(Range(symbol=x, kind="parallel") for x in xs),
@@ -69,11 +71,11 @@ def window_kernel(planes: int, size: int, window: int, step: int, padding: int, 
 
 def masks_of(kernel: Kernel) -> int:
     roots = [store.value for store in kernel.stores]
-    return sum(isinstance(v, Load) and v.mask is not None for v in postorder(roots))
+    return sum(isinstance(v, Load) and v.mask is not None for v in iterate_postorder(roots))
 
 
 def points_of(kernel: Kernel) -> int:
-    points = as_int(product(r.symbol.extent for r in kernel.ranges if r.symbol.extent is not None))
+    points = as_int(multiply_all(r.symbol.extent for r in kernel.ranges if r.symbol.extent is not None))
     assert points is not None
     return points
 
@@ -192,7 +194,7 @@ def test_parts_of_complex_numbers_are_walked_together(load_kernel: Callable, row
     kernel = kernel_of((rows, 37, 2), body, sources=2)
     (piece,) = cut_into_pieces(kernel)
     assert len(piece.stores) == 2
-    text = CppCodegen().emit(kernel, target("x86-64-avx512"), {}).text
+    text = CppCodegen().emit(kernel, get_target("x86-64-avx512"), {}).text
     assert "x1 < 37" in text.partition("#pragma omp simd")[2].splitlines()[1]
     left, right = torch.randn(rows, 37, 2), torch.randn(37, 2)
     out = torch.empty(rows, 37, 2)
@@ -203,7 +205,7 @@ def test_parts_of_complex_numbers_are_walked_together(load_kernel: Callable, row
 
 def test_pieces_of_the_same_rows_share_a_nest() -> None:
     def nests(planes: int) -> int:
-        text = CppCodegen().emit(window_kernel(planes, 56, 3, 1, 1), target("x86-64-avx512"), {}).text
+        text = CppCodegen().emit(window_kernel(planes, 56, 3, 1, 1), get_target("x86-64-avx512"), {}).text
         return text.count("static void nest_")
 
     assert nests(64) == 1

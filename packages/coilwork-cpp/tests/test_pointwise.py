@@ -15,7 +15,7 @@ from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.loops.nodes import Check
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder
-from coilwork_ir.target import Target, target
+from coilwork_ir.target import Target, get_target
 
 F32, I64, BF16 = DType.F32, DType.I64, DType.BF16
 
@@ -71,7 +71,7 @@ def test_flat_index_is_split_at_its_divisors() -> None:
         [arg("in0"), arg("in1"), arg("in2"), arg("out0")],
         [Store(buffer="out0", index=i, value=value)],
     )
-    text = CppCodegen().emit(k, target("x86-64-avx512"), {}).text
+    text = CppCodegen().emit(k, get_target("x86-64-avx512"), {}).text
     inner = text[text.index("#pragma omp simd\n") :]
     loop = inner[: inner.index("}")]
     assert "%" not in loop and "/" not in loop
@@ -83,7 +83,7 @@ def test_contiguous_ranges_become_one() -> None:
     k = kernel(
         spaces, [arg("in0"), arg("out0")], [Store(buffer="out0", index=at, value=load("in0", [at], F32))]
     )
-    text = CppCodegen().emit(k, target("x86-64-avx2"), {}).text
+    text = CppCodegen().emit(k, get_target("x86-64-avx2"), {}).text
     assert text.count("for (i64") == 2  # units and points
     assert "< 2100" in text
 
@@ -286,16 +286,16 @@ def test_errors_name_the_cause() -> None:
     spaces, (i,) = ranges(10)
     k = kernel(spaces, [arg("out0", DType.C64)], [Store(buffer="out0", index=i, value=const(0, F32))])
     with pytest.raises(EmitError, match="c64"):
-        CppCodegen().emit(k, target("x86-64-avx2"), {})
+        CppCodegen().emit(k, get_target("x86-64-avx2"), {})
     k = kernel(spaces, [arg("out0")], [Store(buffer="out0", index=i, value=load("in9", [i], F32))])
     with pytest.raises(EmitError, match="in9"):
-        CppCodegen().emit(k, target("x86-64-avx2"), {})
+        CppCodegen().emit(k, get_target("x86-64-avx2"), {})
     stray = symbol("q0", extent=4)
     k = kernel(
         spaces, [arg("in0"), arg("out0")], [Store(buffer="out0", index=i, value=load("in0", [stray], F32))]
     )
     with pytest.raises(EmitError, match="q0"):
-        CppCodegen().emit(k, target("x86-64-avx2"), {})
+        CppCodegen().emit(k, get_target("x86-64-avx2"), {})
 
 
 def test_options() -> None:
@@ -305,14 +305,16 @@ def test_options() -> None:
         [arg("in0"), arg("out0")],
         [Store(buffer="out0", index=i, value=op("log", load("in0", [i], F32)))],
     )
-    assert "simd(" in CppCodegen().emit(k, target("x86-64-avx2"), {}).text
-    assert "simd(" not in CppCodegen().emit(k, target("x86-64-avx2"), {"vector_math": False}).text
-    assert "simd(" not in CppCodegen().emit(k, target("aarch64-neon"), {}).text
+    assert "simd(" in CppCodegen().emit(k, get_target("x86-64-avx2"), {}).text
+    assert "simd(" not in CppCodegen().emit(k, get_target("x86-64-avx2"), {"vector_math": False}).text
+    assert "simd(" not in CppCodegen().emit(k, get_target("aarch64-neon"), {}).text
     with pytest.raises(EmitError, match="vector_math"):
-        CppCodegen().emit(k, target("x86-64-avx2"), {"vector_maths": True})
+        CppCodegen().emit(k, get_target("x86-64-avx2"), {"vector_maths": True})
     with pytest.raises(EmitError, match="takes bool"):
-        CppCodegen().emit(k, target("x86-64-avx2"), {"vector_math": 1})
-    assert CppCodegen().supports(target("aarch64-neon")) and not CppCodegen().supports(target("sm_90"))
+        CppCodegen().emit(k, get_target("x86-64-avx2"), {"vector_math": 1})
+    assert CppCodegen().supports(get_target("aarch64-neon")) and not CppCodegen().supports(
+        get_target("sm_90")
+    )
 
 
 def truths(x: Scalar, flag: Scalar) -> dict[str, tuple[Scalar, Callable[..., torch.Tensor]]]:
@@ -405,7 +407,7 @@ def as_bytes(x: torch.Tensor) -> torch.Tensor:
 
 def targets(machine: Target) -> list[Target]:
     """What this machine runs: its own target, and the narrower one."""
-    return [target(name) for name in sorted({machine.name, "x86-64-avx2"})]
+    return [get_target(name) for name in sorted({machine.name, "x86-64-avx2"})]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -481,5 +483,5 @@ def test_threads_share_tiles(load_kernel: Callable, threads: Callable) -> None:
 
 
 def test_what_is_converted_or_computed_goes_by_tiles() -> None:
-    text = CppCodegen().emit(matrices(DType.F32, both), target("x86-64-avx512"), {}).text
+    text = CppCodegen().emit(matrices(DType.F32, both), get_target("x86-64-avx512"), {}).text
     assert "alignas(64) float tile_0[4096];" in text and "transpose_far" not in text

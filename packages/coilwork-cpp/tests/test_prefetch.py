@@ -12,7 +12,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.scalar import const, load, op, reduce
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 
 F32 = DType.F32
 
@@ -36,7 +36,7 @@ def normalised(rows: int, length: Expr | int) -> Kernel:
 
 
 def text(kernel: Kernel) -> str:
-    return CppCodegen().emit(kernel, target("x86-64-avx512"), {}).text
+    return CppCodegen().emit(kernel, get_target("x86-64-avx512"), {}).text
 
 
 def test_the_middle_pass_asks_for_the_next_row_and_for_the_result() -> None:

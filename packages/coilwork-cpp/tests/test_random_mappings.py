@@ -22,13 +22,13 @@ from coilwork_cpp.options import CppOptions
 from coilwork_cpp.planning.plan import CAPABILITIES
 from coilwork_cpp.planning.table import MAPPING_PASSES
 from coilwork_cpp.rewrites.table import KERNEL_PASSES, rewrite_launch
-from coilwork_ir.conformance import CASES, check_codegen, failures, random_kernel
+from coilwork_ir.conformance import CASES, check_codegen, format_failures, make_random_kernel
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.mapping import Vector, Warps, find, format_mapping, parse_mapping, verify_mapping
 from coilwork_ir.passes import PassTable
-from coilwork_ir.target import Target, target
+from coilwork_ir.target import Target, get_target
 
 Build = Callable[[KernelSource], Callable[..., int]]
 
@@ -46,7 +46,7 @@ def test_random_mappings_of_the_conformance_kit(
         codegen = RandomlyMapped(seed)
         part = cases if wanted >= len(cases) else cases[seed % 3 :: 3]
         results = check_codegen(codegen, machine, _runner(quick_build), cases=part[: max(1, wanted - count)])
-        assert not failures(results), (failures(results), codegen.drawn)
+        assert not format_failures(results), (format_failures(results), codegen.drawn)
         codes.update(codegen.refused)
         count += len(codegen.drawn)
         if count >= wanted:
@@ -60,7 +60,7 @@ def test_random_mappings_of_random_kernels(
     count = request.config.getoption("--random-mappings")
     for seed in range(1000, 1000 + count - count // 2):
         codegen = RandomlyMapped(seed)
-        kernel = random_kernel(seed)
+        kernel = make_random_kernel(seed)
         options = {"split_elements": (0, 64, 16384)[seed % 3], "batch_invariant": seed % 5 == 0}
         run = quick_build(codegen.emit(kernel, machine, options))
         check_kernel(kernel, run, torch_dtype, seed, note="\n".join(codegen.drawn.values()))
@@ -71,7 +71,7 @@ def test_every_directive_is_drawn(machine: Target) -> None:
     it.
     """
     drawn: Counter[type] = Counter()
-    kernels = [(random_kernel(1000 + number), number) for number in range(440)]
+    kernels = [(make_random_kernel(1000 + number), number) for number in range(440)]
     kernels += [(parse_kernel(case.text), number) for case in MORE for number in range(30)]
     for kernel, number in kernels:
         codegen = RandomlyMapped(number)
@@ -104,8 +104,8 @@ def test_passes_have_reasons_for_what_they_do_and_where_they_stand(table: PassTa
 
 @pytest.mark.parametrize("seed", range(30))
 def test_what_is_planned_is_legal_and_its_text_is_written_alike(seed: int) -> None:
-    machine = target("x86-64-avx512")
-    planned = plan_kernel(random_kernel(seed), machine, CppOptions(split_elements=64))
+    machine = get_target("x86-64-avx512")
+    planned = plan_kernel(make_random_kernel(seed), machine, CppOptions(split_elements=64))
     again = []
     for piece, mapping in planned.pieces:
         verify_mapping(piece, mapping)
@@ -120,8 +120,8 @@ def test_what_is_planned_is_legal_and_its_text_is_written_alike(seed: int) -> No
 
 
 def test_another_mapping_is_another_text_and_a_foreign_directive_is_refused() -> None:
-    machine = target("x86-64-avx512")
-    planned = plan_kernel(random_kernel(4), machine, CppOptions())
+    machine = get_target("x86-64-avx512")
+    planned = plan_kernel(make_random_kernel(4), machine, CppOptions())
     ((mapping, *rest), *phases) = planned.mappings
     nest = mapping.nests[0]
     assert find(nest.directives, Vector) or nest.directives
@@ -138,5 +138,5 @@ def test_another_mapping_is_another_text_and_a_foreign_directive_is_refused() ->
 
 
 def test_a_launch_has_work() -> None:
-    launch = rewrite_launch(random_kernel(3), CppOptions(), target("x86-64-avx2").machine.loops)
+    launch = rewrite_launch(make_random_kernel(3), CppOptions(), get_target("x86-64-avx2").machine.loops)
     assert launch.phases and all(launch.phases)

@@ -14,7 +14,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, load, op, reduce, scan, sort
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 
 DTYPES = (
     DType.F64, DType.F32, DType.F16, DType.BF16,
@@ -196,7 +196,7 @@ def test_first_elements_as_topk_chooses_among_equals(
 def test_long_rows_whose_equals_are_topks_are_refused() -> None:
     kernel = sorting_kernel(lambda v, r: [sort(v, r, topk=2)], DType.F32, 2, 513, first=2)
     with pytest.raises(EmitError, match="rows of more than 512"):
-        CppCodegen().emit(kernel, target("x86-64-avx2"), {})
+        CppCodegen().emit(kernel, get_target("x86-64-avx2"), {})
 
 
 def test_first_elements_of_rows_that_may_have_fewer(load_kernel: Callable) -> None:
@@ -214,7 +214,7 @@ def test_first_elements_of_rows_that_may_have_fewer(load_kernel: Callable) -> No
 
 def body_of(kernel: Kernel) -> str:
     """The part of the text that is the kernel's own."""
-    text = CppCodegen().emit(kernel, target("x86-64-avx2"), {}).text
+    text = CppCodegen().emit(kernel, get_target("x86-64-avx2"), {}).text
     return text[text.index("struct Arguments") :]
 
 
@@ -314,7 +314,7 @@ def test_any_number_of_threads(load_kernel: Callable, threads: Callable) -> None
 def test_types_without_keys_are_refused() -> None:
     kernel = sorting_kernel(lambda v, r: [sort(v, r)], DType.F8E5M2, 2, 4)
     with pytest.raises(EmitError, match="sort of f8e5m2") as caught:
-        CppCodegen().emit(kernel, target("x86-64-avx2"), {})
+        CppCodegen().emit(kernel, get_target("x86-64-avx2"), {})
     assert caught.value.code == "sort"
 
 
@@ -330,4 +330,4 @@ def test_rows_over_two_ranges_are_refused() -> None:
         stores=(Store(buffer="out0", index=4 * s + r, value=sort(load("in0", [4 * s + r], DType.F32), r)),),
     )
     with pytest.raises(EmitError, match="several ranges"):
-        CppCodegen().emit(kernel, target("x86-64-avx2"), {})
+        CppCodegen().emit(kernel, get_target("x86-64-avx2"), {})

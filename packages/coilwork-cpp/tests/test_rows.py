@@ -13,7 +13,7 @@ from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Load, Scalar, cast, const, load, op, reduce
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 
 F32, F64, BF16, I64, BOOL = DType.F32, DType.F64, DType.BF16, DType.I64, DType.BOOL
 ROWS, COLUMNS = symbol("n0", lo=0), symbol("n1", lo=0)
@@ -372,7 +372,7 @@ def test_what_repeats_along_a_row_leaves_the_lanes_their_work(load_kernel: Calla
         args=(tensor("in0", F32, 12 * 48), tensor("in1", F32, 12 * 96), tensor("out0", F32, 12)),
         stores=(Store(buffer="out0", index=x, value=reduce("sum", [element], [r])),),
     )
-    text = CppCodegen().emit(kernel, target("x86-64-avx512"), {}).text
+    text = CppCodegen().emit(kernel, get_target("x86-64-avx512"), {}).text
     assert "float sum_0_lanes[16];" in text and "r0 / 2" in text
     a, b, out = torch.randn(12, 48), torch.randn(12, 96), torch.empty(12)
     load_kernel(kernel)(a, b, out)

@@ -13,7 +13,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.scalar import Combine, Load, Scalar, combine, const, load, op, parameter, reduce, scan
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 
 
 def scan_kernel(
@@ -120,7 +120,7 @@ def test_both_directions_in_one_pass_are_refused() -> None:
         m=3,
     )
     with pytest.raises(EmitError, match="from the front"):
-        CppCodegen().emit(kernel, target("x86-64-avx2"), {})
+        CppCodegen().emit(kernel, get_target("x86-64-avx2"), {})
 
 
 def recurrence(dtype: DType) -> Combine:
@@ -189,7 +189,7 @@ def test_results_of_one_function_are_computed_at_once() -> None:
         return [scan(function, v, r, others=[v], output=k) for k in (0, 1)]
 
     kernel = scan_kernel(values, DType.F32, columns=False, n=4, m=5)
-    text = CppCodegen().emit(kernel, target("x86-64-avx2"), {}).text
+    text = CppCodegen().emit(kernel, get_target("x86-64-avx2"), {}).text
     assert text.count("float running_") == 2
 
 
@@ -200,5 +200,5 @@ def test_what_no_result_needs_is_not_carried() -> None:
 
     for columns in (False, True):
         kernel = scan_kernel(values, DType.F32, columns=columns, n=40, m=40)
-        text = CppCodegen().emit(kernel, target("x86-64-avx2"), {}).text
+        text = CppCodegen().emit(kernel, get_target("x86-64-avx2"), {}).text
         assert text.count("float running_") == 1

@@ -14,7 +14,7 @@ from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.scalar import cast, load, op, reduce
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 
 F32 = DType.F32
 
@@ -98,11 +98,13 @@ def test_nan_wins_in_every_piece(load_kernel: Callable) -> None:
 
 
 def test_scratch_memory_is_declared() -> None:
-    source = CppCodegen().emit(whole(100_000, 1), target("x86-64-avx512"), {})
+    source = CppCodegen().emit(whole(100_000, 1), get_target("x86-64-avx512"), {})
     scratch = [a for a in source.args if a.role == "scratch"]
     assert scratch and all(a.elements is not None for a in scratch)
     assert not [
-        a for a in CppCodegen().emit(whole(1000, 1), target("x86-64-avx512"), {}).args if a.role == "scratch"
+        a
+        for a in CppCodegen().emit(whole(1000, 1), get_target("x86-64-avx512"), {}).args
+        if a.role == "scratch"
     ]
 
 
@@ -137,7 +139,7 @@ def test_updates_in_place_happen_once_and_after_every_read(load_kernel: Callable
     once.
     """
     kernel = parse_kernel(BATCH_NORM_TRAINING)
-    assert len(split_reductions(kernel, CppOptions(), target("x86-64-avx2").machine.loops)) > 1, (
+    assert len(split_reductions(kernel, CppOptions(), get_target("x86-64-avx2").machine.loops)) > 1, (
         "the kernel should have been split for this test to mean anything"
     )
     run = load_kernel(kernel)
@@ -222,7 +224,7 @@ def test_short_groups_of_channels_are_columns(
     dtype: DType,
 ) -> None:
     kernel = grouped(images, groups, pixels, size, dtype)
-    assert "x1r1" in CppCodegen().emit(kernel, target("x86-64-avx512"), {}).text
+    assert "x1r1" in CppCodegen().emit(kernel, get_target("x86-64-avx512"), {}).text
     x = torch.randn(images, pixels, groups * size).to(torch_dtype(dtype))
     check_groups(load_kernel(kernel), threads, x, groups, size)
 

@@ -12,7 +12,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, reduce
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 
 F32, BF16, I64, BOOL = DType.F32, DType.BF16, DType.I64, DType.BOOL
 PIXELS = symbol("n0", lo=0)
@@ -155,7 +155,7 @@ def test_parts_of_a_concatenation(load_kernel: Callable) -> None:
     kernel = mixed(combine, images=9, pixels=60, channels=72, results={"out0": (F32, 9)})
     a, b, sums = torch.randn(9, 60, 40), torch.randn(9, 32, 60), torch.empty(9)
     load_kernel(kernel)(a, b, sums)
-    assert "tile_0" in CppCodegen().emit(kernel, target("x86-64-avx512"), {}).text
+    assert "tile_0" in CppCodegen().emit(kernel, get_target("x86-64-avx512"), {}).text
     assert torch.allclose(sums, a.sum((1, 2)) + b.sum((1, 2)), rtol=1e-4, atol=1e-4)
 
 
@@ -173,7 +173,7 @@ def test_truth_values(load_kernel: Callable) -> None:
 def test_what_lies_across_is_read_line_by_line() -> None:
     results: dict[str, tuple[DType, Expr | int]] = {"out0": (F32, 16), "out1": (F32, 16)}
     kernel = mixed(moments, images=16, pixels=4096, channels=16, results=results)
-    text = CppCodegen().emit(kernel, target("x86-64-avx512"), {}).text
+    text = CppCodegen().emit(kernel, get_target("x86-64-avx512"), {}).text
     assert "tile_0[r1 * 257 + (r0 - r0_begin)] = in1_value_0;" in text
     assert text.count("= in1[") == text.count("] = in1_value_") == 2
 
@@ -216,7 +216,7 @@ def test_columns_copy_what_lies_along_their_rows(
     load_kernel: Callable, threads: Callable, torch_dtype: Callable, rows: int, columns: int, second: DType
 ) -> None:
     kernel = transposed_sums(rows, columns, second)
-    assert "tile_0[" in CppCodegen().emit(kernel, target("x86-64-avx512"), {}).text
+    assert "tile_0[" in CppCodegen().emit(kernel, get_target("x86-64-avx512"), {}).text
     run = load_kernel(kernel)
     a, b = (torch.randn(columns, rows) * 2).to(torch_dtype(second)), torch.randn(rows, columns)
     sums, tops = torch.empty(columns), torch.empty(columns)
@@ -262,4 +262,4 @@ def test_tiles_of_wide_rows_stay_small() -> None:
         ),
         stores=(Store(buffer="out0", index=images * columns + x, value=reduce("sum", [total], [r])),),
     )
-    assert "tile_0[4160]" in CppCodegen().emit(kernel, target("x86-64-avx512"), {}).text
+    assert "tile_0[4160]" in CppCodegen().emit(kernel, get_target("x86-64-avx512"), {}).text

@@ -20,11 +20,11 @@ from coilwork_cpp import CppOptions
 from coilwork_cpp.rewrites.table import KERNEL_PASSES, Launch, RewriteContext
 from coilwork_ir.conformance.text_cases import Settings, Transformed, check_text_case, find_text_cases
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.rewrite import kernel_roots
+from coilwork_ir.kernels.rewrite import list_kernel_roots
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.loops import Graph
-from coilwork_ir.scalar import loads
-from coilwork_ir.target import target
+from coilwork_ir.scalar import list_loads
+from coilwork_ir.target import get_target
 
 CASES = find_text_cases(Path(__file__).parent / "passes")
 
@@ -33,7 +33,7 @@ def apply_passes(given: Graph | Kernel, chosen: Settings) -> Transformed:
     """The kernels that the chosen passes make of one."""
     assert isinstance(given, Kernel)
     names = KERNEL_PASSES.names if chosen["pass"] == "all" else re.findall(r"[\w-]+", chosen["pass"])
-    context = RewriteContext(options=CppOptions(), loops=target(chosen["target"]).machine.loops)
+    context = RewriteContext(options=CppOptions(), loops=get_target(chosen["target"]).machine.loops)
     launch = KERNEL_PASSES.select(*names).run(Launch(phases=((given,),)), context)
     if launch.phases == ((given,),):
         return Transformed(text="unchanged\n", result=given)
@@ -48,8 +48,8 @@ def apply_passes(given: Graph | Kernel, chosen: Settings) -> Transformed:
 
 def drop_idle_arguments(kernel: Kernel) -> Kernel:
     """`kernel` with the arguments that it touches: pieces have those of the whole."""
-    roots = kernel_roots(kernel)
-    touched = {store.buffer for store in kernel.stores} | {load.buffer for load in loads(roots)}
+    roots = list_kernel_roots(kernel)
+    touched = {store.buffer for store in kernel.stores} | {load.buffer for load in list_loads(roots)}
     return replace(kernel, args=tuple(arg for arg in kernel.args if arg.name in touched))
 
 

@@ -13,9 +13,9 @@ from coilwork_ir.conformance import CASES
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.text import parse_kernel
-from coilwork_ir.target import Target, target
+from coilwork_ir.target import Target, get_target
 
-AVX2 = target("x86-64-avx2")
+AVX2 = get_target("x86-64-avx2")
 CODEGEN = CppCodegen()
 # of 6 rows of 200
 OPEN = next(case.text for case in CASES if case.name == "softmax")

@@ -11,9 +11,9 @@ from torch._higher_order_ops.effects import has_effects
 from torch._subclasses import FakeTensorMode
 
 from coilwork_frontend.errors import UnsupportedTorchError
-from coilwork_frontend.torch_compat.aot_autograd import checks_have_effects
+from coilwork_frontend.torch_compat.aot_autograd import keep_checks
 from coilwork_frontend.torch_compat.operators import OperatorCounter, is_operator
-from coilwork_frontend.torch_compat.tensors import map_tensors, real_tensors, tensors_in
+from coilwork_frontend.torch_compat.tensors import leave_fake_mode, list_tensors, map_tensors
 from coilwork_frontend.torch_compat.versions import check_torch_version
 from coilwork_frontend.workarounds import WORKAROUNDS
 
@@ -38,7 +38,7 @@ def test_operators() -> None:
 
 
 def test_real_tensors_under_a_fake_mode() -> None:
-    with FakeTensorMode(), real_tensors():
+    with FakeTensorMode(), leave_fake_mode():
         assert type(torch.ones(2)) is torch.Tensor
 
 
@@ -52,9 +52,9 @@ def test_counter_leaves_views_out() -> None:
 def test_checks_of_linear_algebra_stay_in_graphs() -> None:
     check = torch.ops.aten._linalg_check_errors.default
     before = has_effects(check)
-    with checks_have_effects():
+    with keep_checks():
         assert has_effects(check)
-        with checks_have_effects():
+        with keep_checks():
             assert has_effects(check)
         assert has_effects(check)
     assert has_effects(check) == before
@@ -63,7 +63,7 @@ def test_checks_of_linear_algebra_stay_in_graphs() -> None:
 def test_nested_tensors_are_found_and_replaced() -> None:
     one, two = torch.ones(2), torch.zeros(3)
     nested = ([one, 5], {"two": two})
-    assert [value.shape for value in tensors_in(nested)] == [(2,), (3,)]
+    assert [value.shape for value in list_tensors(nested)] == [(2,), (3,)]
     ([doubled, five], mapping) = map_tensors(lambda value: value * 2, nested)
     assert doubled.tolist() == [2.0, 2.0] and five == 5 and list(mapping) == ["two"]
 

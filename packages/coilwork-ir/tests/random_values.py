@@ -19,7 +19,7 @@ from coilwork_ir.buffers import (
     Ref,
     SymbolOutput,
     TorchValue,
-    contiguous_strides,
+    make_contiguous_strides,
 )
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, ceildiv, floordiv, maximum, minimum, mod, symbol
@@ -140,7 +140,7 @@ class Maker:
     def buffer(self, rank: int | None = None, dtype: DType | None = None) -> Buffer:
         rng = self.rng
         shape = tuple(self.size() for _ in range(rng.randrange(4) if rank is None else rank))
-        strides = contiguous_strides(shape)
+        strides = make_contiguous_strides(shape)
         if rng.random() < 0.3:
             strides = tuple(self.size() for _ in shape)
         return Buffer(

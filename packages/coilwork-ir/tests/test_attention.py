@@ -8,30 +8,30 @@ import pytest
 import torch
 from torch import Tensor
 
-from coilwork_ir.buffers import Buffer, Ref, SymbolOutput, contiguous_strides
+from coilwork_ir.buffers import Buffer, Ref, SymbolOutput, make_contiguous_strides
 from coilwork_ir.conformance import ATTENTION_CASES, AttentionCase, check_attention
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import ParseError, VerifyError
 from coilwork_ir.index import as_expr
 from coilwork_ir.loops import Attention, AttentionGradient, Graph
 from coilwork_ir.loops.access import (
-    bodies,
-    buffers_defined_by,
-    buffers_overwritten_by,
-    buffers_read_by,
-    memory_aliases,
-    symbols_bound_by,
+    list_bodies,
+    list_bound_symbols,
+    list_defined_buffers,
+    list_memory_aliases,
+    list_overwritten_buffers,
+    list_read_buffers,
 )
 from coilwork_ir.loops.attention import (
     Causal,
     GradientOperands,
     LibraryAttention,
-    library_attention_of,
     make_attention,
     make_attention_gradient,
+    match_library_attention,
 )
 from coilwork_ir.loops.interpreter import interpret_graph
-from coilwork_ir.loops.layouts import Fixed, layouts_of
+from coilwork_ir.loops.layouts import Fixed, find_layouts
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
 
@@ -267,20 +267,20 @@ def test_the_text_is_canonical() -> None:
 
 def test_what_they_read_and_define() -> None:
     node, _, gradient = parse_graph(DROPPED).nodes
-    assert isinstance(node, Attention) and bodies(node) == node.weights.bodies
-    assert buffers_read_by(node) == ("q",) and [b.name for b in buffers_defined_by(node)] == [
+    assert isinstance(node, Attention) and list_bodies(node) == node.weights.bodies
+    assert list_read_buffers(node) == ("q",) and [b.name for b in list_defined_buffers(node)] == [
         "o",
         "s",
         "seed",
         "unused",
         "mask",
     ]
-    assert [s.name for s in symbols_bound_by(node)] == ["s1"]
-    assert isinstance(gradient, AttentionGradient) and bodies(gradient) == gradient.bodies
-    assert buffers_read_by(gradient) == ("q", "o", "s", "g", "seed", "unused")
+    assert [s.name for s in list_bound_symbols(node)] == ["s1"]
+    assert isinstance(gradient, AttentionGradient) and list_bodies(gradient) == gradient.bodies
+    assert list_read_buffers(gradient) == ("q", "o", "s", "g", "seed", "unused")
     for one in (node, gradient):
-        assert buffers_overwritten_by(one) == () and memory_aliases(one) == ()
-    layouts = layouts_of(parse_graph(DROPPED))
+        assert list_overwritten_buffers(one) == () and list_memory_aliases(one) == ()
+    layouts = find_layouts(parse_graph(DROPPED))
     assert all(isinstance(layouts[name], Fixed) for name in ("o", "s", "seed", "g", "dq"))
     assert all(isinstance(one, Buffer | SymbolOutput | None) for one in node.outputs)
 
@@ -355,8 +355,10 @@ def test_an_epilogue_knows_ranges_and_the_weighted_sum() -> None:
     case = next(one for one in ATTENTION_CASES if one.name == "rounding-epilogue")
     graph = checked(case.text)
     node = graph.nodes[0]
-    assert isinstance(node, Attention) and node.epilogue is not None and bodies(node)[-1] is node.epilogue
-    assert library_attention_of(node, {b.name: b for b in graph.inputs if isinstance(b, Buffer)}) is None
+    assert (
+        isinstance(node, Attention) and node.epilogue is not None and list_bodies(node)[-1] is node.epilogue
+    )
+    assert match_library_attention(node, {b.name: b for b in graph.inputs if isinstance(b, Buffer)}) is None
     for old, new, code in (
         ("cast(t58) : bf16", "cast(t58) : f16", "attention-types"),
         ("index [i3]", "index [r0]", "symbol-declared"),
@@ -386,7 +388,7 @@ def tensors(
 
 def named(name: str, shape: tuple[int, ...], dtype: DType) -> Buffer:
     sizes = tuple(as_expr(size) for size in shape)
-    return Buffer(name=name, dtype=dtype, shape=sizes, strides=contiguous_strides(sizes))
+    return Buffer(name=name, dtype=dtype, shape=sizes, strides=make_contiguous_strides(sizes))
 
 
 @pytest.mark.parametrize("causal", ["", "first", "last"])
@@ -399,11 +401,11 @@ def test_the_form_of_libraries_is_read_back(causal: Causal, bias: tuple[int, ...
     )
     assert parts.why_malformed() is None and not parts.has_default_scale
     node = make_attention(parts, known["o"], known["s"])
-    assert library_attention_of(node, known) == (parts, None)
+    assert match_library_attention(node, known) == (parts, None)
     saved = GradientOperands(gradient=known["g"], output=known["o"], logsumexp=known["s"])
     gradients = (known["dq"], known["dk"], known["dv"])
     gradient = make_attention_gradient(parts, saved, gradients, known.get("db"))
-    assert library_attention_of(gradient, known) == (parts, saved)
+    assert match_library_attention(gradient, known) == (parts, saved)
     given = tuple(known[name] for name in ("q", "k", "v", "g", *(("b",) if bias else ())))
     graph = Graph(name="g", inputs=given, constants=(), nodes=(node, gradient), outputs=(Ref("dq"),))
     verify_graph(graph)
@@ -414,9 +416,9 @@ def test_other_forms_are_not_read_back() -> None:
     for text in (CAPPED, GRADIENT, CAUSAL.replace("t8 = le(t6, t7)", "t8 = lt(t6, t7)")):
         graph = parse_graph(text)
         buffers = {b.name: b for b in graph.inputs if isinstance(b, Buffer)}
-        buffers |= {b.name: b for node in graph.nodes for b in buffers_defined_by(node)}
+        buffers |= {b.name: b for node in graph.nodes for b in list_defined_buffers(node)}
         (first, *_) = graph.nodes
-        assert isinstance(first, Attention) and library_attention_of(first, buffers) is None
+        assert isinstance(first, Attention) and match_library_attention(first, buffers) is None
 
 
 @pytest.mark.parametrize(

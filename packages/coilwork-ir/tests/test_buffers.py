@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from coilwork_ir.buffers import Buffer, Item, ListValue, Ref, TorchValue, contiguous_strides, references
+from coilwork_ir.buffers import (
+    Buffer,
+    Item,
+    ListValue,
+    Ref,
+    TorchValue,
+    list_references,
+    make_contiguous_strides,
+)
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, symbol
 
@@ -10,8 +18,8 @@ N = symbol("n", lo=2)
 
 
 def test_contiguous_strides() -> None:
-    assert contiguous_strides((N, as_expr(4), as_expr(3))) == (as_expr(12), as_expr(3), as_expr(1))
-    assert contiguous_strides(()) == ()
+    assert make_contiguous_strides((N, as_expr(4), as_expr(3))) == (as_expr(12), as_expr(3), as_expr(1))
+    assert make_contiguous_strides(()) == ()
 
 
 def test_a_buffer_knows_its_size() -> None:
@@ -40,6 +48,6 @@ def test_what_has_no_elements_takes_no_memory() -> None:
 
 def test_references_of_arguments() -> None:
     nested = ListValue((Ref("a"), ListValue((Ref("b"), None)), 3))
-    assert references(nested) == ("a", "b")
-    assert references(Ref("x")) == references(Item("x")) == ("x",)
-    assert references(TorchValue("strided")) == references("x") == references(N) == ()
+    assert list_references(nested) == ("a", "b")
+    assert list_references(Ref("x")) == list_references(Item("x")) == ("x",)
+    assert list_references(TorchValue("strided")) == list_references("x") == list_references(N) == ()

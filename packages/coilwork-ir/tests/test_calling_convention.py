@@ -51,7 +51,8 @@ def test_each_role_has_a_line() -> None:
     convention = CallingConvention(takes=3, gives=2).add(*(row for row, _ in ROWS))
     assert str(convention).splitlines() == ["takes 3 gives 2", *(line for _, line in ROWS)]
     assert [len(roles) for roles in convention.inputs] == [1, 2, 2]
-    assert [role.kind for role in convention.roles_of(0)] == ["number", "constant", "constant"]
+    outputs = [row for row in convention.rows if isinstance(row, OutputRole) and row.value == Value("out", 0)]
+    assert [role.kind for role in outputs] == ["number", "constant", "constant"]
 
 
 def test_what_stands_around_comes_behind() -> None:

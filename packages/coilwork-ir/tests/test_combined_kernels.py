@@ -13,7 +13,7 @@ from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.rewrite import make_functions_strict
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
-from coilwork_ir.scalar import Op, postorder
+from coilwork_ir.scalar import Op, iterate_postorder
 
 DECAY = """
 kernel @decay_x3 strict {
@@ -73,7 +73,7 @@ def test_strict_functions_are_those_of_the_body() -> None:
     kernel = make_functions_strict(parse_kernel(DECAY))
     assert kernel.combined is not None
     (store,) = kernel.combined.body.stores
-    (exponential,) = [n for n in postorder((store.value,)) if isinstance(n, Op) and n.op == "exp"]
+    (exponential,) = [n for n in iterate_postorder((store.value,)) if isinstance(n, Op) and n.op == "exp"]
     assert exponential.dtype.itemsize == 8
 
 

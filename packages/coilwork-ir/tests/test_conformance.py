@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from coilwork_ir.conformance import CASES, check_codegen, coverage, failures, op_case
-from coilwork_ir.conformance.case import edge_count, edge_values
+from coilwork_ir.conformance import CASES, check_codegen, format_failures, make_op_case, measure_coverage
+from coilwork_ir.conformance.case import count_edge_values, make_edge_values
 from coilwork_ir.conformance.op_cases import KIT_DTYPES, OPERANDS, list_reduce_types, list_scan_types
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
@@ -20,9 +20,9 @@ from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, SCAN_KINDS, STORE_MODES
-from coilwork_ir.target import LEAST, Capabilities, Target, target
+from coilwork_ir.target import LEAST, Capabilities, Target, get_target
 
-CPU = target("x86-64-avx2")
+CPU = get_target("x86-64-avx2")
 
 
 class TextCodegen:
@@ -64,7 +64,7 @@ def run(source: KernelSource, args: Mapping[str, Tensor], sizes: Mapping[str, in
 
 def test_a_right_generator_passes_every_case() -> None:
     results = check_codegen(TextCodegen(), CPU, run)
-    assert failures(results) == ""
+    assert format_failures(results) == ""
     assert {r.case for r in results} == {case.name for case in CASES}
     assert all(r.status == "passed" for r in results)
     assert len(results) == sum(len(case.sizes) for case in CASES)
@@ -75,7 +75,7 @@ def test_a_wrong_generator_fails_the_cases_that_show_it() -> None:
     wrong = {r.case for r in results if r.status == "failed"}
     assert {"row-sum", "softmax"} <= wrong
     assert "transpose" not in wrong
-    assert "out0 differs" in failures(results)
+    assert "out0 differs" in format_failures(results)
 
 
 def test_a_missing_check_is_a_failure() -> None:
@@ -94,7 +94,7 @@ def test_arguments_are_compared() -> None:
 
 
 def test_an_unsupported_target_is_refused() -> None:
-    (result,) = check_codegen(TextCodegen(), target("sm_90"), run)
+    (result,) = check_codegen(TextCodegen(), get_target("sm_90"), run)
     assert result.status == "refused"
 
 
@@ -109,7 +109,7 @@ def test_cases_are_canonical_and_their_inputs_repeat(case) -> None:
 
 
 def test_no_scalar_op_is_without_a_case() -> None:
-    visited = coverage()
+    visited = measure_coverage()
     missing = [
         f"{name} {dtype.text}"
         for name, row in SCALAR_OPS.items()
@@ -120,14 +120,14 @@ def test_no_scalar_op_is_without_a_case() -> None:
 
 
 def test_an_op_without_a_row_of_operands_is_noticed() -> None:
-    fewer = [op_case(dtype, [name for name in OPERANDS if name != "tanh"]) for dtype in KIT_DTYPES]
-    assert ("tanh", DType.F32) not in coverage(fewer).ops
-    assert ("erf", DType.F32) in coverage(fewer).ops
+    fewer = [make_op_case(dtype, [name for name in OPERANDS if name != "tanh"]) for dtype in KIT_DTYPES]
+    assert ("tanh", DType.F32) not in measure_coverage(fewer).ops
+    assert ("erf", DType.F32) in measure_coverage(fewer).ops
     assert set(OPERANDS) | {"cast", "bitcast"} == set(SCALAR_OPS)
 
 
 def test_every_reduction_scan_sort_and_store_mode_has_cases_on_its_types() -> None:
-    visited = coverage()
+    visited = measure_coverage()
     for kind in REDUCE_OPS:
         assert {(kind, dtype) for dtype in list_reduce_types(kind)} <= visited.reductions
     for kind in SCAN_KINDS:
@@ -140,8 +140,8 @@ def test_every_reduction_scan_sort_and_store_mode_has_cases_on_its_types() -> No
 
 @pytest.mark.parametrize("dtype", KIT_DTYPES)
 def test_edges_hold_what_goes_wrong(dtype: DType) -> None:
-    count = edge_count(dtype)
-    left, divisor = edge_values("left", dtype, count), edge_values("divisor", dtype, count)
+    count = count_edge_values(dtype)
+    left, divisor = make_edge_values("left", dtype, count), make_edge_values("divisor", dtype, count)
     if dtype.is_float:
         assert left.isnan().any() and left.isposinf().any() and left.isneginf().any()
         assert (torch.signbit(left) & (left == 0)).any() and (divisor == 0).any()
@@ -154,11 +154,15 @@ def test_edges_hold_what_goes_wrong(dtype: DType) -> None:
 
 
 def test_a_wrong_op_is_named_and_may_be_excused() -> None:
-    case = op_case(DType.I32, ["add", "sub"])
+    case = make_op_case(DType.I32, ["add", "sub"])
     wrong = TextCodegen(("add(", "sub("))
     results = check_codegen(wrong, CPU, run, cases=[case])
-    assert "out0 (add i32) differs at" in failures(results) and "sub i32" not in failures(results)
-    assert not failures(check_codegen(wrong, CPU, run, cases=[case], excused={"add i32": "for a test"}))
+    assert "out0 (add i32) differs at" in format_failures(results) and "sub i32" not in format_failures(
+        results
+    )
+    assert not format_failures(
+        check_codegen(wrong, CPU, run, cases=[case], excused={"add i32": "for a test"})
+    )
     with pytest.raises(ValueError, match="labelled ad i32"):
         check_codegen(wrong, CPU, run, cases=[case], excused={"ad i32": "a slip"})
 

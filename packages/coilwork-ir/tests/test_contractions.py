@@ -11,11 +11,11 @@ from torch import Tensor
 from coilwork_ir.errors import ParseError, VerifyError
 from coilwork_ir.loops import Contraction
 from coilwork_ir.loops.access import (
-    bodies,
-    buffers_defined_by,
-    buffers_overwritten_by,
-    buffers_read_by,
-    memory_aliases,
+    list_bodies,
+    list_defined_buffers,
+    list_memory_aliases,
+    list_overwritten_buffers,
+    list_read_buffers,
 )
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import format_graph, parse_graph
@@ -133,9 +133,11 @@ def test_the_text_is_canonical() -> None:
 
 def test_what_it_reads_and_defines() -> None:
     (node,) = parse_graph(LINEAR).nodes
-    assert isinstance(node, Contraction) and bodies(node) == (node.left, node.right, node.epilogue)
-    assert buffers_read_by(node) == ("x", "w", "b") and [b.name for b in buffers_defined_by(node)] == ["y"]
-    assert buffers_overwritten_by(node) == () and memory_aliases(node) == ()
+    assert isinstance(node, Contraction) and list_bodies(node) == (node.left, node.right, node.epilogue)
+    assert list_read_buffers(node) == ("x", "w", "b") and [b.name for b in list_defined_buffers(node)] == [
+        "y"
+    ]
+    assert list_overwritten_buffers(node) == () and list_memory_aliases(node) == ()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
+from coilwork_ir.buffers import Buffer, Ref, make_contiguous_strides
 from coilwork_ir.conformance import CONVOLUTION_CASES, check_convolutions
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import ParseError, VerifyError
@@ -17,15 +17,15 @@ from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.loops import Body, Contraction, Convolution, Graph, Window
 from coilwork_ir.loops.access import (
-    bodies,
-    buffers_defined_by,
-    buffers_overwritten_by,
-    buffers_read_by,
-    memory_aliases,
+    list_bodies,
+    list_defined_buffers,
+    list_memory_aliases,
+    list_overwritten_buffers,
+    list_read_buffers,
 )
-from coilwork_ir.loops.convolutions import bias_gradient_of, contractions_of
+from coilwork_ir.loops.convolutions import list_contractions, make_bias_gradient
 from coilwork_ir.loops.interpreter import interpret_graph
-from coilwork_ir.loops.layouts import Fixed, layouts_of
+from coilwork_ir.loops.layouts import Fixed, find_layouts
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import Scalar, cast, load, op, parameter
@@ -169,7 +169,7 @@ def buffer(name: str, like: Tensor) -> Buffer:
         name=name,
         dtype=TYPES[like.dtype],
         shape=shape,
-        strides=contiguous_strides(shape),
+        strides=make_contiguous_strides(shape),
     )
 
 
@@ -178,7 +178,7 @@ def made_graph(inputs: dict[str, Tensor], node: Convolution) -> Graph:
         name="made",
         inputs=tuple(buffer(name, tensor) for name, tensor in inputs.items()),
         nodes=(node,),
-        outputs=tuple(Ref(one.name) for one in buffers_defined_by(node)),
+        outputs=tuple(Ref(one.name) for one in list_defined_buffers(node)),
     )
     verify_graph(graph)
     assert parse_graph(format_graph(graph)) == graph
@@ -271,12 +271,12 @@ def test_it_is_defined_by_contractions_that_the_verifier_takes() -> None:
         graph = parse_graph(text)
         (node,) = graph.nodes
         assert isinstance(node, Convolution)
-        parts = contractions_of(node)
-        bias = bias_gradient_of(node)
+        parts = list_contractions(node)
+        bias = make_bias_gradient(node)
         every = (*parts, *(() if bias is None else (bias,)))
         assert all(isinstance(part, Contraction) for part in parts)
-        assert [b.name for part in every for b in buffers_defined_by(part)] == [
-            b.name for b in buffers_defined_by(node)
+        assert [b.name for part in every for b in list_defined_buffers(part)] == [
+            b.name for b in list_defined_buffers(node)
         ]
         verify_graph(replace(graph, nodes=every))
 
@@ -284,18 +284,20 @@ def test_it_is_defined_by_contractions_that_the_verifier_takes() -> None:
 def test_what_it_reads_and_defines() -> None:
     (node,) = parse_graph(FORWARD).nodes
     assert isinstance(node, Convolution) and node.epilogue is not None
-    assert bodies(node) == (node.value.value, node.weight.value, node.epilogue.value)
-    assert buffers_read_by(node) == ("x", "w", "b") and [b.name for b in buffers_defined_by(node)] == ["y"]
+    assert list_bodies(node) == (node.value.value, node.weight.value, node.epilogue.value)
+    assert list_read_buffers(node) == ("x", "w", "b") and [b.name for b in list_defined_buffers(node)] == [
+        "y"
+    ]
     (node,) = parse_graph(BACKWARD).nodes
-    assert buffers_read_by(node) == ("x", "w", "g") and [b.name for b in buffers_defined_by(node)] == [
+    assert list_read_buffers(node) == ("x", "w", "g") and [b.name for b in list_defined_buffers(node)] == [
         "dx",
         "db",
     ]
-    assert buffers_overwritten_by(node) == () and memory_aliases(node) == ()
+    assert list_overwritten_buffers(node) == () and list_memory_aliases(node) == ()
 
 
 def test_memory_of_convolutions_lies_as_it_must() -> None:
-    layouts = layouts_of(parse_graph(BACKWARD.replace("return (%dx, %db)", "return (%db)")))
+    layouts = find_layouts(parse_graph(BACKWARD.replace("return (%dx, %db)", "return (%db)")))
     assert isinstance(layouts["dx"], Fixed) and "convolution" in layouts["dx"].why
 
 

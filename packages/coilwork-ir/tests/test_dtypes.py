@@ -10,15 +10,15 @@ import torch
 from coilwork_ir.dtypes import (
     FORMATS,
     DType,
-    bits_value,
-    float_bits,
+    get_float_bits,
     parse_dtype,
     parse_torch_dtype,
+    read_float_bits,
     round_to_dtype,
 )
 from coilwork_ir.interpretation.ops import apply_op, literal, torch_dtype
 from coilwork_ir.kernels.rewrite import decode, encode
-from coilwork_ir.scalar import Const, Op, Scalar, parameter, postorder
+from coilwork_ir.scalar import Const, Op, Scalar, iterate_postorder, parameter
 
 
 @pytest.mark.parametrize("dtype", list(DType))
@@ -96,7 +96,7 @@ def test_bits_are_torchs(dtype: DType) -> None:
         if math.isnan(number):
             assert math.isnan(round_to_dtype(value, dtype))
             continue
-        assert float_bits(value, dtype) == right, value
+        assert get_float_bits(value, dtype) == right, value
         assert round_to_dtype(value, dtype) == number
         assert math.copysign(1.0, round_to_dtype(value, dtype)) == math.copysign(1.0, number)
 
@@ -105,7 +105,7 @@ def test_bits_are_torchs(dtype: DType) -> None:
 def test_bits_are_what_torch_reads(dtype: DType) -> None:
     wanted = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(torch_dtype(dtype)).float().tolist()
     for bits, number in enumerate(wanted):
-        found = bits_value(bits, dtype)
+        found = read_float_bits(bits, dtype)
         assert found == number or (math.isnan(found) and math.isnan(number))
         assert math.copysign(1.0, found) == math.copysign(1.0, number) or math.isnan(number)
 
@@ -113,14 +113,14 @@ def test_bits_are_what_torch_reads(dtype: DType) -> None:
 @pytest.mark.parametrize("value", [0.0, -0.0, math.inf, -math.inf, math.nan, -math.nan, 0.1, 5e-324, 1e300])
 @pytest.mark.parametrize("dtype", [DType.F64, DType.F32, DType.F16, DType.BF16], ids=lambda d: d.text)
 def test_bits_survive(value: float, dtype: DType) -> None:
-    bits = float_bits(value, dtype)
-    assert float_bits(bits_value(bits, dtype), dtype) == bits
+    bits = get_float_bits(value, dtype)
+    assert get_float_bits(read_float_bits(bits, dtype), dtype) == bits
     assert bits >> (8 * dtype.itemsize - 1) == (math.copysign(1.0, value) < 0)
 
 
 def evaluated(root: Scalar, source: Scalar, value: torch.Tensor) -> torch.Tensor:
     done = {source: value}
-    for node in postorder((root,)):
+    for node in iterate_postorder((root,)):
         if isinstance(node, Const):
             done[node] = literal(node.value, node.dtype)
         elif node not in done:

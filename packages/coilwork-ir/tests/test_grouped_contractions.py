@@ -10,15 +10,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from coilwork_ir.buffers import Buffer, contiguous_strides
+from coilwork_ir.buffers import Buffer, make_contiguous_strides
 from coilwork_ir.conformance import CONTRACTION_CASES, ContractionCase, check_contractions
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.index import as_expr
 from coilwork_ir.loops import Contraction, Graph
-from coilwork_ir.loops.access import bodies, buffers_read_by
+from coilwork_ir.loops.access import list_bodies, list_read_buffers
 from coilwork_ir.loops.interpreter import interpret_graph
-from coilwork_ir.loops.matrix_products import grouped_product_of, make_grouped_product, matrix_product_of
+from coilwork_ir.loops.matrix_products import (
+    make_grouped_product,
+    match_grouped_product,
+    match_matrix_product,
+)
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
 
@@ -54,7 +58,7 @@ TERMS = """graph @terms {
 
 def buffer(name: str, *shape: int, dtype: DType = DType.F32) -> Buffer:
     sizes = tuple(map(as_expr, shape))
-    return Buffer(name=name, dtype=dtype, shape=sizes, strides=contiguous_strides(sizes))
+    return Buffer(name=name, dtype=dtype, shape=sizes, strides=make_contiguous_strides(sizes))
 
 
 @pytest.mark.parametrize("ends", [(2, 3, 7), (0, 7, 7), (3, 3, 5)])
@@ -88,7 +92,7 @@ def test_the_text_is_canonical() -> None:
         assert parse_graph(format_graph(graph)) == graph
         assert format_graph(graph, origins=False) == text
         (node,) = graph.nodes
-        assert buffers_read_by(node) == ("x", "w", "ends") and len(bodies(node)) == 3
+        assert list_read_buffers(node) == ("x", "w", "ends") and len(list_bodies(node)) == 3
 
 
 @pytest.mark.parametrize(
@@ -133,13 +137,13 @@ def test_the_form_of_libraries_is_read_back(name: str, scaled: bool) -> None:
     given = [one for one in (x, w, ends, *(scales or ())) if one is not None]
     known = {one.name: one for one in (*given, y)}
     verify_graph(_graph_of(node, given))
-    found = grouped_product_of(node, known)
+    found = match_grouped_product(node, known)
     is_batch = name == "one size" and not scaled
-    assert (matrix_product_of(node, known) is not None) is is_batch is (found is None)
+    assert (match_matrix_product(node, known) is not None) is is_batch is (found is None)
     if found is None:
         return
     assert (found.ends, found.scales, found.operands) == (ends, scales, tuple(given))
-    assert grouped_product_of(replace(node, epilogue=node.right), known) is None
+    assert match_grouped_product(replace(node, epilogue=node.right), known) is None
 
 
 def _graph_of(node: Contraction, given: list[Buffer]) -> Graph:

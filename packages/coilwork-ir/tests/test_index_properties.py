@@ -15,30 +15,30 @@ from hypothesis import strategies as st
 from coilwork_ir.index import (
     Expr,
     IndexArithmeticError,
+    add_all,
     as_int,
-    bounds,
     ceildiv,
-    coefficients,
     const,
     evaluate,
+    find_bounds,
+    find_coefficients,
+    find_stride,
     floordiv,
     fold,
     format_expr,
     maximum,
     minimum,
     mod,
+    multiply_all,
     parse_expr,
-    product,
     provably_divisible,
     provably_eq,
     provably_le,
     provably_lt,
     provably_nonneg,
     provably_positive,
-    stride_of,
     substitute,
     symbol,
-    total,
 )
 
 I = symbol("i")
@@ -217,7 +217,7 @@ def test_bounds_contain_every_value(tree: Tree, some: list[Env]) -> None:
     e = build(tree)
     assume(e is not None)
     assert e is not None
-    lo, hi = bounds(e)
+    lo, hi = find_bounds(e)
     for env in some:
         expected = compute(tree, env)
         if expected is not None:
@@ -265,10 +265,10 @@ def test_rebuilding_bottom_up_gives_the_same_object(tree: Tree) -> None:
     assert e is not None
     rebuilt = fold(
         e,
-        const=lambda n: total([n]),
+        const=lambda n: add_all([n]),
         symbol=lambda s: s,
-        add=total,
-        mul=product,
+        add=add_all,
+        mul=multiply_all,
         floordiv=floordiv,
         mod=mod,
         minimum=lambda xs: minimum(*xs),
@@ -298,7 +298,7 @@ def test_substituting_numbers_for_everything_gives_a_constant(tree: Tree, env: E
     e, expected = build(tree), compute(tree, env)
     assume(e is not None and expected is not None)
     assert e is not None
-    assert as_int(substitute(e, {s: total([env[s.name]]) for s in e.free_symbols})) == expected
+    assert as_int(substitute(e, {s: add_all([env[s.name]]) for s in e.free_symbols})) == expected
 
 
 @fast
@@ -308,7 +308,7 @@ def test_coefficients_rebuild_the_expression(tree: Tree, env: Env) -> None:
     assume(e is not None and compute(tree, env) is not None)
     assert e is not None
     symbols = (I, J, C, R0)
-    affine = coefficients(e, symbols)
+    affine = find_coefficients(e, symbols)
     if affine is None:
         return
     factors, rest = affine
@@ -318,7 +318,7 @@ def test_coefficients_rebuild_the_expression(tree: Tree, env: Env) -> None:
         rest, env
     )
     assert value == evaluate(e, env)
-    assert total([*(f * s for f, s in zip(factors, symbols, strict=True)), rest]) is e
+    assert add_all([*(f * s for f, s in zip(factors, symbols, strict=True)), rest]) is e
 
 
 @fast
@@ -328,7 +328,7 @@ def test_stride_is_the_step(tree: Tree, env: Env, sym: object) -> None:
     assume(e is not None)
     assert e is not None
     which = I if sym is I else J
-    stride = stride_of(e, which)
+    stride = find_stride(e, which)
     here, there = compute(tree, env), compute(tree, {**env, which.name: env[which.name] + 1})
     if stride is not None and here is not None and there is not None:
         assert which not in stride.free_symbols
@@ -351,7 +351,7 @@ def test_sums_do_not_depend_on_order(tree: Tree, order: list[int], others: list[
     parts = [build(t) for t in (tree, *others)]
     assume(all(p is not None for p in parts))
     known = [p for p in parts if p is not None]
-    assert provably_eq(total([known[k] for k in order]), total(known))
+    assert provably_eq(add_all([known[k] for k in order]), add_all(known))
 
 
 @fast

@@ -24,31 +24,31 @@ from coilwork_ir.index import (
     Interval,
     Mul,
     Sym,
+    add_all,
     as_expr,
     as_int,
-    bounds,
     ceildiv,
-    coefficients,
     const,
     evaluate,
+    find_bounds,
+    find_coefficients,
+    find_stride,
     fold,
     format_expr,
+    get_node,
     maximum,
     minimum,
     mod,
-    node,
+    multiply_all,
     parse_expr,
-    product,
     proofs,
     provably_divisible,
     provably_eq,
     provably_le,
     provably_lt,
     provably_nonneg,
-    stride_of,
     substitute,
     symbol,
-    total,
 )
 
 i, j, k = symbol("i"), symbol("j"), symbol("k")
@@ -102,8 +102,8 @@ EXAMPLES: tuple[tuple[Expr, str], ...] = (
     (ceildiv(i, 4), "-((-i) // 4)"),
     (i * j - j * i, "0"),
     ((i + 1) * (i - 1), "i*i - 1"),
-    (total([i, 2, j, i]), "2*i + j + 2"),
-    (product([i, 2, j]), "2*i*j"),
+    (add_all([i, 2, j, i]), "2*i + j + 2"),
+    (multiply_all([i, 2, j]), "2*i*j"),
 )
 
 
@@ -177,7 +177,7 @@ def test_parts() -> None:
     ],
 )
 def test_bounds(e: Expr, expected: tuple[int | None, int | None]) -> None:
-    assert bounds(e) == Interval(*expected)
+    assert find_bounds(e) == Interval(*expected)
 
 
 def test_proofs() -> None:
@@ -195,15 +195,15 @@ def test_proofs() -> None:
 
 
 def test_affine() -> None:
-    assert coefficients(s0 * i0 + 4 * i1 + j // 2 + 7, (i0, i1)) == ((s0, const(4)), j // 2 + 7)
-    assert coefficients(i0 * i1, (i0, i1)) is None
-    assert coefficients(i0 // 2, (i0,)) is None
-    assert coefficients(i, ()) == ((), i)
-    assert stride_of(3 * i + j, i) is const(3) and stride_of(j, i) is const(0)
-    assert stride_of(i // 2, i) is None and stride_of(i * i, i) is None
-    assert stride_of((i * s0) % u, i) is None
+    assert find_coefficients(s0 * i0 + 4 * i1 + j // 2 + 7, (i0, i1)) == ((s0, const(4)), j // 2 + 7)
+    assert find_coefficients(i0 * i1, (i0, i1)) is None
+    assert find_coefficients(i0 // 2, (i0,)) is None
+    assert find_coefficients(i, ()) == ((), i)
+    assert find_stride(3 * i + j, i) is const(3) and find_stride(j, i) is const(0)
+    assert find_stride(i // 2, i) is None and find_stride(i * i, i) is None
+    assert find_stride((i * s0) % u, i) is None
     with pytest.raises(IndexArithmeticError, match="distinct"):
-        coefficients(i, (i, i))
+        find_coefficients(i, (i, i))
 
 
 def test_substitution_is_simultaneous() -> None:
@@ -213,9 +213,9 @@ def test_substitution_is_simultaneous() -> None:
 
 
 def test_node_and_fold() -> None:
-    assert node(const(3)) == Const(3) and node(i) == Sym("i", i)
-    assert node(2 * i + 3) == Add((2 * i, const(3))) and node(-i * j) == Mul((const(-1), i, j))
-    assert node(i // 8) == FloorDiv(i, const(8))
+    assert get_node(const(3)) == Const(3) and get_node(i) == Sym("i", i)
+    assert get_node(2 * i + 3) == Add((2 * i, const(3))) and get_node(-i * j) == Mul((const(-1), i, j))
+    assert get_node(i // 8) == FloorDiv(i, const(8))
     text = fold(
         2 * i + minimum(j, 4) // s0 - maximum(i % 3, j),
         const=str,
@@ -364,10 +364,10 @@ def test_a_proof_that_finds_no_end_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(proofs, "_positive_after_shift", counted)
     sizes = [symbol(f"z{n}", lo=2) for n in range(3)]
     quotients = [maximum(4 // size, 1) for size in sizes]
-    less = total(
+    less = add_all(
         4 * size * least * maximum(size - 2 * ceildiv(size, 3), 1) for size, least in zip(sizes, quotients)
     )
-    more = total(
+    more = add_all(
         4 * maximum(size, 3) * least + 8 * size * ceildiv(size, 3) for size, least in zip(sizes, quotients)
     )
     assert not provably_le(less, more + 7)

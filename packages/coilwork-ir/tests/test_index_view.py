@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from coilwork_ir.index import Expr, TreeSize, as_expr, fold, maximum, minimum, substitute, symbol, tree_size
+from coilwork_ir.index import (
+    Expr,
+    TreeSize,
+    as_expr,
+    fold,
+    maximum,
+    measure_tree,
+    minimum,
+    substitute,
+    symbol,
+)
 
 I, J, N = symbol("i", extent=18), symbol("j", extent=12), symbol("n", lo=1)
 
@@ -46,19 +56,19 @@ def counted(e: Expr) -> int:
     ids=str,
 )
 def test_every_operation_symbol_and_number_counts_as_often_as_it_is_written(expr, nodes, symbols) -> None:
-    assert tree_size(expr) == TreeSize(nodes, symbols)
+    assert measure_tree(expr) == TreeSize(nodes, symbols)
     assert counted(expr) == nodes
 
 
 def test_what_is_substituted_counts_at_each_symbol() -> None:
     outer, inner = (I + 4 * J) // 9, (J + 5) % 7
     made = substitute(outer, {I: inner, J: (J + 5) % 11})
-    assert tree_size(made) == tree_size(outer).bound_substitution(tree_size(inner))
+    assert measure_tree(made) == measure_tree(outer).bound_substitution(measure_tree(inner))
 
 
 def test_sizes_of_what_doubles_at_each_step_are_found_in_one_visit_per_node() -> None:
     x = I
     for k in range(80):
         x = (x + 1) // (k + 19) + (x + 1) % (k + 19) * (k + 3)
-    size = tree_size(x)
+    size = measure_tree(x)
     assert size.nodes == size.symbols == 1 << 40  # as far as they are told apart

@@ -12,7 +12,13 @@ from coilwork_ir.errors import VerifyError
 from coilwork_ir.index import symbol
 from coilwork_ir.kernels import Store
 from coilwork_ir.kernels.text import parse_kernel, parse_schedule
-from coilwork_ir.kernels.verify import KERNEL_RULES, SCHEDULE_RULES, levels, verify_kernel, verify_schedule
+from coilwork_ir.kernels.verify import (
+    KERNEL_RULES,
+    SCHEDULE_RULES,
+    find_levels,
+    verify_kernel,
+    verify_schedule,
+)
 from coilwork_ir.loops.verify import RULES as LOOP_RULES
 from coilwork_ir.scalar import const
 
@@ -93,7 +99,7 @@ def test_every_rule_has_a_test() -> None:
 def test_levels_are_the_ranges_that_values_vary_along() -> None:
     kernel = parse_kernel(SOFTMAX)
     parallel, reduced = (r.symbol for r in kernel.ranges)
-    level = levels(kernel)
+    level = find_levels(kernel)
     quotient = kernel.stores[0].value
     assert level[quotient] == {parallel, reduced}
     assert level[quotient.operands[1]] == {parallel}

@@ -13,7 +13,12 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
-from coilwork_ir.kernels.workspace import find_piece_length, piece_length, scan_words, workspace_elements
+from coilwork_ir.kernels.workspace import (
+    compute_piece_length,
+    count_workspace_elements,
+    find_piece_length,
+    scan_words,
+)
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.ops import ScanKind
 
@@ -51,7 +56,7 @@ def test_a_shared_scan_means_what_it_would_alone() -> None:
 def test_a_workspace_holds_a_counter_and_a_word_for_32_bits_of_every_piece() -> None:
     kernel = parse_kernel(SHARED)
     # values in two words, positions in one; both results are of one scan
-    assert workspace_elements(kernel, 8).value == 1 + 3 * 5 * 3
+    assert count_workspace_elements(kernel, 8).value == 1 + 3 * 5 * 3
 
 
 def test_pieces_are_as_short_as_the_workspace_has_room_for() -> None:
@@ -59,9 +64,9 @@ def test_pieces_are_as_short_as_the_workspace_has_room_for() -> None:
     assert find_piece_length(kernel) == 8
     for points in (2, 3, 5, 40, 100, 1000):
         for pieces in range(2, 9):
-            length = piece_length(points, pieces)
+            length = compute_piece_length(points, pieces)
             rows = parse_kernel(SHARED.replace("`40`", f"`{points}`").replace("40*", f"{points}*"))
-            span = workspace_elements(rows, length)
+            span = count_workspace_elements(rows, length)
             args = tuple(replace(a, span=span) if a.name == "io0" else a for a in rows.args)
             assert find_piece_length(replace(rows, args=args)) == length
     assert find_piece_length(parse_kernel(SHARED.replace("`46`", "`10`"))) is None

@@ -12,7 +12,7 @@ from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.loops.verify_compute import box_of
-from coilwork_ir.verification import Box, add_box, is_whole, whole_of
+from coilwork_ir.verification import Box, add_box, is_whole, make_whole_box
 
 JOINED = """
 graph @joined {
@@ -217,7 +217,7 @@ def test_boxes_join_in_any_order() -> None:
         for number in order:
             assert not is_whole(boxes, shape)
             boxes = add_box(boxes, parts[number])
-        assert boxes == (whole_of(shape),)
+        assert boxes == (make_whole_box(shape),)
         assert is_whole(boxes, shape)
     # what overlaps counts as no more than its parts
     twice = add_box(add_box((), parts[0]), parts[0])

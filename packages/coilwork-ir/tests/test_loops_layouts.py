@@ -8,7 +8,14 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.loops import Extern
-from coilwork_ir.loops.layouts import Fixed, Free, dense_order, layouts_of, nested_strides, release_results
+from coilwork_ir.loops.layouts import (
+    Fixed,
+    Free,
+    find_dense_order,
+    find_layouts,
+    make_nested_strides,
+    release_results,
+)
 from coilwork_ir.loops.text import parse_graph
 
 GRAPH = """
@@ -48,7 +55,7 @@ graph @g {
 
 
 def test_every_reason_is_named() -> None:
-    layouts = layouts_of(parse_graph(GRAPH.replace("FREE", "")))
+    layouts = find_layouts(parse_graph(GRAPH.replace("FREE", "")))
     reasons = {name: layout.why for name, layout in layouts.items() if isinstance(layout, Fixed)}
     assert reasons == {
         "x": "an input",
@@ -62,7 +69,7 @@ def test_every_reason_is_named() -> None:
 
 
 def test_memory_that_is_taken_over_has_one_layout() -> None:
-    layouts = layouts_of(parse_graph(GRAPH.replace("FREE", "")))
+    layouts = find_layouts(parse_graph(GRAPH.replace("FREE", "")))
     assert layouts["a"] == Free((as_expr(4), as_expr(6)))
     assert "s" not in layouts
 
@@ -70,7 +77,7 @@ def test_memory_that_is_taken_over_has_one_layout() -> None:
 def test_a_result_that_nobody_sees_is_free() -> None:
     graph = parse_graph(GRAPH.replace("FREE", " free (%r)"))
     assert graph.free_results == ("r",)
-    assert isinstance(layouts_of(graph)["r"], Free)
+    assert isinstance(find_layouts(graph)["r"], Free)
 
 
 def test_what_regions_are_handed_is_fixed() -> None:
@@ -99,7 +106,7 @@ def test_what_regions_are_handed_is_fixed() -> None:
       return (%d)
     }
     """
-    layouts = layouts_of(parse_graph(text))
+    layouts = find_layouts(parse_graph(text))
     for name in ("a", "c"):
         assert layouts[name] == Fixed((as_expr(3), as_expr(1)), "it is handed to a region or by one")
 
@@ -148,32 +155,32 @@ def test_views_fix_nothing_but_those_of_bits() -> None:
       return (%r)
     }
     """
-    assert isinstance(layouts_of(parse_graph(text.replace("TYPE", "f32")))["a"], Free)
-    bits = layouts_of(parse_graph(text.replace("TYPE", "i32")))["a"]
+    assert isinstance(find_layouts(parse_graph(text.replace("TYPE", "f32")))["a"], Free)
+    bits = find_layouts(parse_graph(text.replace("TYPE", "i32")))["a"]
     assert isinstance(bits, Fixed) and bits.why == "%v shows its bits as another type"
 
 
 def test_calls_do_not_fix_what_they_oblige() -> None:
     graph = parse_graph(GRAPH.replace("FREE", ""))
     call = next(k for k, node in enumerate(graph.nodes) if isinstance(node, Extern))
-    layouts = layouts_of(graph, obliging={call: ("b_view", "c")})
+    layouts = find_layouts(graph, obliging={call: ("b_view", "c")})
     assert isinstance(layouts["b"], Free) and isinstance(layouts["c"], Free)
-    assert isinstance(layouts_of(graph, obliging={call: ("c",)})["b"], Fixed)
+    assert isinstance(find_layouts(graph, obliging={call: ("c",)})["b"], Fixed)
 
 
 def test_dense_memory_has_an_order() -> None:
     n = symbol("n", lo=2)
-    assert dense_order(buffer((2, 3, 4), (12, 4, 1))) == (0, 1, 2)
-    assert dense_order(buffer((2, 3, 4), (12, 1, 3))) == (0, 2, 1)
-    assert dense_order(buffer((2, 1, 4), (4, 99, 1))) == (1, 0, 2)
-    assert dense_order(buffer((2, n, 4), (4 * n, 1, n))) == (0, 2, 1)
-    assert dense_order(buffer((2, 3), (4, 1))) is None
-    assert dense_order(buffer((2, 3), (0, 1))) is None
+    assert find_dense_order(buffer((2, 3, 4), (12, 4, 1))) == (0, 1, 2)
+    assert find_dense_order(buffer((2, 3, 4), (12, 1, 3))) == (0, 2, 1)
+    assert find_dense_order(buffer((2, 1, 4), (4, 99, 1))) == (1, 0, 2)
+    assert find_dense_order(buffer((2, n, 4), (4 * n, 1, n))) == (0, 2, 1)
+    assert find_dense_order(buffer((2, 3), (4, 1))) is None
+    assert find_dense_order(buffer((2, 3), (0, 1))) is None
 
 
 def test_nested_strides_are_dense_in_their_order() -> None:
     n = symbol("n", lo=2)
     shape = (as_expr(2), n, as_expr(4))
     for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
-        made = Buffer(name="b", dtype=DType.F32, shape=shape, strides=nested_strides(shape, order))
-        assert dense_order(made) == order
+        made = Buffer(name="b", dtype=DType.F32, shape=shape, strides=make_nested_strides(shape, order))
+        assert find_dense_order(made) == order

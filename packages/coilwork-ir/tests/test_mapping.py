@@ -28,10 +28,10 @@ from coilwork_ir.mapping import (
     Tile,
     Version,
     Versions,
-    always,
     find_fault,
     format_mapping,
     format_versions,
+    make_single_version,
     parse_mapping,
     parse_versions,
     verify_mapping,
@@ -522,7 +522,7 @@ def test_values_that_are_promised_are_promised_by_the_guard() -> None:
 
 def test_the_last_version_alone_is_for_all_sizes() -> None:
     kernel = _open_kernel()
-    plain = always("k", "cuda", Mapping())
+    plain = make_single_version("k", "cuda", Mapping())
     verify_versions(kernel, plain)
     guarded = Version(guard=Guard((Condition(kernel.sizes[1], "<=", as_expr(64)),)), mapping=Mapping())
     foreign = Version(guard=Guard((Condition(S0, "<=", as_expr(64)),)), mapping=Mapping())

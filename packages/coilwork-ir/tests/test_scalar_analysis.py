@@ -15,13 +15,13 @@ from coilwork_ir.scalar import (
     const,
     count_leading_points,
     find_even_parts,
+    find_span,
     index_value,
+    iterate_postorder,
     load,
     narrow_to_32_bits,
     op,
-    postorder,
     where,
-    whole_span,
 )
 
 X, R = symbol("x0", extent=8), symbol("r0", extent=100)
@@ -160,20 +160,20 @@ SPANS: dict[str, tuple[Scalar, tuple[int, int] | None]] = {
 @pytest.mark.parametrize("name", SPANS)
 def test_spans(name: str) -> None:
     scalar, expected = SPANS[name]
-    assert whole_span(scalar) == expected
+    assert find_span(scalar) == expected
 
 
 @pytest.mark.parametrize("name", ["truth", "byte", "sum", "difference", "product", "choice", "extremes"])
 def test_nothing_is_computed_in_64_bits(name: str) -> None:
     narrow = narrow_to_32_bits(SPANS[name][0])
-    assert narrow.dtype is I32 and whole_span(narrow) == SPANS[name][1]
-    assert all(node.dtype is not I64 for node in postorder((narrow,)))
+    assert narrow.dtype is I32 and find_span(narrow) == SPANS[name][1]
+    assert all(node.dtype is not I64 for node in iterate_postorder((narrow,)))
 
 
 def test_what_is_on_the_way_may_be_wide() -> None:
     large = op("mul", wide(I32), const(4, I64))
     narrow = narrow_to_32_bits(op("minimum", op("maximum", large, const(0, I64)), FIVE))
-    assert narrow.dtype is I32 and large in set(postorder((narrow,)))
+    assert narrow.dtype is I32 and large in set(iterate_postorder((narrow,)))
 
 
 @pytest.mark.parametrize(
@@ -188,4 +188,4 @@ def test_what_is_on_the_way_may_be_wide() -> None:
 )
 def test_what_wraps_around_is_computed_in_its_own_type(wrapping: Scalar) -> None:
     narrow = narrow_to_32_bits(cast(wrapping, I64))
-    assert narrow.dtype is I32 and wrapping in set(postorder((narrow,)))
+    assert narrow.dtype is I32 and wrapping in set(iterate_postorder((narrow,)))

@@ -9,14 +9,14 @@ from coilwork_ir.scalar import (
     Scalar,
     combine,
     const,
+    find_index_symbols,
     index_value,
+    iterate_postorder,
+    list_loads,
     load,
-    loads,
     op,
     parameter,
     placeholder,
-    postorder,
-    range_symbols,
     reduce,
     replace_operands,
     rewrite,
@@ -34,11 +34,11 @@ Y = load("y", [placeholder(0) + J], DType.F32, indirect=[AT], mask=op("isnan", X
 
 def test_postorder_visits_operands_first_and_once() -> None:
     root = op("add", op("mul", X, X), Y)
-    order = list(postorder([root, X]))
+    order = list(iterate_postorder([root, X]))
     assert len(order) == len(set(order))
     for node in order:
         assert all(order.index(o) < order.index(node) for o in node.operands)
-    assert order[-1] is root and order == list(postorder([root, X]))
+    assert order[-1] is root and order == list(iterate_postorder([root, X]))
 
 
 def test_a_graph_of_20000_levels_is_walked_and_rewritten() -> None:
@@ -46,11 +46,11 @@ def test_a_graph_of_20000_levels_is_walked_and_rewritten() -> None:
     one = const(1.0, DType.F32)
     for _ in range(20_000):
         value = op("add", value, one)
-    assert sum(1 for _ in postorder([value])) == 20_002
+    assert sum(1 for _ in iterate_postorder([value])) == 20_002
     (changed,) = rewrite([value], lambda n: const(2.0, DType.F32) if n is one else n)
-    assert changed is not value and sum(1 for _ in postorder([changed])) == 20_002
+    assert changed is not value and sum(1 for _ in iterate_postorder([changed])) == 20_002
     (moved,) = substitute_ranges([value], {I: J})
-    assert [access.index for access in loads([moved])] == [(J,)]
+    assert [access.index for access in list_loads([moved])] == [(J,)]
 
 
 def test_rewrite_sees_rewritten_operands() -> None:
@@ -86,7 +86,7 @@ def test_with_operands_keeps_the_rest() -> None:
 def test_ranges_are_substituted_everywhere() -> None:
     root = op("add", Y, reduce("sum", [load("z", [R, I], DType.F32)], [R]))
     (moved,) = substitute_ranges([root], {I: J, J: I, R: S})
-    assert range_symbols([moved]) == {I, J, S}
+    assert find_index_symbols([moved]) == {I, J, S}
     (back,) = substitute_ranges([moved], {I: J, J: I, S: R})
     assert back is root
     running = scan("sum", X, R)
@@ -95,5 +95,5 @@ def test_ranges_are_substituted_everywhere() -> None:
 
 
 def test_loads_and_symbols() -> None:
-    assert loads([Y]) == (X, Y)
-    assert range_symbols([Y, index_value(N + 1)]) == {I, J, N}
+    assert list_loads([Y]) == (X, Y)
+    assert find_index_symbols([Y, index_value(N + 1)]) == {I, J, N}

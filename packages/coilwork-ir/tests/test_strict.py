@@ -15,7 +15,7 @@ from coilwork_ir.kernels.rewrite import FUNCTIONS, make_functions_strict
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Op, postorder
+from coilwork_ir.scalar import Op, iterate_postorder
 
 TEXT = """
 kernel @chain strict {
@@ -43,7 +43,7 @@ def kernel() -> Kernel:
 def test_functions_are_wide_and_arithmetic_is_not(kernel: Kernel) -> None:
     strict = make_functions_strict(kernel)
     verify_kernel(strict)
-    types = {n.op: n.dtype for n in postorder([s.value for s in strict.stores]) if isinstance(n, Op)}
+    types = {n.op: n.dtype for n in iterate_postorder([s.value for s in strict.stores]) if isinstance(n, Op)}
     assert types["exp"] is types["tanh"] is DType.F64
     assert types["div"] is DType.F32
     assert make_functions_strict(strict) == strict

@@ -9,7 +9,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from coilwork_ir.target import LEAST, TARGETS, Capabilities, RowWalks, Targets, target
+from coilwork_ir.target import LEAST, TARGETS, Capabilities, RowWalks, Targets, get_target
 
 
 def test_the_promised_targets_are_there() -> None:
@@ -19,7 +19,7 @@ def test_the_promised_targets_are_there() -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_descriptions_are_plausible(name: str) -> None:
-    found = target(name)
+    found = get_target(name)
     assert found.name == name
     assert found.is_gpu == (found.kind != "cpu")
     assert (
@@ -37,19 +37,19 @@ def test_descriptions_are_plausible(name: str) -> None:
 
 def test_an_unknown_target_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"unknown target 'sm_10'; built in: sm_80, sm_90"):
-        target("sm_10")
+        get_target("sm_10")
 
 
 def test_what_stays_in_a_cache_is_a_share_of_it() -> None:
-    assert target("sm_90").resident_bytes == 24 << 20
-    assert target("sm_80").resident_bytes == 16 << 20
-    assert replace(target("sm_90"), l2_bytes=50 << 20).resident_bytes == 20 << 20
+    assert get_target("sm_90").resident_bytes == 24 << 20
+    assert get_target("sm_80").resident_bytes == 16 << 20
+    assert replace(get_target("sm_90"), l2_bytes=50 << 20).resident_bytes == 20 << 20
 
 
 def test_descriptions_are_values() -> None:
     with pytest.raises(FrozenInstanceError):
-        target("sm_90").warp_size = 64
-    assert hash(target("sm_90")) == hash(target("sm_90"))
+        get_target("sm_90").warp_size = 64
+    assert hash(get_target("sm_90")) == hash(get_target("sm_90"))
 
 
 def test_key_text_is_the_same_in_every_process() -> None:
@@ -111,7 +111,7 @@ def test_rows_are_blocks_of_neighbours_where_enough_lies_across() -> None:
 
 
 def test_who_declares_nothing_can_do_the_least() -> None:
-    h200, host = target("sm_90"), target("x86-64-avx2")
+    h200, host = get_target("sm_90"), get_target("x86-64-avx2")
     found = Capabilities(rows=ROWS, cuts_rows=True)
     both = Targets(main=h200, by_device=(("cpu", host), ("cuda:0", h200)), declared=(("sm_90", found),))
     assert both.capabilities_of("cuda:0") is found and both.capabilities_of("cpu") is LEAST

@@ -7,16 +7,16 @@ from random import Random
 
 import pytest
 
-from coilwork_ir.buffers import Buffer, contiguous_strides
+from coilwork_ir.buffers import Buffer, make_contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, symbol
-from coilwork_ir.loops.layouts import ViewsOf, nested_strides, remake_view
+from coilwork_ir.loops.layouts import ViewsOf, make_nested_strides, remake_view
 from coilwork_ir.loops.text import parse_graph
 
 
 def buffer(shape: tuple[object, ...], strides: tuple[object, ...] | None = None) -> Buffer:
     extents = tuple(as_expr(e) for e in shape)
-    made = contiguous_strides(extents) if strides is None else tuple(as_expr(s) for s in strides)
+    made = make_contiguous_strides(extents) if strides is None else tuple(as_expr(s) for s in strides)
     return Buffer(name="b", dtype=DType.F32, shape=extents, strides=made)
 
 
@@ -35,7 +35,7 @@ def places(shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> lis
 
 def random_view(rng: Random, shape: list[int]) -> tuple[list[int], list[int], int]:
     """A chain of slices, splits, merges and permutations of dense memory: shape, strides and offset."""
-    strides = list(numbers(contiguous_strides(tuple(as_expr(e) for e in shape))))
+    strides = list(numbers(make_contiguous_strides(tuple(as_expr(e) for e in shape))))
     offset = 0
     for _ in range(rng.randint(1, 5)):
         d = rng.randrange(len(shape))
@@ -78,7 +78,7 @@ def test_views_show_the_same_elements(seed: int) -> None:
         shape, strides, offset = random_view(rng, base.copy())
         order = list(range(len(base)))
         rng.shuffle(order)
-        laid_out = nested_strides(source.shape, tuple(order))
+        laid_out = make_nested_strides(source.shape, tuple(order))
         found = remake_view(buffer(tuple(shape), tuple(strides)), as_expr(offset), source, laid_out)
         if found is None:
             continue

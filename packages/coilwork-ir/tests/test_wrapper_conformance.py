@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from coilwork_ir.conformance import WRAPPER_CASES, check_wrapper, failures
+from coilwork_ir.conformance import WRAPPER_CASES, check_wrapper, format_failures
 from coilwork_ir.conformance.wrappers import list_uncovered
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
@@ -118,7 +118,7 @@ def test_a_wrapper_that_keeps_the_contract_passes() -> None:
     wrapper = Interpreted()
     assert isinstance(wrapper, Wrapper)
     results = check_wrapper(wrapper)
-    assert failures(results) == ""
+    assert format_failures(results) == ""
     assert {result.status for result in results} == {"passed"} and len(results) == len(WRAPPER_CASES)
 
 

@@ -36,8 +36,8 @@ from coilwork_ir.loops import (
     View,
     interpreter,
 )
-from coilwork_ir.loops.access import buffers_defined_by
-from coilwork_ir.scalar import Combine, Const, IndexValue, Load, Op, Parameter, Scalar, postorder
+from coilwork_ir.loops.access import list_defined_buffers
+from coilwork_ir.scalar import Combine, Const, IndexValue, Load, Op, Parameter, Scalar, iterate_postorder
 
 OPS: dict[str, Callable[..., torch.Tensor]] = {
     "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
@@ -148,7 +148,7 @@ class Evaluator:
         self, roots: Sequence[Scalar], env: dict[Expr, torch.Tensor], given: Sequence[torch.Tensor] = ()
     ) -> dict[Scalar, torch.Tensor]:
         done: dict[Scalar, torch.Tensor] = {}
-        for node in postorder(roots):
+        for node in iterate_postorder(roots):
             if isinstance(node, Parameter):
                 done[node] = given[node.position]
             else:
@@ -271,7 +271,9 @@ class Evaluator:
         memory = Memory(self.sizes)
         memory.tensors.update(self.memory)
         interpreter.step(node, memory, {})
-        self.memory.update({buffer.name: memory.tensors[buffer.name] for buffer in buffers_defined_by(node)})
+        self.memory.update(
+            {buffer.name: memory.tensors[buffer.name] for buffer in list_defined_buffers(node)}
+        )
         self.sizes.update(memory.sizes)
 
     def region(self, graph: Graph, operands: list[Any]) -> list[Any]:
@@ -322,7 +324,7 @@ class Evaluator:
 
     def combined(self, function: Combine, given: list[torch.Tensor]) -> list[torch.Tensor]:
         done: dict[Scalar, torch.Tensor] = {}
-        for node in postorder(function.results):
+        for node in iterate_postorder(function.results):
             if isinstance(node, Parameter):
                 done[node] = given[node.position]
             else:

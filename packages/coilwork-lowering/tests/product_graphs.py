@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import as_int
 from coilwork_ir.loops import Contraction, Graph
-from coilwork_ir.loops.access import buffers_defined_by
-from coilwork_ir.loops.matrix_products import matrix_product_of
+from coilwork_ir.loops.access import list_defined_buffers
+from coilwork_ir.loops.matrix_products import match_matrix_product
 from coilwork_lowering import LayoutOptions, PaddingDecision, lower, pad_products
 
 ON_CPU = LayoutOptions(layout="captured", devices=("cpu",))
@@ -33,8 +33,8 @@ def product_operands(graph: Graph) -> list[tuple[int | None, ...]]:
     buffers: dict[str, Buffer] = {b.name: b for b in graph.inputs if isinstance(b, Buffer)}
     found = []
     for node in graph.nodes:
-        buffers.update((b.name, b) for b in buffers_defined_by(node))
-        product = matrix_product_of(node, buffers) if isinstance(node, Contraction) else None
+        buffers.update((b.name, b) for b in list_defined_buffers(node))
+        product = match_matrix_product(node, buffers) if isinstance(node, Contraction) else None
         if product is not None:
             operands = (product.added, product.left, product.right, product.output)
             used = [buffer for buffer in operands if buffer is not None]

@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from coilwork_ir.loops import Contraction, Extern, Graph, Pointwise
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_lowering import lower
-from coilwork_lowering.facts.alias_analysis import flight_of, is_barrier, is_wait, may_retain
+from coilwork_lowering.facts.alias_analysis import get_flight, is_barrier, is_wait, may_retain
 from coilwork_lowering.rewrites.clean_up import merge_common_subexpressions
 
 ops: Any = torch.ops._c10d_functional
@@ -36,7 +36,7 @@ def test_the_table_names_arguments_that_are_there() -> None:
     found = overloads("_c10d_functional")
     assert len(found) > 10
     for target in found:
-        flight = flight_of(target)
+        flight = get_flight(target)
         assert (flight is None) == is_wait(target), target
         if flight is not None:
             arguments = {argument.name for argument in target._schema.arguments}
@@ -51,10 +51,10 @@ def test_what_is_not_in_the_table() -> None:
     unknown.define("coilwork_test(Tensor left, Tensor right) -> Tensor")
     streams = torch.library.Library("streams", "FRAGMENT")
     streams.define("coilwork_test() -> ()")
-    flight = flight_of(ops.coilwork_test.default)
+    flight = get_flight(ops.coilwork_test.default)
     assert flight is not None and flight.uses == ("left", "right")
     assert may_retain(torch.ops.coilwork_test_library.operator.default, {})
-    assert not may_retain(torch.ops.aten.mm.default, {}) and flight_of(torch.ops.aten.mm.default) is None
+    assert not may_retain(torch.ops.aten.mm.default, {}) and get_flight(torch.ops.aten.mm.default) is None
     assert is_barrier(torch.ops.streams.coilwork_test.default)
     assert not is_barrier(ops.wait_tensor.default)
 

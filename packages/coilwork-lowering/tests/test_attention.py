@@ -15,8 +15,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops import Attention, AttentionGradient, Graph
-from coilwork_ir.loops.access import buffers_defined_by
-from coilwork_ir.loops.attention import LibraryAttention, library_attention_of
+from coilwork_ir.loops.access import list_defined_buffers
+from coilwork_ir.loops.attention import LibraryAttention, match_library_attention
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_lowering import LoweringOptions, lower
@@ -50,9 +50,9 @@ def library_parts(graph: Graph) -> list[LibraryAttention]:
     verify_graph(graph)
     assert parse_graph(format_graph(graph)) == graph
     buffers = {b.name: b for b in graph.inputs if isinstance(b, Buffer)}
-    buffers |= {b.name: b for node in graph.nodes for b in buffers_defined_by(node)}
+    buffers |= {b.name: b for node in graph.nodes for b in list_defined_buffers(node)}
     nodes = [node for node in graph.nodes if isinstance(node, Attention | AttentionGradient)]
-    found = [library_attention_of(node, buffers) for node in nodes]
+    found = [match_library_attention(node, buffers) for node in nodes]
     assert None not in found
     return [one[0] for one in found if one is not None]
 

@@ -12,9 +12,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_ir.loops import Pointwise
 from coilwork_ir.loops.interpreter import interpret_graph
-from coilwork_ir.scalar import Op, postorder
+from coilwork_ir.scalar import Op, iterate_postorder
 from coilwork_lowering import decompositions, lower
-from coilwork_lowering.building.values import dtype_of
+from coilwork_lowering.building.values import get_dtype
 
 Function = Callable[[Tensor], Tensor]
 
@@ -28,7 +28,7 @@ def keeps_a_rounding(function: Function, x: Tensor, *, decomposed: bool) -> bool
     graph = lower(gm, name="graph").graph
     assert externs(graph) == []
     bodies = [node.body for node in graph.nodes if isinstance(node, Pointwise)]
-    return any(isinstance(node, Op) and node.op == "bitcast" for node in postorder(bodies))
+    return any(isinstance(node, Op) and node.op == "bitcast" for node in iterate_postorder(bodies))
 
 
 WIDER: dict[str, Function] = {
@@ -76,8 +76,8 @@ def test_8_bits_and_back(small: torch.dtype) -> None:
     """Whatever the numerics, which go on without roundings to 16 bits alone."""
     gm = make_fx(lambda x: x.to(small).to(x.dtype) * 2, tracing_mode="fake")(torch.ones(3, 4))
     bodies = [node.body for node in lower(gm, name="graph").graph.nodes if isinstance(node, Pointwise)]
-    types = [node.dtype for node in postorder(bodies) if isinstance(node, Op) and node.op == "cast"]
-    assert types.count(dtype_of(small)) == 1
+    types = [node.dtype for node in iterate_postorder(bodies) if isinstance(node, Op) and node.op == "cast"]
+    assert types.count(get_dtype(small)) == 1
 
 
 def test_before_torch_2_13_what_is_too_large_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,11 @@ import torch
 from lowering_against_eager import trace_and_lower
 
 from coilwork_ir.loops import Graph, Pointwise, Reduce, Scatter
-from coilwork_ir.loops.access import bodies
+from coilwork_ir.loops.access import list_bodies
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.machine import change_figures, find_like_model
-from coilwork_ir.scalar import loads
+from coilwork_ir.scalar import list_loads
 from coilwork_lowering import LoweringOptions
 
 INF, NAN = float("inf"), float("nan")
@@ -231,16 +231,18 @@ def test_the_way_that_is_not_taken_reads_numbers_alone() -> None:
     )
     # memory that is not needed is not filled
     assert (
-        zeros.covers and zeros.mask is not None and {load.buffer for load in loads((zeros.mask,))} <= single
+        zeros.covers
+        and zeros.mask is not None
+        and {load.buffer for load in list_loads((zeros.mask,))} <= single
     )
     assert maxima.mode == "max" and maxima.mask is not None and maxima.checks
-    found = [load for load in loads(bodies(maxima)) if load.buffer not in single]
+    found = [load for load in list_loads(list_bodies(maxima)) if load.buffer not in single]
     assert found and all(load.mask is not None for load in found)
     others = [
         load
         for node in graph.nodes
         if isinstance(node, Scatter | Pointwise) and node is not maxima
-        for load in loads(bodies(node))
+        for load in list_loads(list_bodies(node))
         if load.buffer == maxima.output.name
     ]
     assert others and all(load.mask is not None for load in others)

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops import Convolution, Graph, Window
-from coilwork_ir.loops.convolutions import bias_of, buffer_of
+from coilwork_ir.loops.convolutions import find_bias, find_buffer
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.parser import parse_graph
 from coilwork_ir.loops.text import format_graph
@@ -73,7 +73,7 @@ def test_a_convolution_is_a_node_on_every_device(name: str, bias: bool) -> None:
     function, shape, kernel, settings = CASES[name]
     lowered = convolved(name, bias=bias)
     node = node_of(lowered.graph)
-    assert not externs(lowered.graph) and bool(bias_of(node)) == bias
+    assert not externs(lowered.graph) and bool(find_bias(node)) == bias
     elsewhere = convolved(name, "cuda", bias=bias).graph
     assert on_cpu(elsewhere) == lowered.graph, "lowering asks no device"
     inputs = [torch.randn(shape), torch.randn(kernel)] + [torch.randn(channels_of(name))] * bias
@@ -127,7 +127,7 @@ def test_operands_lie_as_in_eager_mode() -> None:
     lowered = trace_and_lower(lambda x, w: functional.conv2d(x.flip(2).transpose(2, 3), w), (x, w))
     node = node_of(lowered.graph)
     buffers = {b.name: b for one in lowered.graph.nodes for b in _outputs(one)}
-    name = buffer_of(node.value)
+    name = find_buffer(node.value)
     assert name is not None and [s.value for s in buffers[name].strides] == [243, 81, 1, 9]
     torch.testing.assert_close(
         loop_evaluator.run(lowered.graph, {}, [x, w])[0], functional.conv2d(x.flip(2).transpose(2, 3), w)

@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_ir.loops import Extern, Graph, Pointwise
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_ir.scalar import Const, postorder
+from coilwork_ir.scalar import Const, iterate_postorder
 from coilwork_lowering import decompositions, lower
 
 GPU = torch.device("cuda:0")
@@ -89,7 +89,9 @@ def test_memory_and_what_is_approximated_is_copied(name: str) -> None:
 def test_numbers_are_those_of_torch(function: Function, number: torch.Tensor) -> None:
     graph, _ = lowered(function)
     there = [n for n in graph.nodes if isinstance(n, Pointwise) and n.output.device == "cuda:0"]
-    found = [part.value for node in there for part in postorder((node.body,)) if isinstance(part, Const)]
+    found = [
+        part.value for node in there for part in iterate_postorder((node.body,)) if isinstance(part, Const)
+    ]
     assert number.item() in found
 
 

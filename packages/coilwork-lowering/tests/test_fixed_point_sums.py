@@ -14,8 +14,8 @@ from lowering_against_eager import externs, trace_and_lower
 from coilwork_ir.index import as_int
 from coilwork_ir.loops import Scatter, Sort
 from coilwork_ir.machine import change_figures, find_like_model
-from coilwork_ir.scalar import Load, postorder
-from coilwork_ir.target import target
+from coilwork_ir.scalar import Load, iterate_postorder
+from coilwork_ir.target import get_target
 from coilwork_lowering import Lowered, LoweringOptions
 
 INF, NAN = float("inf"), float("nan")
@@ -193,7 +193,7 @@ def test_neighbouring_runs_are_taken_as_far_as_a_cache_goes() -> None:
         return {as_int(node.ranges[-1].extent) for node in scatters if node.ranges[-1].extent is not None}
 
     # a sum takes at most 16 bytes, and 100 of them make a run's
-    assert taken(target("sm_90").resident_bytes) == {64}
+    assert taken(get_target("sm_90").resident_bytes) == {64}
     assert taken(16 * 100 * 16) == {16}
     assert taken(16 * 100 * 4) == {1}
 
@@ -212,7 +212,7 @@ def test_what_is_left_out_reads_nothing_behind_the_sums() -> None:
         scalar
         for node in lowered.graph.nodes
         if isinstance(node, Scatter)
-        for scalar in postorder((node.value,))
+        for scalar in iterate_postorder((node.value,))
         if isinstance(scalar, Load) and "exponents" in scalar.buffer
     ]
     assert reads and all(load.mask is not None for load in reads)

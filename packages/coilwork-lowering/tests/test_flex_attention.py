@@ -14,7 +14,7 @@ from torch.nn.attention import flex_attention as flex
 
 from coilwork_ir.loops import Attention, AttentionGradient
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_ir.scalar import Load, postorder
+from coilwork_ir.scalar import Load, iterate_postorder
 
 ROWS, KEYS = 20, 24
 
@@ -63,7 +63,7 @@ def test_bodies_know_positions_and_captured_tensors() -> None:
     torch.testing.assert_close(found, function(*given))
     (node,) = nodes_of(recorder)
     assert isinstance(node, Attention) and node.weights.logsumexp == "binary"
-    places = [v.indirect for v in postorder((node.weights.score,)) if isinstance(v, Load)]
+    places = [v.indirect for v in iterate_postorder((node.weights.score,)) if isinstance(v, Load)]
     assert places == [(), ()], "positions are indices, not loads at computed places"
     blocks = node.weights.blocks
     assert blocks is not None and (blocks.row_block, blocks.key_block) == (8, 8)

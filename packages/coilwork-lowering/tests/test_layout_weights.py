@@ -8,13 +8,13 @@ from layout_graphs import ON_META, Compiled, added, traced
 from torch import nn
 
 from coilwork_lowering import LayoutOptions, lay_out_convolutions
-from coilwork_lowering.layout import lay_out_frozen_weights
-from coilwork_lowering.layout.convolution_cost import (
+from coilwork_lowering.aten_layouts import lay_out_frozen_weights
+from coilwork_lowering.aten_layouts.convolution_cost import (
     estimate_captured_cost,
     find_convolutions,
     gains_by_copies,
 )
-from coilwork_lowering.rewrites.constant_folding import constants_of
+from coilwork_lowering.rewrites.constant_folding import find_constants
 
 HALF = torch.bfloat16
 
@@ -135,16 +135,16 @@ def test_a_weight_is_copied_once_for_both_halves() -> None:
 def test_frozen_weights_are_copied_where_the_rest_gains() -> None:
     gm = two(HALF)
     weights = [k for k, node in enumerate(gm.graph.find_nodes(op="placeholder")) if k > 0]
-    made, copied = lay_out_frozen_weights(gm, constants_of(gm.graph, weights), ON_META)
+    made, copied = lay_out_frozen_weights(gm, find_constants(gm.graph, weights), ON_META)
     assert copied == 2 and added(gm, made) == {("clone", "channels_last"): 2}
     # weights that are not frozen, and captured layouts, stay
-    assert lay_out_frozen_weights(gm, constants_of(gm.graph, ()), ON_META) == (gm, 0)
+    assert lay_out_frozen_weights(gm, find_constants(gm.graph, ()), ON_META) == (gm, 0)
     captured = LayoutOptions(devices=("meta",), scheduled_devices=())
-    assert lay_out_frozen_weights(gm, constants_of(gm.graph, weights), captured) == (gm, 0)
+    assert lay_out_frozen_weights(gm, find_constants(gm.graph, weights), captured) == (gm, 0)
 
 
 def test_frozen_weights_stay_where_images_cost_more() -> None:
     """One convolution between captured layouts: image and result change their layout either way."""
     net = nn.Conv2d(16, 16, 3).to("meta", HALF)
     gm = traced(net, torch.empty(256, 16, 130, 130, dtype=HALF, device="meta"))
-    assert lay_out_frozen_weights(gm, constants_of(gm.graph, (1, 2)), ON_META) == (gm, 0)
+    assert lay_out_frozen_weights(gm, find_constants(gm.graph, (1, 2)), ON_META) == (gm, 0)

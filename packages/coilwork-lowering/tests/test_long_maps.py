@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from coilwork_ir.index import tree_size
+from coilwork_ir.index import measure_tree
 from coilwork_ir.loops import Pointwise
-from coilwork_ir.scalar import loads
+from coilwork_ir.scalar import list_loads
 from coilwork_lowering import Lowered, LoweringOptions, lower
 
 LIMIT = 64
@@ -44,7 +44,9 @@ def test_maps_stay_short_and_say_where_they_were_cut(name):
     lowered, found, expected = chained(CHAINS[name], 12)
     torch.testing.assert_close(found, expected)
     nodes = [node for node in lowered.graph.nodes if isinstance(node, Pointwise)]
-    longest = [tree_size(e).nodes for node in nodes for access in loads((node.body,)) for e in access.index]
+    longest = [
+        measure_tree(e).nodes for node in nodes for access in list_loads((node.body,)) for e in access.index
+    ]
     assert LIMIT < max(longest) < 10 * LIMIT
     assert lowered.copies and all("laid out in memory" in copy for copy in lowered.copies)
 

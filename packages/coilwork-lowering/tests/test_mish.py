@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_ir.loops import Graph, Pointwise
-from coilwork_ir.scalar import Op, postorder
+from coilwork_ir.scalar import Op, iterate_postorder
 from coilwork_lowering import decompositions, lower
 
 aten = torch.ops.aten
@@ -55,7 +55,7 @@ def loops(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[Graph, Tens
 
 def operators(graph: Graph) -> set[str]:
     bodies = [node.body for node in graph.nodes if isinstance(node, Pointwise)]
-    return {node.op for node in postorder(bodies) if isinstance(node, Op)}
+    return {node.op for node in iterate_postorder(bodies) if isinstance(node, Op)}
 
 
 def same_specials(found: Tensor, expected: Tensor) -> bool:

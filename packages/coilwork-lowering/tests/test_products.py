@@ -11,13 +11,13 @@ from lowering_against_eager import assert_as_eager, externs, trace_and_lower
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops import Contraction, Extern, Graph
-from coilwork_ir.loops.access import buffers_defined_by
+from coilwork_ir.loops.access import list_defined_buffers
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.matrix_products import (
     GroupedProduct,
     MatrixProduct,
-    grouped_product_of,
-    matrix_product_of,
+    match_grouped_product,
+    match_matrix_product,
 )
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
@@ -35,8 +35,8 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 def products(graph: Graph) -> list[MatrixProduct]:
     buffers = {b.name: b for b in graph.inputs if isinstance(b, Buffer)}
-    buffers |= {b.name: b for node in graph.nodes for b in buffers_defined_by(node)}
-    found = [matrix_product_of(n, buffers) for n in graph.nodes if isinstance(n, Contraction)]
+    buffers |= {b.name: b for node in graph.nodes for b in list_defined_buffers(node)}
+    found = [match_matrix_product(n, buffers) for n in graph.nodes if isinstance(n, Contraction)]
     return [one for one in found if one is not None]
 
 
@@ -180,8 +180,8 @@ def test_a_product_of_groups_is_a_contraction(name: str) -> None:
 
 def groups(graph: Graph) -> list[GroupedProduct]:
     buffers = {b.name: b for b in graph.inputs if isinstance(b, Buffer)}
-    buffers |= {b.name: b for node in graph.nodes for b in buffers_defined_by(node)}
-    found = [grouped_product_of(n, buffers) for n in graph.nodes if isinstance(n, Contraction)]
+    buffers |= {b.name: b for node in graph.nodes for b in list_defined_buffers(node)}
+    found = [match_grouped_product(n, buffers) for n in graph.nodes if isinstance(n, Contraction)]
     return [one for one in found if one is not None]
 
 

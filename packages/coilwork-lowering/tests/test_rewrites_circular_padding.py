@@ -19,7 +19,7 @@ from coilwork_ir.loops import Pointwise
 from coilwork_lowering import decompositions, lower
 from coilwork_lowering.rewrites import apply_rewrites
 from coilwork_lowering.rewrites.circular_padding import CIRCULAR_PADDING
-from coilwork_lowering.torch_compat.sizes import environment_of, guard_count
+from coilwork_lowering.torch_compat.sizes import find_shape_env, guard_count
 
 PADS = [
     ((3, 4, 7), (2, 1)),
@@ -47,7 +47,7 @@ def captured(
     seen: list[Rewritten] = []
 
     def compiler(gm: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
-        environment = environment_of(gm)
+        environment = find_shape_env(gm)
         before = 0 if environment is None else guard_count(environment)
         fired = apply_rewrites(gm, [CIRCULAR_PADDING])
         assert environment is None or guard_count(environment) == before

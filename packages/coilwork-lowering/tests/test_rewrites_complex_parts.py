@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from coilwork_lowering.rewrites import apply_rewrites
 from coilwork_lowering.rewrites.clean_up import drop_dead_code_in
 from coilwork_lowering.rewrites.complex_parts import COMPLEX_PARTS
-from coilwork_lowering.torch_compat.sizes import environment_of, guard_count
+from coilwork_lowering.torch_compat.sizes import find_shape_env, guard_count
 
 aten = torch.ops.aten
 INF, NAN = float("inf"), float("nan")
@@ -184,7 +184,7 @@ def test_a_cpus_products_of_unknown_sizes_are_atens() -> None:
 def test_sizes_that_are_not_known_are_not_asked_for() -> None:
     x = torch.randn(2, 5, 4, 6, 2)
     gm = make_fx(lambda x: torch.view_as_complex(x).transpose(1, 2).abs(), tracing_mode="symbolic")(x)
-    environment = environment_of(gm)
+    environment = find_shape_env(gm)
     assert environment is not None
     before = guard_count(environment)
     apply_rewrites(gm, COMPLEX_PARTS)

@@ -13,7 +13,7 @@ from lowering_against_eager import externs
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_lowering import decompositions, lower
-from coilwork_lowering.facts.scalar_overflow import fits
+from coilwork_lowering.facts.scalar_overflow import can_convert_number
 
 aten = torch.ops.aten
 HALVES = (torch.float16,)
@@ -169,9 +169,9 @@ def test_as_torch_converts(dtype: torch.dtype, number: float) -> None:
     try:
         torch.full((2,), number, dtype=dtype)
     except RuntimeError:
-        assert not fits(number, dtype)
+        assert not can_convert_number(number, dtype)
     else:
-        assert fits(number, dtype)
+        assert can_convert_number(number, dtype)
 
 
 @pytest.mark.parametrize("call", [lambda x: F.softplus(x, 3, 1j), lambda x: F.threshold(x, 1j, 1)])

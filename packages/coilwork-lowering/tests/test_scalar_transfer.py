@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops import Extern, Graph, Pointwise, Reduce
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_ir.scalar import loads
+from coilwork_ir.scalar import list_loads
 from coilwork_lowering import lower
 
 
@@ -41,7 +41,7 @@ def check_devices(graph: Graph) -> list[tuple[str, str]]:
                 buffers[output.name] = output
         if isinstance(node, Pointwise | Reduce):
             device = next(output.device for output in outputs if output is not None)
-            assert {buffers[found.buffer].device for found in loads([node.body])} <= {device}
+            assert {buffers[found.buffer].device for found in list_loads([node.body])} <= {device}
     return copies
 
 

@@ -12,7 +12,7 @@ from coilwork_ir.index import as_int
 from coilwork_ir.loops import Scatter
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_lowering import LoweringOptions, lower
 
 
@@ -64,7 +64,7 @@ def test_others_are_updated_as_they_lie(rows: int, columns: int, device: str) ->
 
 
 def test_a_smaller_cache_holds_fewer_columns() -> None:
-    a100 = LoweringOptions(resident_bytes=target("sm_80").resident_bytes)
+    a100 = LoweringOptions(resident_bytes=get_target("sm_80").resident_bytes)
     assert ranges(65536, 256, "cuda", options=a100) == [16, 65536, 16]
     # 20 MiB: of them an H200 holds all
     assert ranges(20480, 256, "cuda", options=a100) == [4, 20480, 64]

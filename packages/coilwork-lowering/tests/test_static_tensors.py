@@ -17,7 +17,7 @@ from torch.nn.functional import interpolate
 
 from coilwork_ir.index import evaluate, symbol
 from coilwork_ir.loops import Graph, Pointwise
-from coilwork_ir.scalar import Load, postorder
+from coilwork_ir.scalar import Load, iterate_postorder
 from coilwork_lowering.facts import static_tensors
 from coilwork_lowering.facts.static_tensors import _fit_fractions, find_static_fractions, fit_position_map
 
@@ -37,7 +37,7 @@ def gathers(graph: Graph) -> bool:
     """True if the last node reads at positions that it loads."""
     last = graph.nodes[-1]
     assert isinstance(last, Pointwise)
-    return any(isinstance(node, Load) and node.indirect for node in postorder((last.body,)))
+    return any(isinstance(node, Load) and node.indirect for node in iterate_postorder((last.body,)))
 
 
 KNOWN: dict[str, Callable[[Tensor], Tensor]] = {
@@ -111,7 +111,7 @@ def test_interpolations_load_no_positions(mode: str, scale: float, corners: bool
         isinstance(value, Load) and value.indirect
         for node in lowered.graph.nodes
         if isinstance(node, Pointwise)
-        for value in postorder((node.body,))
+        for value in iterate_postorder((node.body,))
     )
 
 
@@ -148,7 +148,7 @@ def fraction(result: int, scale: float, device: torch.device) -> Tensor:
 def reads(graph: Graph, name: str) -> bool:
     """True if the node of that name reads other nodes' results."""
     (node,) = (one for one in graph.nodes if isinstance(one, Pointwise) and one.output.name == name)
-    return any(isinstance(value, Load) for value in postorder((node.body,)))
+    return any(isinstance(value, Load) for value in iterate_postorder((node.body,)))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_lowering.joint.corrections import correct_result_types
-from coilwork_lowering.torch_compat.operators import kernel_dtype
+from coilwork_lowering.torch_compat.operators import find_kernel_dtype
 
 aten = torch.ops.aten
 
@@ -26,14 +26,14 @@ aten = torch.ops.aten
 )
 def test_types_are_those_of_the_kernels(call: torch._ops.OpOverload, arguments: tuple[object, ...]) -> None:
     made = call(torch.tensor([[1.5, 2.0], [1.5, 2.0]]), *arguments)
-    assert [kernel_dtype(call, number, torch.float32) or made[0].dtype for number in range(3)] == [
+    assert [find_kernel_dtype(call, number, torch.float32) or made[0].dtype for number in range(3)] == [
         one.dtype for one in made
     ]
 
 
 def test_other_operators_are_taken_at_their_word() -> None:
-    assert kernel_dtype(aten.sort.default, 1, torch.float64) is None
-    assert kernel_dtype(len, 1, None) is None
+    assert find_kernel_dtype(aten.sort.default, 1, torch.float64) is None
+    assert find_kernel_dtype(len, 1, None) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -41,8 +41,8 @@ def test_sums_of_an_attention_are_as_precise_as_its_kernel_makes_them(dtype: tor
     queries = torch.randn(1, 2, 3, 4, dtype=dtype)
     call = aten._scaled_dot_product_flash_attention_for_cpu.default
     out, sums = call(queries, queries, queries)
-    assert (kernel_dtype(call, 1, dtype) or torch.float32) is sums.dtype
-    assert kernel_dtype(call, 0, dtype) is None
+    assert (find_kernel_dtype(call, 1, dtype) or torch.float32) is sums.dtype
+    assert find_kernel_dtype(call, 0, dtype) is None
     assert out.dtype is dtype
 
 

@@ -27,7 +27,7 @@ from coilwork_runtime import (
     load_artifact,
     save_artifact,
 )
-from coilwork_runtime.artifact import adapt_to_machine, runs_on
+from coilwork_runtime.artifact import adapt_to_machine, can_run_on
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec, encode_kernels
 
 CONSTANTS = {"c": torch.arange(8.0)}
@@ -232,7 +232,7 @@ def test_a_gpu_artifact_without_its_gpu(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_what_runs_where(target: str, present: str, runs: bool) -> None:
-    assert runs_on(target, present) is runs
+    assert can_run_on(target, present) is runs
 
 
 @pytest.mark.parametrize(
@@ -252,16 +252,16 @@ def test_what_runs_where(target: str, present: str, runs: bool) -> None:
     ids=["plain", "transposed", "strided", "expanded", "scalar", "empty", "bf16", "bool", "conj", "f8"],
 )
 def test_constants_keep_values_and_layout(value: torch.Tensor) -> None:
-    from coilwork_runtime.artifact_file import constant_bytes, constant_from_bytes, describe_constant
+    from coilwork_runtime.artifact_file import decode_constant, describe_constant, encode_constant
 
     description = json.loads(json.dumps(describe_constant(value)))
-    back = constant_from_bytes(description, constant_bytes(value))
+    back = decode_constant(description, encode_constant(value))
     assert back.dtype == value.dtype and back.stride() == value.stride()
     assert torch.equal(back.to(torch.complex128), value.to(torch.complex128))
 
 
 def test_a_constant_of_the_wrong_length() -> None:
-    from coilwork_runtime.artifact_file import constant_from_bytes, describe_constant
+    from coilwork_runtime.artifact_file import decode_constant, describe_constant
 
     with pytest.raises(ValueError, match="has 3 bytes"):
-        constant_from_bytes(describe_constant(torch.ones(2)), b"abc")
+        decode_constant(describe_constant(torch.ones(2)), b"abc")

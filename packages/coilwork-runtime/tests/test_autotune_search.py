@@ -13,8 +13,8 @@ from coilwork_runtime.triton_kernels.autotune.search import (
     Ready,
     Search,
     Workshop,
+    count_resident_threads,
     explain_hopeless,
-    resident_threads,
     search,
 )
 from coilwork_runtime.triton_kernels.compilation import GpuBinary
@@ -90,8 +90,8 @@ def test_the_time_is_limited() -> None:
 
 def test_spills_and_registers_tell_what_cannot_win() -> None:
     best = Trial(config={}, milliseconds=1.0, registers=64, threads=128)
-    assert resident_threads(best) == 1024
-    assert resident_threads(dataclasses.replace(best, registers=0)) == 2048
+    assert count_resident_threads(best) == 1024
+    assert count_resident_threads(dataclasses.replace(best, registers=0)) == 2048
     assert explain_hopeless(dataclasses.replace(best, registers=128), best) == ""
     assert "threads of 200 registers" in explain_hopeless(dataclasses.replace(best, registers=200), best)
     assert explain_hopeless(dataclasses.replace(best, spill_bytes=4), best).startswith("spills 4")

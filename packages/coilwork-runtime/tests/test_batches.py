@@ -11,8 +11,8 @@ from runtime_sample_kernels import cpp_kernel
 
 from coilwork_cache import KernelCache, LocalStore, MemoryStore
 from coilwork_runtime import Builder, KernelBuildError
-from coilwork_runtime.cpp.build import LONGEST_TOGETHER, MOST_TOGETHER, join_sources, make_batches
-from coilwork_runtime.devices import cpu_features
+from coilwork_runtime.cpp.cpp_builder import LONGEST_TOGETHER, MOST_TOGETHER, join_sources, make_batches
+from coilwork_runtime.devices import read_cpu_features
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 SOURCE = """
@@ -117,7 +117,7 @@ body(a, b, n); }
 
 def test_the_last_bit_does_not_depend_on_what_a_kernel_is_compiled_with() -> None:
     wide = ("avx2", "fma", "avx512f", "avx512dq", "avx512bw", "avx512vl")
-    features = tuple(feature for feature in wide if feature in cpu_features())
+    features = tuple(feature for feature in wide if feature in read_cpu_features())
     one, two = (dataclasses.replace(kernel(k, source=CHOOSING), features=features) for k in (1, 2))
     x = torch.randn(3200)
     alone, together = torch.zeros(3200), torch.zeros(3200)

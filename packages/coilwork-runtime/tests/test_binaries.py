@@ -6,12 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from coilwork_runtime.triton_kernels.compilation import (
-    GpuBinary,
-    binary_from_reply,
-    decode_binary,
-    encode_binary,
-)
+from coilwork_runtime.triton_kernels.compilation import GpuBinary, decode_binary, encode_binary, read_binary
 
 BINARY = GpuBinary(image=b"\x7fELF code", name="k", shared_bytes=4096, threads=256, scratch_bytes=16)
 REPLY = {
@@ -35,8 +30,8 @@ def test_round_trip() -> None:
 
 
 def test_from_a_workers_reply() -> None:
-    assert binary_from_reply(REPLY, b"\x7fELF code") == BINARY
-    clustered = binary_from_reply(REPLY | {"num_ctas": 2, "launch_cooperative_grid": True}, b"\x7fELF code")
+    assert read_binary(REPLY, b"\x7fELF code") == BINARY
+    clustered = read_binary(REPLY | {"num_ctas": 2, "launch_cooperative_grid": True}, b"\x7fELF code")
     assert clustered == replace(BINARY, cluster=2, cooperative=True, scratch_bytes=32)
 
 
@@ -60,4 +55,4 @@ def test_a_header_with_other_types() -> None:
 @pytest.mark.parametrize("wish", [{"launch_pdl": True}, {"profile_scratch_size": 8}])
 def test_launches_of_another_kind_are_refused(wish: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="not supported"):
-        binary_from_reply(REPLY | wish, b"code")
+        read_binary(REPLY | wish, b"code")

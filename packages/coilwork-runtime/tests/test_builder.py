@@ -22,9 +22,9 @@ from coilwork_runtime.folders import new_folder
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels.autotune.coordinate_descent import SearchResult, Trial
 from coilwork_runtime.triton_kernels.autotune.records import remember
-from coilwork_runtime.triton_kernels.build import LONGEST_BUILD_S, TritonBuilder
 from coilwork_runtime.triton_kernels.compilation import GpuBinary, WorkerError, WorkerPool
-from coilwork_runtime.triton_kernels.gpu import torch_gpu
+from coilwork_runtime.triton_kernels.gpu import make_torch_gpu
+from coilwork_runtime.triton_kernels.triton_builder import LONGEST_BUILD_S, TritonBuilder
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_threads_that_write_and_compile_share_a_folder(monkeypatch: pytest.Monke
 
     store = MemoryStore()
     Builder(store).build([cpp_kernel(factor=3)])
-    monkeypatch.setattr("coilwork_runtime.cpp.build.new_folder", slow_folder)
+    monkeypatch.setattr("coilwork_runtime.cpp.cpp_builder.new_folder", slow_folder)
     builder = Builder(store)
     with ThreadPoolExecutor(2) as threads:
         assert list(threads.map(lambda factor: doubled(builder, factor), (3, 4))) == [3, 4]
@@ -329,7 +329,7 @@ def found_earlier(block: int, sizes: list[int], *, pool: BrokenPool, spec: Kerne
     store = MemoryStore()
     trial = Trial(config={"XBLOCK": block, "num_warps": 4, "num_stages": 1}, milliseconds=1.0)
     remember(store, spec, "a GPU", sizes, SearchResult(best=trial, proposed=(), tried=(trial,)))
-    gpu = dataclasses.replace(torch_gpu(None), here=lambda: "a GPU")
+    gpu = dataclasses.replace(make_torch_gpu(None), here=lambda: "a GPU")
     (built,) = Builder(store, pool=pool, gpu=gpu, workers=1).binaries([spec])
     return [config["XBLOCK"] for config, _ in built]
 
@@ -357,7 +357,7 @@ def test_what_a_kernel_does_not_allow_is_not_built() -> None:
 def test_a_search_builds_others_in_parallel_and_keeps_what_fails() -> None:
     pytest.importorskip("triton", reason="its version is part of the key")
     pool = BrokenPool(1024)
-    builder = TritonBuilder(None, pool, torch_gpu(None), search=Search(), workers=4)
+    builder = TritonBuilder(None, pool, make_torch_gpu(None), search=Search(), workers=4)
     configs = [{"XBLOCK": block, "num_warps": 4, "num_stages": 1} for block in (128, 1024, 256)]
     first, second, third = builder.others(WIDE, configs)
     assert isinstance(first, GpuBinary) and isinstance(third, GpuBinary)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coilwork_runtime.c_shim import c_types, declarations, find_schema, parse_type
+from coilwork_runtime.c_shim import declarations, find_schema, list_c_types, parse_type
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,11 @@ from coilwork_runtime.c_shim import c_types, declarations, find_schema, parse_ty
     ],
 )
 def test_types(kind: str, expected: tuple[str, ...] | None) -> None:
-    assert c_types(parse_type(kind)) == expected
+    assert list_c_types(parse_type(kind)) == expected
 
 
 def test_a_whole_operator_as_torch_declares_it() -> None:
     schema = find_schema("aten.convolution.default")
     assert schema is not None
-    kinds = [kind for parameter in schema.parameters for kind in c_types(parameter.type) or ()]
+    kinds = [kind for parameter in schema.parameters for kind in list_c_types(parameter.type) or ()]
     assert (*kinds, "AtenTensorHandle*") == declarations("cpu")["aoti_torch_cpu_convolution"]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from coilwork_runtime import c_shim
-from coilwork_runtime.c_shim import Schema, declarations, find_schema, function_name, parse_type
+from coilwork_runtime.c_shim import Schema, declarations, find_function_name, find_schema, parse_type
 from coilwork_runtime.executor.call_plans import Route, make_callback, plan_call
 from coilwork_runtime.executor.program_reader import Argument, RecordedCall, Size, Slot
 
@@ -67,7 +67,7 @@ def test_types_and_schemas() -> None:
     ],
 )
 def test_c_functions_are_those_that_torch_declares(target: str, device: str, symbol: str | None) -> None:
-    assert function_name(schema(target), device) == symbol
+    assert find_function_name(schema(target), device) == symbol
 
 
 def test_a_function_with_other_parameters_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_a_function_with_other_parameters_is_none(monkeypatch: pytest.MonkeyPatc
         name: (*kinds, "int32_t") for name, kinds in declarations("cpu").items()
     }
     monkeypatch.setattr(c_shim, "declarations", lambda kind: changed if kind == "cpu" else {})
-    assert function_name(schema("aten.mm.out"), "cpu") is None
+    assert find_function_name(schema("aten.mm.out"), "cpu") is None
 
 
 @pytest.mark.parametrize(

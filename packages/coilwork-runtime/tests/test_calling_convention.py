@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from coilwork_runtime import bind_roles, bind_separate
-from coilwork_runtime.executor.native_program import executor_extension
-from coilwork_runtime.manifest.roles import Act, parse_roles
+from coilwork_runtime.executor.native_program import find_executor_extension
+from coilwork_runtime.manifest.convention_parser import Act, parse_roles
 from coilwork_runtime.native_build import EXECUTOR
 from coilwork_runtime.torch_compat import reinterpret
 
@@ -30,7 +30,7 @@ def interpreter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     elif shutil.which("g++") is None:
         pytest.skip("needs g++")
     else:
-        monkeypatch.setitem(sys.modules, EXECUTOR, executor_extension(None))
+        monkeypatch.setitem(sys.modules, EXECUTOR, find_executor_extension(None))
     return str(request.param)
 
 

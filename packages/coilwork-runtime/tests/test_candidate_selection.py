@@ -8,10 +8,10 @@ import torch
 
 from coilwork_cache import MemoryStore, TuningCache, content_key
 from coilwork_runtime.triton_kernels.autotune.candidate_selection import (
-    expendable_arguments,
-    fastest,
+    find_fastest,
+    make_expendable_arguments,
+    make_selection_key,
     select_candidate,
-    selection_key,
 )
 from coilwork_runtime.triton_kernels.compilation import GpuBinary
 
@@ -19,32 +19,32 @@ KEY = content_key("tuning", "k")
 
 
 def test_noise_does_not_unseat_the_best_guess() -> None:
-    assert fastest([1.0, 0.994, 1.2]) == 0
-    assert fastest([1.0, 0.99, 1.2]) == 1
+    assert find_fastest([1.0, 0.994, 1.2]) == 0
+    assert find_fastest([1.0, 0.99, 1.2]) == 1
     # a clock's tick is a larger share of short ones
-    assert fastest([0.004, 0.0039]) == 0
-    assert fastest([0.004, 0.0036]) == 1
-    assert fastest([1.0, 0.9, 0.8]) == 2
-    assert fastest([1.0]) == 0
+    assert find_fastest([0.004, 0.0039]) == 0
+    assert find_fastest([0.004, 0.0036]) == 1
+    assert find_fastest([1.0, 0.9, 0.8]) == 2
+    assert find_fastest([1.0]) == 0
 
 
 def test_updated_tensors_are_copied_and_others_are_not() -> None:
     state, source, target = torch.zeros(4), torch.ones(4), torch.zeros(4)
-    args = expendable_arguments([state, source, target, 4], ["inout", "in", "out"])
+    args = make_expendable_arguments([state, source, target, 4], ["inout", "in", "out"])
     assert args[0].data_ptr() != state.data_ptr() and torch.equal(args[0], state)
     assert args[1] is source and args[2] is target and args[3] == 4
 
 
 def test_an_output_in_the_memory_of_an_input_is_copied() -> None:
     x = torch.arange(8.0)
-    args = expendable_arguments([x[:4], x[4:]], ["in", "out"])
+    args = make_expendable_arguments([x[:4], x[4:]], ["in", "out"])
     assert args[0].data_ptr() == x.data_ptr()
     assert args[1].data_ptr() != x[4:].data_ptr()
 
 
 def test_copies_keep_the_layout() -> None:
     x = torch.zeros(3, 4).t()
-    (copy,) = expendable_arguments([x], ["inout"])
+    (copy,) = make_expendable_arguments([x], ["inout"])
     assert copy.stride() == x.stride() and copy.shape == x.shape
 
 
@@ -87,11 +87,11 @@ def test_keys_differ_by_code_device_and_size_class() -> None:
     one = GpuBinary(image=b"1", name="k", shared_bytes=0, threads=32)
     two = GpuBinary(image=b"2", name="k", shared_bytes=0, threads=32)
     keys = {
-        selection_key([one], "a", [1000]),
-        selection_key([two], "a", [1000]),
-        selection_key([one], "b", [1000]),
-        selection_key([one], "a", [2000]),
-        selection_key([one, two], "a", [1000]),
+        make_selection_key([one], "a", [1000]),
+        make_selection_key([two], "a", [1000]),
+        make_selection_key([one], "b", [1000]),
+        make_selection_key([one], "a", [2000]),
+        make_selection_key([one, two], "a", [1000]),
     }
     assert len(keys) == 5
-    assert selection_key([one], "a", [1000]) == selection_key([one], "a", [1010])
+    assert make_selection_key([one], "a", [1000]) == make_selection_key([one], "a", [1010])

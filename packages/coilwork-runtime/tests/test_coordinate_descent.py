@@ -17,7 +17,7 @@ from coilwork_runtime.triton_kernels.autotune.coordinate_descent import (
     Space,
     Trial,
     descend,
-    fastest,
+    find_fastest_trial,
 )
 
 WIDTHS = tuple(2**k for k in range(12))
@@ -170,9 +170,9 @@ def test_progress_is_told_round_by_round() -> None:
 
 def test_ties_go_to_the_earlier_candidate() -> None:
     trials = [Trial(config={"k": k}, milliseconds=ms) for k, ms in enumerate([1.0, 0.99, None, 1.1])]
-    assert fastest(trials) is trials[0]
-    assert fastest(trials[1:]) is trials[1]
-    assert fastest([trials[2]]) is None
+    assert find_fastest_trial(trials) is trials[0]
+    assert find_fastest_trial(trials[1:]) is trials[1]
+    assert find_fastest_trial([trials[2]]) is None
 
 
 @given(

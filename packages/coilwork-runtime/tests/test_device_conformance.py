@@ -24,7 +24,7 @@ from coilwork_runtime import (
     KernelSpec,
     Language,
 )
-from coilwork_runtime.conformance import CHECKS, Sample, Samples, check_device, failures
+from coilwork_runtime.conformance import CHECKS, Sample, Samples, check_device, format_failures
 from coilwork_runtime.generated import CppKernel, DeviceKernel
 from coilwork_runtime.languages import make_launcher
 
@@ -127,7 +127,7 @@ class Faulty(CpuDevice):
 def test_the_processor_passes(samples: Samples) -> None:
     results = check_device(CpuDevice(), "cpu", samples)
     assert isinstance(CpuDevice(), Device)
-    assert not failures(results), failures(results)
+    assert not format_failures(results), format_failures(results)
     assert [one.check for one in results] == list(CHECKS)
     assert {one.status for one in results} == {"passed"}
 
@@ -235,4 +235,4 @@ def add(x, y, out, n0, XBLOCK: tl.constexpr):
     )
     sample = Sample(manifest=spec, binary=TritonCompiler(None).compile(spec))
     results = check_device(GpuDevice(None), "cuda:0", Samples(add=sample, pick=None))
-    assert not failures(results), failures(results)
+    assert not format_failures(results), format_failures(results)

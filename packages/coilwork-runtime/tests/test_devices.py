@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from coilwork_runtime import DeviceError, describe_cpu, describe_gpu, devices
-from coilwork_runtime.devices import AVX2, AVX512, cpu_features, cpu_target_name
+from coilwork_runtime.devices import AVX2, AVX512, find_cpu_target_name, read_cpu_features
 
 
 def test_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +19,7 @@ def test_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
     facts = describe_cpu()
-    assert facts.name == cpu_target_name(platform.machine(), cpu_features())
+    assert facts.name == find_cpu_target_name(platform.machine(), read_cpu_features())
     assert facts.multiprocessors == torch.get_num_threads()
 
 
@@ -35,7 +35,7 @@ def test_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_target_names(machine: str, features: frozenset[str], name: str) -> None:
-    assert cpu_target_name(machine, features) == name
+    assert find_cpu_target_name(machine, features) == name
 
 
 @pytest.mark.parametrize("key", ["flags\t\t", "Features\t"])
@@ -43,7 +43,7 @@ def test_features_are_read_from_the_kernel(monkeypatch: pytest.MonkeyPatch, tmp_
     info = tmp_path / "cpuinfo"
     info.write_text(f"processor : 0\n{key}: fma avx2\n\nprocessor : 1\n{key}: fma\n")
     monkeypatch.setattr(devices, "CPU_INFO", info)
-    assert cpu_features() == {"fma", "avx2"}
+    assert read_cpu_features() == {"fma", "avx2"}
 
 
 def test_without_a_kernels_list_torch_says_what_the_cpu_has(
@@ -51,9 +51,9 @@ def test_without_a_kernels_list_torch_says_what_the_cpu_has(
 ) -> None:
     monkeypatch.setattr(devices, "CPU_INFO", tmp_path / "absent")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-    assert cpu_features() == AVX2
+    assert read_cpu_features() == AVX2
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
-    assert cpu_features() == frozenset()
+    assert read_cpu_features() == frozenset()
 
 
 def test_a_gpu_that_is_not_there() -> None:

@@ -17,9 +17,9 @@ from coilwork_runtime.triton_kernels.driver import (
     CUDA,
     Driver,
     LoadedFunction,
-    launcher_extension,
+    find_launcher_extension,
     make_kernel,
-    slow_kernel,
+    make_slow_kernel,
 )
 
 BINARY = GpuBinary(image=b"code", name="double_it", shared_bytes=1024, threads=128)
@@ -29,7 +29,7 @@ Make = Callable[[Driver, LoadedFunction, GpuBinary, str], Callable[..., None]]
 
 
 def fast(driver: Driver, function: LoadedFunction, binary: GpuBinary, kinds: str) -> Callable[..., None]:
-    if launcher_extension(None) is None:
+    if find_launcher_extension(None) is None:
         pytest.skip("needs a compiler and Python.h")
     return make_kernel(driver, function, binary, kinds, None)
 
@@ -44,7 +44,7 @@ def driver(stub: StubDriver) -> Driver:
     return Driver(dataclasses.replace(CUDA, library=str(stub.path)))
 
 
-@pytest.mark.parametrize("make", [fast, slow_kernel])
+@pytest.mark.parametrize("make", [fast, make_slow_kernel])
 def test_passes_grid_stream_arguments_and_two_scratch_pointers(
     stub: StubDriver, driver: Driver, make: Make
 ) -> None:
@@ -61,7 +61,7 @@ def test_passes_grid_stream_arguments_and_two_scratch_pointers(
     assert stub.parameters()[3:] == [-3, y.data_ptr(), 0]
 
 
-@pytest.mark.parametrize("make", [fast, slow_kernel])
+@pytest.mark.parametrize("make", [fast, make_slow_kernel])
 def test_clusters_and_blocks_that_wait_for_each_other(stub: StubDriver, driver: Driver, make: Make) -> None:
     binary = dataclasses.replace(BINARY, cluster=2, cooperative=True)
     kernel = make(driver, driver.load(binary, 0), binary, "P")
@@ -99,7 +99,7 @@ def test_what_a_thread_uses_is_read(driver: Driver) -> None:
     assert (function.registers, function.spill_bytes) == (40, 16)
 
 
-@pytest.mark.parametrize("make", [fast, slow_kernel])
+@pytest.mark.parametrize("make", [fast, make_slow_kernel])
 def test_an_empty_grid_launches_nothing(stub: StubDriver, driver: Driver, make: Make) -> None:
     kernel = make(driver, driver.load(BINARY, 0), BINARY, "P")
     before = stub.number("launches")
@@ -108,7 +108,7 @@ def test_an_empty_grid_launches_nothing(stub: StubDriver, driver: Driver, make: 
     assert stub.number("launches") == before
 
 
-@pytest.mark.parametrize("make", [fast, slow_kernel])
+@pytest.mark.parametrize("make", [fast, make_slow_kernel])
 def test_a_thread_without_a_context_gets_the_kernels(stub: StubDriver, driver: Driver, make: Make) -> None:
     kernel = make(driver, driver.load(BINARY, 0), BINARY, "P")
     stub.set("fail_with", 201)
@@ -116,7 +116,7 @@ def test_a_thread_without_a_context_gets_the_kernels(stub: StubDriver, driver: D
     assert stub.number("current_context") == 0x77
 
 
-@pytest.mark.parametrize("make", [fast, slow_kernel])
+@pytest.mark.parametrize("make", [fast, make_slow_kernel])
 def test_a_refused_launch_raises(stub: StubDriver, driver: Driver, make: Make) -> None:
     kernel = make(driver, driver.load(BINARY, 0), BINARY, "P")
     stub.set("fail_with", 9)
@@ -124,14 +124,14 @@ def test_a_refused_launch_raises(stub: StubDriver, driver: Driver, make: Make) -
         kernel(1, 99999999, 1, STREAM, 0, torch.ones(1))
 
 
-@pytest.mark.parametrize("make", [fast, slow_kernel])
+@pytest.mark.parametrize("make", [fast, make_slow_kernel])
 def test_a_size_that_does_not_fit_raises(driver: Driver, make: Make) -> None:
     kernel = make(driver, driver.load(BINARY, 0), BINARY, "Pi")
     with pytest.raises(OverflowError):
         kernel(1, 1, 1, STREAM, 0, torch.ones(1), 1 << 31)
 
 
-@pytest.mark.parametrize("make", [fast, slow_kernel])
+@pytest.mark.parametrize("make", [fast, make_slow_kernel])
 def test_a_wrong_number_of_arguments_raises(driver: Driver, make: Make) -> None:
     kernel = make(driver, driver.load(BINARY, 0), BINARY, "Pi")
     with pytest.raises((TypeError, ValueError)):

@@ -10,8 +10,8 @@ from runtime_sample_kernels import rewrite, triton_kernel
 
 from coilwork_runtime import Builder
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.triton_kernels.build import group_equal_texts
 from coilwork_runtime.triton_kernels.compilation import GpuBinary, WorkerPool
+from coilwork_runtime.triton_kernels.triton_builder import group_equal_texts
 
 
 def renamed(name: str, **changes: Any) -> KernelSpec:

@@ -21,7 +21,7 @@ from coilwork_cache import MemoryStore
 from coilwork_runtime import ConvolutionLibrary, ExecutorUnavailableError, load_native
 from coilwork_runtime.executor import native_program as program_module
 from coilwork_runtime.executor.native_program import NativeProgram
-from coilwork_runtime.torch_compat import convolution_settings
+from coilwork_runtime.torch_compat import get_convolution_settings
 
 NONE, NO, YES = u8(0), u8(4) + u8(0), u8(4) + u8(1)
 
@@ -354,10 +354,10 @@ def test_what_torch_says(stub: StubConvolutions, store: MemoryStore) -> None:
         assert program.counters()["convolutions"] == done
     cudnn = torch.backends.cudnn
     with cudnn.flags(enabled=True):
-        assert convolution_settings() == 0
+        assert get_convolution_settings() == 0
     for flags in ({"enabled": False}, {"enabled": True, "benchmark": True}):
         with cudnn.flags(**flags):
-            assert convolution_settings() == -1
+            assert get_convolution_settings() == -1
 
 
 def test_a_library_that_is_not_there(store: MemoryStore, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from coilwork_runtime import ExecutorUnavailableError, ProductLibrary, ProgramBy
 from coilwork_runtime.executor import native_program as program_module
 from coilwork_runtime.executor import vendor_libraries
 from coilwork_runtime.executor.native_program import NativeProgram
-from coilwork_runtime.torch_compat import product_settings
+from coilwork_runtime.torch_compat import get_product_settings
 
 REDUCED = 0b11110
 
@@ -292,13 +292,13 @@ def test_what_torch_says_about_precision(stub: StubProducts, store: MemoryStore)
 
 
 def test_torchs_settings() -> None:
-    assert product_settings() in (REDUCED, REDUCED | 1)
+    assert get_product_settings() in (REDUCED, REDUCED | 1)
     matmul = torch.backends.cuda.matmul
     try:
         matmul.allow_bf16_reduced_precision_reduction = False
-        assert product_settings() & 0b01000 == 0
+        assert get_product_settings() & 0b01000 == 0
         torch.use_deterministic_algorithms(True)
-        assert product_settings() == -1
+        assert get_product_settings() == -1
     finally:
         matmul.allow_bf16_reduced_precision_reduction = True
         torch.use_deterministic_algorithms(False)

@@ -16,7 +16,7 @@ from coilwork_cache import KernelCache, MemoryStore
 from coilwork_runtime import extensions
 from coilwork_runtime.executor.native_program import FOLDER
 from coilwork_runtime.extensions import load_extension
-from coilwork_runtime.native_build import source_files
+from coilwork_runtime.native_build import list_source_files
 
 if shutil.which("g++") is None:
     pytest.skip("needs g++", allow_module_level=True)
@@ -38,7 +38,7 @@ def sources(folder: Path, name: str) -> Mapping[str, Path]:
     for file, text in texts.items():
         Path(folder, file).parent.mkdir(exist_ok=True)
         Path(folder, file).write_text(text)
-    return source_files(folder)
+    return list_source_files(folder)
 
 
 def test_built_kept_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def test_what_does_not_load_is_built_again(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_text_that_does_not_compile_is_none(tmp_path: Path) -> None:
     Path(tmp_path, "module.cpp").write_text("this is no C++")
-    assert load_extension("coilwork_sample_c", source_files(tmp_path), None) is None
+    assert load_extension("coilwork_sample_c", list_source_files(tmp_path), None) is None
 
 
 def test_the_executor_declares_what_torch_declares(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from coilwork_runtime import ExecutorUnavailableError, LayoutError, collect_kinds
 from coilwork_runtime.executor import native_program as program_module
 from coilwork_runtime.tensor_kinds import PLAIN
-from coilwork_runtime.torch_compat import dispatch_keys, kind_samples
+from coilwork_runtime.torch_compat import dispatch_keys, make_kind_samples
 
 if shutil.which("g++") is None:
     pytest.skip("needs g++", allow_module_level=True)
@@ -179,7 +179,7 @@ def test_kinds_that_a_program_was_compiled_for_are_taken() -> None:
 
 def test_samples_have_nothing_in_common() -> None:
     """Otherwise a tensor's keys, or where its memory is, could be taken for something else."""
-    _, *facts = zip(*kind_samples(), strict=True)
+    _, *facts = zip(*make_kind_samples(), strict=True)
     for numbers in facts:
         known = [number for number in numbers if number]
         assert len(set(known)) == len(known) >= 4
@@ -192,7 +192,7 @@ def test_tensors_that_nothing_is_known_of_are_left_to_python(monkeypatch: pytest
 
     monkeypatch.setattr(program_module, "load_own_extension", lambda name, store, **rest: Extension)
     with pytest.raises(ExecutorUnavailableError, match="cannot tell what tensors of this torch are"):
-        program_module.executor_extension(None)
+        program_module.find_executor_extension(None)
 
 
 def test_without_operators_such_calls_are_refused() -> None:

@@ -15,8 +15,8 @@ from coilwork_runtime.generated import TritonKernel
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels.autotune.records import recall, record_key
 from coilwork_runtime.triton_kernels.compilation import GpuBinary
-from coilwork_runtime.triton_kernels.driver import launcher_extension, present_driver, slow_kernel
-from coilwork_runtime.triton_kernels.gpu import LoadedKernel, torch_gpu
+from coilwork_runtime.triton_kernels.driver import find_launcher_extension, make_slow_kernel, present_driver
+from coilwork_runtime.triton_kernels.gpu import LoadedKernel, make_torch_gpu
 
 pytestmark = [
     pytest.mark.gpu,
@@ -126,7 +126,7 @@ def test_more_shared_memory_than_a_block_gets_unasked() -> None:
 
 
 def test_a_binary_that_asks_for_too_much_is_refused() -> None:
-    gpu = torch_gpu(None)
+    gpu = make_torch_gpu(None)
     real = gpu.load
 
     def greedy(binary: GpuBinary, device: int, kinds: str) -> LoadedKernel:
@@ -139,11 +139,11 @@ def test_a_binary_that_asks_for_too_much_is_refused() -> None:
 
 
 def test_the_ctypes_launcher_does_the_same() -> None:
-    gpu = torch_gpu(None)
+    gpu = make_torch_gpu(None)
 
     def load(binary: GpuBinary, device: int, kinds: str) -> LoadedKernel:
         driver = present_driver()
-        return LoadedKernel(launch=slow_kernel(driver, driver.load(binary, device), binary, kinds))
+        return LoadedKernel(launch=make_slow_kernel(driver, driver.load(binary, device), binary, kinds))
 
     launch = Builder(gpu=dataclasses.replace(gpu, load=load)).build([doubling()])["double_it"]
     x = torch.randn(1000, device="cuda")
@@ -153,7 +153,7 @@ def test_the_ctypes_launcher_does_the_same() -> None:
 
 
 def test_the_extension_is_what_launches_here() -> None:
-    assert launcher_extension(None) is not None
+    assert find_launcher_extension(None) is not None
 
 
 def test_cpu_tensors_are_refused() -> None:

@@ -26,7 +26,7 @@ import torch
 from coilwork_runtime import Builder
 from coilwork_runtime.generated import TritonKernel
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.triton_kernels.compilation import gpu_target, make_candidates, triton_version
+from coilwork_runtime.triton_kernels.compilation import get_gpu_target, make_candidates, read_triton_version
 from coilwork_runtime.triton_kernels.worker import split_joined_pairs
 
 COUNT, BLOCK = 4096, 1024
@@ -117,7 +117,7 @@ def test_no_shared_pair_is_joined_before_the_assembler() -> None:
     for small in SMALL:
         for given in ("f32", "bf16"):
             spec = kernel(small, given)
-            (only,) = make_candidates(spec, gpu_target(spec), triton_version())
+            (only,) = make_candidates(spec, get_gpu_target(spec), read_triton_version())
             requests.append(only.request)
     done = subprocess.run(
         [sys.executable, "-c", PROBE],

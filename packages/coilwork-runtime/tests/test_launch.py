@@ -382,7 +382,7 @@ def test_no_search_without_memory_for_copies(monkeypatch: pytest.MonkeyPatch) ->
     def full(*_: object) -> list[Any]:
         raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(launching, "expendable_arguments", full)
+    monkeypatch.setattr(launching, "make_expendable_arguments", full)
     asked, notes = list[Config](), Notes(times=dict(TIMES))
     launch = make_launcher(SEARCHED, proposed(), notes.gpu(), store=None, explore=explore(asked))
     launch(OnDevice(0, 64), OnDevice(0, 128), 8)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coilwork_runtime.generated import LayoutMemory, aligned
-from coilwork_runtime.layouts import MOST_LESSONS
+from coilwork_runtime.layout_checks import MOST_LESSONS
 
 
 def test_nothing_is_known_at_first() -> None:

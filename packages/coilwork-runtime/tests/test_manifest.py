@@ -26,7 +26,7 @@ from runtime_sample_kernels import (
 
 import coilwork_runtime.manifest
 from coilwork_cache import MemoryStore
-from coilwork_runtime.executor.native_program import executor_extension
+from coilwork_runtime.executor.native_program import find_executor_extension
 from coilwork_runtime.manifest.kernel_manifest import (
     ARGUMENT_FIELDS,
     MAGIC,
@@ -80,7 +80,7 @@ SAMPLES: tuple[KernelSpec, ...] = (
 
 @pytest.fixture(scope="module")
 def extension() -> Any:
-    return executor_extension(MemoryStore())
+    return find_executor_extension(MemoryStore())
 
 
 def plain(value: Any) -> Any:

@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 
 from coilwork_runtime.executor.native_program import FOLDER
-from coilwork_runtime.native_build import source_files
+from coilwork_runtime.native_build import list_source_files
 
 ROOMS = ("containers", "interfaces", "program", "call", "libraries", "replay", "running", ".")
 
@@ -16,7 +16,7 @@ def height(name: str) -> int:
 
 
 def test_rooms_include_those_below() -> None:
-    files = source_files(FOLDER)
+    files = list_source_files(FOLDER)
     included = {name: re.findall(r'#include "([^"]+)"', path.read_text()) for name, path in files.items()}
     assert {str(PurePosixPath(name).parent) for name in files} == set(ROOMS)
     assert {name for names in included.values() for name in names} <= set(files)
@@ -27,6 +27,6 @@ def test_rooms_include_those_below() -> None:
 
 
 def test_every_header_is_included() -> None:
-    files = source_files(FOLDER)
+    files = list_source_files(FOLDER)
     texts = "".join(path.read_text() for path in files.values())
     assert [name for name in files if name.endswith(".hpp") and f'#include "{name}"' not in texts] == []

@@ -12,7 +12,7 @@ import torch
 from coilwork_runtime import Builder
 from coilwork_runtime.generated import TritonKernel
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.triton_kernels.compilation import gpu_target, make_candidates, triton_version
+from coilwork_runtime.triton_kernels.compilation import get_gpu_target, make_candidates, read_triton_version
 from coilwork_runtime.triton_kernels.worker import mend_stages, split_packed_arithmetic
 
 ROWS, COLUMNS, BLOCK = 16, 112, 2048
@@ -80,7 +80,7 @@ def test_stages_without_ptx_stay() -> None:
 def test_it_reaches_the_assembler_in_halves() -> None:
     pytest.importorskip("triton", reason="compiles Triton kernels")
     spec = kernel()
-    (only,) = make_candidates(spec, gpu_target(spec), triton_version())
+    (only,) = make_candidates(spec, get_gpu_target(spec), read_triton_version())
     done = subprocess.run(
         [sys.executable, "-c", PROBE],
         input=json.dumps(only.request),

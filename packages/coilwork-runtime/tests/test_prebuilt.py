@@ -19,11 +19,11 @@ from coilwork_runtime.native_build import (
     LAUNCHER,
     PREBUILT,
     compile_extension,
-    extension_sources,
-    library_name,
-    python_tag,
+    get_python_tag,
+    list_extension_sources,
+    list_source_files,
+    make_library_name,
     read_sources,
-    source_files,
 )
 
 if shutil.which("g++") is None:
@@ -47,13 +47,13 @@ def forget() -> Iterator[None]:
 @pytest.fixture
 def sources(tmp_path: Path) -> Mapping[str, Path]:
     Path(tmp_path, "module.cpp").write_text(SOURCE)
-    return source_files(tmp_path)
+    return list_source_files(tmp_path)
 
 
 def put_library(tmp_path: Path, sources: Mapping[str, Path], data: bytes) -> Path:
     folder = tmp_path / "prebuilt"
     folder.mkdir()
-    Path(folder, library_name(NAME, read_sources(sources))).write_bytes(data)
+    Path(folder, make_library_name(NAME, read_sources(sources))).write_bytes(data)
     return folder
 
 
@@ -82,8 +82,8 @@ def test_one_of_other_sources_is_not_loaded(tmp_path: Path, sources: Mapping[str
 
 
 def test_names_tell_pythons_and_sources_apart() -> None:
-    assert python_tag() in library_name("a", (("x.cpp", "1"),))
-    names = {library_name("a", (("x.cpp", text),)) for text in ("1", "2")}
+    assert get_python_tag() in make_library_name("a", (("x.cpp", "1"),))
+    names = {make_library_name("a", (("x.cpp", text),)) for text in ("1", "2")}
     assert len(names) == 2
 
 
@@ -91,19 +91,20 @@ def test_what_this_package_brings_is_of_its_sources() -> None:
     """Sources may have been edited since in a checkout, which has no folder of built ones."""
     folder = PACKAGE / PREBUILT
     brought = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    ours = {name for name in brought if python_tag() in name}
+    ours = {name for name in brought if get_python_tag() in name}
     known = {
-        library_name(name, read_sources(extension_sources(PACKAGE, name))) for name in (EXECUTOR, LAUNCHER)
+        make_library_name(name, read_sources(list_extension_sources(PACKAGE, name)))
+        for name in (EXECUTOR, LAUNCHER)
     }
     assert ours in (set(), known)
 
 
 def test_each_extension_of_the_package_is_of_its_own_files() -> None:
-    sources = {name: extension_sources(PACKAGE, name) for name in (EXECUTOR, LAUNCHER)}
+    sources = {name: list_extension_sources(PACKAGE, name) for name in (EXECUTOR, LAUNCHER)}
     assert all(path.is_file() for files in sources.values() for path in files.values())
     assert set(sources[LAUNCHER]) == {"launcher.cpp", "interfaces/driver.hpp"}
     with pytest.raises(ValueError, match="no extension module of this package"):
-        extension_sources(PACKAGE, "other")
+        list_extension_sources(PACKAGE, "other")
 
 
 def test_measured() -> None:

@@ -24,7 +24,7 @@ import torch
 from coilwork_cache import MemoryStore
 from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, extensions, folders
 from coilwork_runtime.cpp import toolchain
-from coilwork_runtime.cpp.build import library_key
+from coilwork_runtime.cpp.cpp_builder import make_library_key
 from coilwork_runtime.cpp.toolchain import find_toolchain
 from coilwork_runtime.errors import RuntimeFault, ScratchFolderError
 from coilwork_runtime.generated import CppKernel
@@ -100,10 +100,10 @@ def test_a_removed_temporary_folder_is_done_without(temporary: Path) -> None:
 
 
 def test_extensions_are_built_after_a_removal(temporary: Path) -> None:
-    folders.scratch_folder()
+    folders.make_scratch_folder()
     shutil.rmtree(temporary)
     texts = (("module.cpp", "#include <Python.h>\n"),)
-    built = compile_extension(find_toolchain().words, texts, scratch=folders.scratch_folder())
+    built = compile_extension(find_toolchain().words, texts, scratch=folders.make_scratch_folder())
     assert built is not None and built.startswith(b"\x7fELF")
 
 
@@ -373,7 +373,7 @@ def test_where_code_cannot_lie_another_folder_is_taken(
     monkeypatch.setattr(folders.os, "statvfs", answer)
     build_something_new(builder)
     build_something_new()
-    assert not folders.scratch_folder().startswith(str(temporary))
+    assert not folders.make_scratch_folder().startswith(str(temporary))
     monkeypatch.setattr(folders, "_OTHERS", ("/proc",))
     folders._process_folder.cache_clear()
     said = (
@@ -382,7 +382,7 @@ def test_where_code_cannot_lie_another_folder_is_taken(
         else "(?s)No space left.*free some room"
     )
     with pytest.raises(ScratchFolderError, match=said):
-        folders.scratch_folder()
+        folders.make_scratch_folder()
 
 
 def script(path: Path, text: str) -> str:
@@ -449,7 +449,7 @@ def test_a_child_builds_what_its_parent_was_building() -> None:
     builder = Builder(MemoryStore())
     build_something_new(builder)
     kernel = add(998)
-    key = library_key(kernel, find_toolchain())
+    key = make_library_key(kernel, find_toolchain())
     begun, ended = threading.Event(), threading.Event()
 
     def hold() -> None:

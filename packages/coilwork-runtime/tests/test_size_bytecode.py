@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coilwork_cache import MemoryStore
-from coilwork_runtime.executor.native_program import executor_extension
+from coilwork_runtime.executor.native_program import find_executor_extension
 from coilwork_runtime.manifest.readable import Names, format_code
 from coilwork_runtime.manifest.size_bytecode import (
     LARGEST,
@@ -18,7 +18,7 @@ from coilwork_runtime.manifest.size_bytecode import (
     Op,
     SizeBytecode,
     Step,
-    constant_code,
+    make_constant_code,
 )
 
 VALUES = (
@@ -44,7 +44,7 @@ OTHERS = [op for op in Op if op not in PUSHES]
 
 @pytest.fixture(scope="module")
 def extension() -> Any:
-    return executor_extension(MemoryStore())
+    return find_executor_extension(MemoryStore())
 
 
 def random_code(draw: random.Random, length: int, sizes: int, parameters: int) -> SizeBytecode:
@@ -178,4 +178,4 @@ def test_code_uses_only_what_there_is(extension: Any) -> None:
 
 def test_a_bound_code_without_sizes_is_a_number() -> None:
     code = SizeBytecode(((Op.PARAMETER, 0), (Op.CONSTANT, 3), (Op.MULTIPLY, 0)))
-    assert code.constant is None and code.bind((5,)) == constant_code(15)
+    assert code.constant is None and code.bind((5,)) == make_constant_code(15)

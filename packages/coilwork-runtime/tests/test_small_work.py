@@ -10,12 +10,12 @@ from runtime_sample_kernels import triton_kernel
 
 from coilwork_runtime import Builder
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.manifest.size_bytecode import Op, SizeBytecode, constant_code
+from coilwork_runtime.manifest.size_bytecode import Op, SizeBytecode, make_constant_code
 from coilwork_runtime.triton_kernels.autotune.search import Search
-from coilwork_runtime.triton_kernels.build import FEW_BYTES, best_guess_does
 from coilwork_runtime.triton_kernels.compilation import WorkerError, WorkerPool
+from coilwork_runtime.triton_kernels.triton_builder import FEW_BYTES, is_best_guess_enough
 
-SMALL = replace(triton_kernel(blocks=(512, 256, 1024)), traffic=constant_code(FEW_BYTES))
+SMALL = replace(triton_kernel(blocks=(512, 256, 1024)), traffic=make_constant_code(FEW_BYTES))
 
 
 class RefusingPool(WorkerPool):
@@ -61,7 +61,7 @@ def test_a_search_starts_from_all() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        replace(SMALL, traffic=constant_code(FEW_BYTES + 1)),
+        replace(SMALL, traffic=make_constant_code(FEW_BYTES + 1)),
         replace(SMALL, traffic=SizeBytecode(((Op.SIZE, 0),))),
         replace(SMALL, traffic=None),
         replace(SMALL, source=SMALL.source + "    for k in range(9):\n        tl.store(b, k)\n"),
@@ -70,4 +70,4 @@ def test_a_search_starts_from_all() -> None:
     ],
 )
 def test_more_work_or_work_in_chains_has_candidates(other: KernelSpec) -> None:
-    assert not best_guess_does(other)
+    assert not is_best_guess_enough(other)

@@ -16,7 +16,7 @@ from executor_assembly import Assembly
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import load_native
-from coilwork_runtime.executor.native_program import NativeProgram, executor_extension
+from coilwork_runtime.executor.native_program import NativeProgram, find_executor_extension
 
 if shutil.which("g++") is None:
     pytest.skip("needs g++", allow_module_level=True)
@@ -40,15 +40,15 @@ def program() -> NativeProgram:
 
 
 def test_their_place_is_found() -> None:
-    assert executor_extension(None).learn([torch.ones(2)])
+    assert find_executor_extension(None).learn([torch.ones(2)])
     with pytest.raises(TypeError, match="list"):
-        executor_extension(None).learn(torch.ones(2))
+        find_executor_extension(None).learn(torch.ones(2))
 
 
 @pytest.fixture(params=[True, False], ids=["made", "from capsules"])
 def objects(request: pytest.FixtureRequest, program: NativeProgram) -> Iterator[None]:
     """Objects of results are made by torch's own function, or as where it is not known."""
-    extension = executor_extension(None)
+    extension = find_executor_extension(None)
     assert extension.makes_objects(request.param) == request.param
     yield
     extension.makes_objects(True)

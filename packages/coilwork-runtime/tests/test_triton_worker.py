@@ -20,9 +20,9 @@ from coilwork_runtime.triton_kernels.compilation import (
     GpuTarget,
     WorkerError,
     WorkerPool,
-    gpu_target,
+    get_gpu_target,
     make_candidates,
-    triton_version,
+    read_triton_version,
 )
 from coilwork_runtime.triton_kernels.worker import read_frame, serve, write_frame
 
@@ -144,15 +144,17 @@ def test_requests_differ_by_all_that_matters() -> None:
 
 
 def test_targets_by_name() -> None:
-    assert gpu_target(triton_kernel(target="sm_90")) == GpuTarget(backend="cuda", arch=90, warp_size=32)
-    assert gpu_target(triton_kernel(target="gfx942")) == GpuTarget(backend="hip", arch="gfx942", warp_size=64)
-    assert gpu_target(triton_kernel(target="gfx1100")).warp_size == 32
+    assert get_gpu_target(triton_kernel(target="sm_90")) == GpuTarget(backend="cuda", arch=90, warp_size=32)
+    assert get_gpu_target(triton_kernel(target="gfx942")) == GpuTarget(
+        backend="hip", arch="gfx942", warp_size=64
+    )
+    assert get_gpu_target(triton_kernel(target="gfx1100")).warp_size == 32
 
 
 def test_version_is_the_installed_one() -> None:
     import triton
 
-    assert triton_version() == triton.__version__
+    assert read_triton_version() == triton.__version__
 
 
 def test_frames() -> None:

@@ -23,7 +23,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Store | None, str]]:
         found.append((store, threading.current_thread().name))
         raise ExecutorUnavailableError("executor-build", "the native executor cannot be built here")
 
-    monkeypatch.setattr(native_program, "executor_extension", missing)
+    monkeypatch.setattr(native_program, "find_executor_extension", missing)
     return found
 
 

@@ -15,7 +15,7 @@ from runtime_sample_kernels import checked_kernel, triton_kernel
 
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels import worker
-from coilwork_runtime.triton_kernels.compilation import gpu_target, make_candidates, triton_version
+from coilwork_runtime.triton_kernels.compilation import get_gpu_target, make_candidates, read_triton_version
 from coilwork_runtime.triton_kernels.worker import MissingFunctionError, check_functions, write_frame
 
 # A process that compiles requests, and prints whether the result is the same without the small library, how
@@ -48,7 +48,7 @@ with tempfile.TemporaryDirectory() as folder:
 def facts_of(spec: KernelSpec) -> dict[str, Any]:
     """What the probe says of the first candidate."""
     pytest.importorskip("triton", reason="compiles Triton kernels")
-    first = make_candidates(spec, gpu_target(spec), triton_version())[0]
+    first = make_candidates(spec, get_gpu_target(spec), read_triton_version())[0]
     done = subprocess.run(
         [sys.executable, "-c", PROBE],
         input=json.dumps(first.request),

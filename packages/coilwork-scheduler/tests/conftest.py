@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from coilwork_ir.buffers import Buffer, Constant, Ref, contiguous_strides
+from coilwork_ir.buffers import Buffer, Constant, Ref, make_contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, evaluate, symbol
 from coilwork_ir.kernels import Kernel, KernelCall, Schedule, Store
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort, View
-from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, cast, load, postorder
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, cast, iterate_postorder, load
 from coilwork_ir.scalar import Reduce as ReduceValue
 from coilwork_ir.scalar import Scan as ScanValue
 from coilwork_ir.scalar import Sort as SortValue
@@ -330,7 +330,7 @@ def _run_points(
     values = [part for store in kernel.stores for part in parts_of(store)]
     depth: dict[Scalar, int] = {}
     walks: dict[Scalar, bool] = {}
-    for node in postorder(values):
+    for node in iterate_postorder(values):
         below = max((depth[o] for o in node.operands), default=0)
         # a scan or sort gives its values in the pass that reads its operand
         depth[node] = below + isinstance(node, ReduceValue)
@@ -341,7 +341,7 @@ def _run_points(
         walks[node] = not isinstance(node, ReduceValue) and (own or any(walks[o] for o in node.operands))
     columns = [n for n in depth if isinstance(n, ReduceValue) and walked and n.axes == tuple(walked)]
     late = set(columns)
-    for node in postorder(values):
+    for node in iterate_postorder(values):
         if not late.isdisjoint(node.operands):
             late.add(node)
     afterwards = [s for s in kernel.stores if not late.isdisjoint(parts_of(s))]
@@ -504,7 +504,7 @@ def well_formed(kernel: Kernel) -> None:
     for store in kernel.stores:
         check(store.index, store.indirect)
         assert args[store.buffer].role != "in" and store.value.dtype is args[store.buffer].dtype
-        for node in postorder(parts_of(store)):
+        for node in iterate_postorder(parts_of(store)):
             match node:
                 case Load():
                     check(node.index[0], node.indirect)
@@ -525,7 +525,7 @@ def compare() -> Callable[..., Schedule]:
     from declared import schedule
 
     from coilwork_ir.loops.verify import verify_graph
-    from coilwork_ir.target import target
+    from coilwork_ir.target import get_target
     from coilwork_scheduler import ScheduleOptions
 
     def check(
@@ -547,7 +547,7 @@ def compare() -> Callable[..., Schedule]:
                     given[entry.name] = [round(rng.uniform(0.1, 2), 3) for _ in range(count)]
         made = schedule(
             graph,
-            target(name) if isinstance(name, str) else name,
+            get_target(name) if isinstance(name, str) else name,
             ScheduleOptions(**settings),
             kept_bytes=kept_bytes,
             observe=lambda _, passed: verify_graph(passed),
@@ -583,7 +583,7 @@ class Builder:
         device: str = "cpu",
     ) -> Buffer:
         extents = tuple(as_expr(e) for e in shape)
-        steps = tuple(as_expr(s) for s in strides) if strides else contiguous_strides(extents)
+        steps = tuple(as_expr(s) for s in strides) if strides else make_contiguous_strides(extents)
         self.buffers[name] = Buffer(name=name, dtype=dtype, shape=extents, strides=steps, device=device)
         return self.buffers[name]
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
+from coilwork_ir.buffers import Buffer, Ref, make_contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.loops import Graph, Pointwise, Scan
 from coilwork_ir.ops import ScanKind
 from coilwork_ir.scalar import cast, load, op
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 
 BF16, F32 = DType.BF16, DType.F32
-H200 = target("sm_90")
+H200 = get_target("sm_90")
 # launches cost nothing and memory is slow: whatever may be split is
 EAGER = replace(H200, launch_us=1e-6, bandwidth_gb_s=1.0)
 # rows of so many bytes of f32 stay on chip, where tests say so
@@ -22,7 +22,7 @@ SHORT_ROWS = 4096
 
 def tensor(name: str, shape: tuple[int, ...], dtype: DType) -> Buffer:
     sizes = tuple(as_expr(n) for n in shape)
-    return Buffer(name=name, dtype=dtype, shape=sizes, strides=contiguous_strides(sizes), device="cpu")
+    return Buffer(name=name, dtype=dtype, shape=sizes, strides=make_contiguous_strides(sizes), device="cpu")
 
 
 def scanned(

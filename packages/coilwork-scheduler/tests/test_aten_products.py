@@ -12,7 +12,7 @@ import torch
 from declared import schedule
 from torch import Tensor
 
-from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
+from coilwork_ir.buffers import Buffer, Ref, make_contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr
 from coilwork_ir.kernels import Schedule
@@ -32,7 +32,7 @@ CPU, GPU = "x86-64-avx512", "sm_90"
 
 def buffer(name: str, *shape: int, dtype: DType = F32, turned: bool = False) -> Buffer:
     sizes = tuple(as_expr(size) for size in shape)
-    strides = contiguous_strides(sizes[::-1])[::-1] if turned else contiguous_strides(sizes)
+    strides = make_contiguous_strides(sizes[::-1])[::-1] if turned else make_contiguous_strides(sizes)
     return Buffer(name=name, dtype=dtype, shape=sizes, strides=strides, device="cpu")
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coilwork_ir.buffers import Ref
-from coilwork_ir.conformance import check_attention, failures
+from coilwork_ir.conformance import check_attention, format_failures
 from coilwork_ir.kernels import Schedule
 from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
@@ -281,6 +281,6 @@ def test_the_conformance_kit_passes(target: str) -> None:
         return interpret_schedule(made, list(inputs))
 
     results = check_attention(compute)
-    assert failures(results) == ""
+    assert format_failures(results) == ""
     assert {result.status for result in results} == {"passed"}
     assert (sum(called) == 0) == (target == "sm_90") and 0 in called

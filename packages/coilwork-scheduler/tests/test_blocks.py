@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from coilwork_scheduler.memory.blocks import Interval, best_fit, greedy_by_size, most_alive, pack
+from coilwork_scheduler.memory.blocks import Interval, find_peak, pack, place_best_fit, place_by_size
 
 
 def intervals(seed: int, count: int) -> list[Interval]:
@@ -19,7 +19,7 @@ def intervals(seed: int, count: int) -> list[Interval]:
     return made
 
 
-@pytest.mark.parametrize("method", [best_fit, greedy_by_size, pack])
+@pytest.mark.parametrize("method", [place_best_fit, place_by_size, pack])
 @pytest.mark.parametrize("seed", range(30))
 def test_nothing_overlaps(method, seed):
     pieces = intervals(seed, 2 + 3 * seed)
@@ -29,11 +29,11 @@ def test_nothing_overlaps(method, seed):
             assert at + one.size <= beside or beside + other.size <= at
     assert placed.size == max(at + one.size for one, at in zip(pieces, placed.offsets, strict=True))
     assert all(offset % 64 == 0 for offset in placed.offsets)
-    assert most_alive(pieces) <= placed.size
+    assert find_peak(pieces) <= placed.size
 
 
 def test_little_is_lost():
-    lost = [pack(intervals(seed, 60)).size / most_alive(intervals(seed, 60)) for seed in range(20)]
+    lost = [pack(intervals(seed, 60)).size / find_peak(intervals(seed, 60)) for seed in range(20)]
     assert sum(lost) / len(lost) < 1.08
 
 
@@ -43,7 +43,7 @@ def test_what_follows_takes_the_same_place():
 
 
 def test_a_hole_at_the_end_grows():
-    placed = best_fit([Interval(0, 2, 64), Interval(0, 1, 64), Interval(1, 2, 192)])
+    placed = place_best_fit([Interval(0, 2, 64), Interval(0, 1, 64), Interval(1, 2, 192)])
     assert placed.offsets == (0, 64, 64) and placed.size == 256
 
 

@@ -11,7 +11,7 @@ from declared import schedule
 from coilwork_ir.index import symbol
 from coilwork_ir.kernels import KernelCall
 from coilwork_ir.scalar import op
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 
 
 def blocks(build, count, width=8):
@@ -45,7 +45,7 @@ def test_names_of_buffers_ranges_and_sizes_do_not_matter(build):
         fresh = type(build)()
         fresh.input(prefix + "in", size, 4)
         fresh.pointwise(prefix + "out", [size, 4], lambda i, j: op("tanh", fresh.at(prefix + "in", i, j)))
-        (made,) = schedule(fresh.graph(prefix + "out", symbols=(size,)), target("sm_90")).kernels
+        (made,) = schedule(fresh.graph(prefix + "out", symbols=(size,)), get_target("sm_90")).kernels
         return made
 
     assert kernel("a", symbol("s0", lo=2)) == kernel("b", symbol("s77", lo=2))
@@ -62,18 +62,18 @@ def test_kernel_names_differ_where_kernels_do(build, compare):
 
 
 PROGRAM = """
-from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
+from coilwork_ir.buffers import Buffer, Ref, make_contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.loops import Graph, Pointwise, Reduce
 from coilwork_ir.scalar import load, op
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_scheduler import explain, schedule
 
 F = DType.F32
 shape = (symbol("s0", lo=2), symbol("s1", lo=2))
 def buffer(name, extents):
-    return Buffer(name=name, dtype=F, shape=extents, strides=contiguous_strides(extents))
+    return Buffer(name=name, dtype=F, shape=extents, strides=make_contiguous_strides(extents))
 i = tuple(symbol(f"i{k}", extent=e) for k, e in enumerate(shape))
 r = symbol("r0", extent=shape[1])
 inputs = tuple(buffer(f"x{k}", shape) for k in range(6))

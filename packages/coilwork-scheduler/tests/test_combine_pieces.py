@@ -12,9 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
+from coilwork_ir.buffers import Buffer, Ref, make_contiguous_strides
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_expr, evaluate, extent_of, symbol
+from coilwork_ir.index import as_expr, evaluate, get_extent, symbol
 from coilwork_ir.loops import Graph, Reduce
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
@@ -51,7 +51,7 @@ TOLERANCE = {DType.F64: 1e-10, DType.F32: 2e-5, DType.F16: 5e-3, DType.BF16: 4e-
 
 def buffer(name, extents, dtype):
     shape = tuple(as_expr(e) for e in extents)
-    return Buffer(name=name, dtype=dtype, shape=shape, strides=contiguous_strides(shape))
+    return Buffer(name=name, dtype=dtype, shape=shape, strides=make_contiguous_strides(shape))
 
 
 def whole_and_pieces(kind, dtype, kept, axes, *, wanted, order=None, hint=8, unwanted=(), twice=False):
@@ -66,7 +66,7 @@ def whole_and_pieces(kind, dtype, kept, axes, *, wanted, order=None, hint=8, unw
     if twice:
         body = op("mul", body, const(2, dtype))
     node = Reduce(outputs=outputs, kind=kind, ranges=ranges, axes=along, body=body)
-    sizes = {axis: evaluate(extent_of(axis), {"s0": hint}) for axis in along}
+    sizes = {axis: evaluate(get_extent(axis), {"s0": hint}) for axis in along}
     ordered = along if order is None else tuple(along[k] for k in order)
     positions = kind in ("argmin", "argmax")
     pieces = cut_axes(along, along if positions else ordered, sizes, wanted=wanted, skip=not positions)

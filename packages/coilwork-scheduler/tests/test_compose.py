@@ -14,8 +14,8 @@ from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import parse_graph
-from coilwork_ir.scalar import Op, Reduce, Scan, cast, const, index_value, op, postorder
-from coilwork_ir.target import target
+from coilwork_ir.scalar import Op, Reduce, Scan, cast, const, index_value, iterate_postorder, op
+from coilwork_ir.target import get_target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.kernels.compose import simplify_under_mask
 from coilwork_scheduler.kernels.rounding import find_decisions
@@ -25,10 +25,10 @@ BF16, F32 = DType.BF16, DType.F32
 
 def roundings(build, *outputs, numerics="fast"):
     """How many casts to 16 bits the one kernel has: of each store one, and those whose result is used on."""
-    made = schedule(build.graph(*outputs), target("sm_90"), ScheduleOptions(numerics=numerics))
+    made = schedule(build.graph(*outputs), get_target("sm_90"), ScheduleOptions(numerics=numerics))
     (kernel,) = made.kernels
     assert sum(isinstance(step, KernelCall) for step in made.steps) == 1
-    values = tuple(postorder(tuple(store.value for store in kernel.stores)))
+    values = tuple(iterate_postorder(tuple(store.value for store in kernel.stores)))
     widened = [v.operands[0] for v in values if isinstance(v, Op) and v.op == "cast" and v.dtype is F32]
     return sum(isinstance(one, Op) and one.op == "cast" and one.dtype is BF16 for one in widened)
 
@@ -149,14 +149,14 @@ def types(text: str, device: str, *, given: torch.Tensor | None = None) -> set[D
     computed.
     """
     graph = parse_graph(text)
-    made = schedule(graph, target(device))
+    made = schedule(graph, get_target(device))
     verify_schedule(made)
     if given is not None:
         (wanted,), (found,) = interpret_graph(graph, (given,)), interpret_schedule(made, (given,))
         assert isinstance(wanted, torch.Tensor) and isinstance(found, torch.Tensor)
         assert wanted.dtype is found.dtype is torch.int64 and torch.equal(wanted, found)
     values = [store.value for kernel in made.kernels for store in kernel.stores]
-    return {node.dtype for node in postorder(values) if isinstance(node, Reduce | Scan)}
+    return {node.dtype for node in iterate_postorder(values) if isinstance(node, Reduce | Scan)}
 
 
 @pytest.mark.parametrize("device", ["sm_90", "x86-64-avx512"])

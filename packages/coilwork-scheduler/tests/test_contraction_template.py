@@ -16,13 +16,13 @@ from torch import Tensor
 from coilwork_ir.index import as_int
 from coilwork_ir.kernels import Candidate, Kernel, Schedule
 from coilwork_ir.kernels.interpreter import interpret_schedule
-from coilwork_ir.kernels.rewrite import kernel_roots
+from coilwork_ir.kernels.rewrite import list_kernel_roots
 from coilwork_ir.kernels.text import format_schedule, parse_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Extern, Node
 from coilwork_ir.loops.matrix_products import MatrixProduct
 from coilwork_ir.loops.text import parse_graph
-from coilwork_ir.mapping.product_blocks import Blocks, factors_of, name_blocks, propose_candidates
+from coilwork_ir.mapping.product_blocks import Blocks, get_contraction, name_blocks, propose_candidates
 from coilwork_ir.scalar import find_contraction
 from coilwork_ir.target import TARGETS, Target
 from coilwork_scheduler import ScheduleOptions
@@ -74,9 +74,9 @@ class InItsOwnBlocks(InFourPieces):
     """A template that also says in which blocks the pieces run."""
 
     def name_blocks(self, kernel: Kernel, target: Target) -> tuple[Candidate, ...]:
-        if find_contraction(kernel_roots(kernel)) is None:
+        if find_contraction(list_kernel_roots(kernel)) is None:
             return ()
-        factors = factors_of(kernel)
+        factors = get_contraction(kernel)
         sides = [
             Blocks(rows=16, columns=n, depth=16, warps=2, stages=1, reason=f"{n} at a time") for n in (32, 16)
         ]
@@ -106,7 +106,7 @@ def test_a_template_of_the_registry_is_chosen_where_it_quotes_least(target: str)
     (decision,) = [one for one in made.decisions if one.rule == "contraction"]
     assert decision.accepted and decision.reason == "four pieces are four times as fast"
     assert dict(decision.numbers)["pieces"] == 4
-    contractions = [find_contraction(kernel_roots(kernel)) for kernel in made.kernels]
+    contractions = [find_contraction(list_kernel_roots(kernel)) for kernel in made.kernels]
     if target == "sm_90":
         # the template's pieces are a contraction for matrix units like any other
         assert sum(found is not None for found in contractions) == 1
@@ -122,7 +122,7 @@ def test_the_blocks_that_a_template_names_go_with_the_kernel_of_its_sums() -> No
     registry = replace(REGISTRY, products=(*REGISTRY.products, InItsOwnBlocks))
     made = schedule(graph, TARGETS["sm_90"], registry=registry)
     verify_schedule(made)
-    (product,) = [one for one in made.kernels if find_contraction(kernel_roots(one)) is not None]
+    (product,) = [one for one in made.kernels if find_contraction(list_kernel_roots(one)) is not None]
     (proposal,) = made.proposals
     assert proposal.kernel == product.name
     assert [one.reason for one in proposal.candidates] == ["32 at a time", "16 at a time"]
@@ -140,7 +140,7 @@ def test_kernels_that_run_in_other_blocks_are_others() -> None:
     for row in (InFourPieces, InItsOwnBlocks):
         registry = replace(REGISTRY, products=(*REGISTRY.products, row))
         made = schedule(graph, TARGETS["sm_90"], registry=registry)
-        names |= {k.name for k in made.kernels if find_contraction(kernel_roots(k)) is not None}
+        names |= {k.name for k in made.kernels if find_contraction(list_kernel_roots(k)) is not None}
     assert len(names) == 2
 
 
@@ -148,7 +148,7 @@ def test_templates_of_the_registry_name_the_blocks_that_products_run_in_anyway()
     made = schedule(
         parse_graph(GRAPH.replace("TERMS", "64")), TARGETS["sm_90"], ScheduleOptions(contractions="generated")
     )
-    (kernel,) = [one for one in made.kernels if find_contraction(kernel_roots(one)) is not None]
+    (kernel,) = [one for one in made.kernels if find_contraction(list_kernel_roots(one)) is not None]
     (proposal,) = made.proposals
     assert proposal.candidates == propose_candidates(kernel, TARGETS["sm_90"])
 

@@ -12,13 +12,13 @@ from torch import Tensor
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Decision, KernelCall, Schedule
 from coilwork_ir.kernels.interpreter import interpret_schedule
-from coilwork_ir.kernels.rewrite import kernel_roots
+from coilwork_ir.kernels.rewrite import list_kernel_roots
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Extern
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_ir.scalar import find_contraction, postorder
+from coilwork_ir.scalar import find_contraction, iterate_postorder
 from coilwork_ir.target import TARGETS
 from coilwork_scheduler import ScheduleOptions
 
@@ -114,7 +114,7 @@ def strategies(made: Schedule) -> list[str]:
     """What kernels are to those who write them: contractions, other reductions, or neither."""
     return [
         "contracted"
-        if find_contraction(kernel_roots(kernel)) is not None
+        if find_contraction(list_kernel_roots(kernel)) is not None
         else "reduced"
         if any(r.kind == "reduction" for r in kernel.ranges)
         else "none"
@@ -243,7 +243,9 @@ def test_weights_of_8_bits_are_converted_once(rows: int) -> None:
         int8_graph(rows, 12, 40), int8_inputs(rows, 12, 40), contractions="generated"
     ).kernels
     values = tuple(store.value for store in kernel.stores)
-    read = [node for node in postorder(values) if node.operands and node.operands[0].dtype is DType.I8]
+    read = [
+        node for node in iterate_postorder(values) if node.operands and node.operands[0].dtype is DType.I8
+    ]
     found = find_contraction(values)
     assert (found is None) is (rows == 1)
     assert [node.dtype for node in read] == [DType.F32 if found is None else found.right.dtype]

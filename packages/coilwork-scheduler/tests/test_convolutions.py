@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from coilwork_ir.buffers import Buffer, ListValue, Ref, contiguous_strides
-from coilwork_ir.conformance import check_convolutions, failures
+from coilwork_ir.buffers import Buffer, ListValue, Ref, make_contiguous_strides
+from coilwork_ir.conformance import check_convolutions, format_failures
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.interpretation.ops import torch_dtype
@@ -22,7 +22,7 @@ from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Body, Convolution, Extern, Graph, Node, Pointwise, View, Window
 from coilwork_ir.loops.convolutions import make_result
 from coilwork_ir.loops.interpreter import interpret_graph
-from coilwork_ir.loops.layouts import nested_strides
+from coilwork_ir.loops.layouts import make_nested_strides
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import const, load, op
 from coilwork_ir.target import TARGETS, Targets
@@ -109,7 +109,7 @@ def drawn(shape: Sequence[int], dtype: torch.dtype = torch.float64) -> Tensor:
 def buffer(name: str, shape: Sequence[int], dtype: DType, *, channels_last: bool = False) -> Buffer:
     sizes = tuple(map(as_expr, shape))
     order = (0, *range(2, len(sizes)), 1)
-    strides = nested_strides(sizes, order) if channels_last else contiguous_strides(sizes)
+    strides = make_nested_strides(sizes, order) if channels_last else make_contiguous_strides(sizes)
     return Buffer(name=name, dtype=dtype, shape=sizes, strides=strides)
 
 
@@ -397,4 +397,4 @@ def test_each_row_says_what_it_does_not_compute() -> None:
 @pytest.mark.parametrize("target", ["sm_90", "x86-64-avx512"])
 def test_the_conformance_kit_passes(target: str) -> None:
     results = check_convolutions(lambda graph, inputs: interpret_schedule(scheduled(graph, target), inputs))
-    assert not failures(results) and {one.status for one in results} == {"passed"}
+    assert not format_failures(results) and {one.status for one in results} == {"passed"}

@@ -6,12 +6,12 @@ import pytest
 from declared import schedule
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_expr, tree_size
+from coilwork_ir.index import as_expr, measure_tree
 from coilwork_ir.kernels import KernelCall, Schedule
-from coilwork_ir.kernels.rewrite import kernel_roots
+from coilwork_ir.kernels.rewrite import list_kernel_roots
 from coilwork_ir.loops import Graph
-from coilwork_ir.scalar import IndexValue, Load, cast, const, index_value, load, op, postorder, where
-from coilwork_ir.target import target
+from coilwork_ir.scalar import IndexValue, Load, cast, const, index_value, iterate_postorder, load, op, where
+from coilwork_ir.target import get_target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.inlining import inline as inlining
 from coilwork_scheduler.inlining.cost import read_bytes
@@ -102,10 +102,10 @@ def sizes_of(made: Schedule) -> tuple[int, int]:
     longest = total = 0
     for kernel in made.kernels:
         body = 0
-        for value in postorder(kernel_roots(kernel)):
+        for value in iterate_postorder(list_kernel_roots(kernel)):
             exprs = value.index if isinstance(value, Load) else ()
             exprs = (value.expr,) if isinstance(value, IndexValue) else exprs
-            sizes = [tree_size(e).nodes for e in exprs]
+            sizes = [measure_tree(e).nodes for e in exprs]
             body += 1 + sum(sizes)
             longest = max(longest, *sizes, 0)
         total = max(total, body)
@@ -120,7 +120,7 @@ def calls(made: Schedule) -> list[KernelCall]:
 @pytest.mark.parametrize("chain", CHAINS)
 def test_expressions_and_bodies_stay_short_however_long_the_chain(build, chain, device):
     options = ScheduleOptions()
-    made = schedule(CHAINS[chain](build, 60), target(device))
+    made = schedule(CHAINS[chain](build, 60), get_target(device))
     longest, total = sizes_of(made)
     assert longest <= _OF_OFFSETS * options.max_index_size
     assert total <= _OF_OFFSETS * options.max_body_size
@@ -141,12 +141,12 @@ def test_work_grows_with_the_length(build, monkeypatch):
         visited.append(found.total)
         return found
 
-    inlining_size = inlining.body_size
-    monkeypatch.setattr(inlining, "body_size", counting)
+    inlining_size = inlining.measure_bodies
+    monkeypatch.setattr(inlining, "measure_bodies", counting)
     work = []
     for length in (20, 80):
         visited.clear()
-        schedule(reshaped(type(build)(), length), target("sm_90"))
+        schedule(reshaped(type(build)(), length), get_target("sm_90"))
         work.append((len(visited), sum(visited)))
     (few, little), (many, much) = work
     assert few and many <= 6 * few and much <= 6 * little
@@ -154,16 +154,17 @@ def test_work_grows_with_the_length(build, monkeypatch):
 
 def written(made: Schedule) -> int:
     """Nodes of all kernels together."""
-    return sum(sum(1 for _ in postorder(kernel_roots(kernel))) for kernel in made.kernels)
+    return sum(sum(1 for _ in iterate_postorder(list_kernel_roots(kernel))) for kernel in made.kernels)
 
 
 def test_what_is_read_at_several_places_is_not_computed_anew_at_each(build):
     """On a GPU, where storing a small value would cost more than computing it again."""
     device, options = "sm_90", ScheduleOptions(max_copied_size=64)
     few, many = (
-        written(schedule(read_twice(type(build)(), length), target(device), options)) for length in (64, 256)
+        written(schedule(read_twice(type(build)(), length), get_target(device), options))
+        for length in (64, 256)
     )
-    copied = written(schedule(read_twice(type(build)(), 256), target(device), ScheduleOptions()))
+    copied = written(schedule(read_twice(type(build)(), 256), get_target(device), ScheduleOptions()))
     assert many <= 5 * few
     assert many < 0.6 * copied
 
@@ -172,8 +173,8 @@ def test_what_is_read_at_several_places_is_not_computed_anew_at_each(build):
 def test_parts_of_a_value_are_not_computed_anew_at_each_step(build, device):
     """Without a bound each step would double what the one before computes."""
     bounded, unbounded = (ScheduleOptions(max_copied_size=most) for most in (96, 1 << 20))
-    made = schedule(rolled(build, 40), target(device), bounded)
-    assert 2 * written(made) < written(schedule(rolled(type(build)(), 40), target(device), unbounded))
+    made = schedule(rolled(build, 40), get_target(device), bounded)
+    assert 2 * written(made) < written(schedule(rolled(type(build)(), 40), get_target(device), unbounded))
     reasons = {d.reason for d in made.decisions if d.rule == "inline" and not d.accepted}
     assert "stored: as much at several places would grow" in reasons
 
@@ -195,14 +196,14 @@ def test_a_condition_is_weighed_once(build, monkeypatch):
     work = []
     for length in (20, 80):
         asked.clear()
-        schedule(rolled(type(build)(), length), target("x86-64-avx2"))
+        schedule(rolled(type(build)(), length), get_target("x86-64-avx2"))
         work.append(len(asked))
     few, many = work
     assert few > 0 and many <= 5 * few
 
 
 def test_the_decision_says_why(build):
-    made = schedule(reshaped(build, 40), target("sm_90"))
+    made = schedule(reshaped(build, 40), get_target("sm_90"))
     reasons = {d.reason: dict(d.numbers) for d in made.decisions if d.rule == "inline" and not d.accepted}
     (reason,) = [r for r in reasons if "index arithmetic would" in r]
     assert reason.startswith("stored: ") and reasons[reason]["index_size"] > 96
@@ -210,8 +211,8 @@ def test_the_decision_says_why(build):
 
 def test_long_index_arithmetic_at_many_points_costs_more_than_a_copy(build):
     """For a few points a launch takes longer than anything that is computed at them."""
-    few = len(calls(schedule(reshaped(build, 40), target("sm_90"))))
-    many = len(calls(schedule(reshaped(type(build)(), 40, 3 << 10, 5 << 10), target("sm_90"))))
+    few = len(calls(schedule(reshaped(build, 40), get_target("sm_90"))))
+    many = len(calls(schedule(reshaped(type(build)(), 40, 3 << 10, 5 << 10), get_target("sm_90"))))
     assert few < many < 40
 
 
@@ -223,7 +224,7 @@ def test_what_cancels_is_one_kernel_however_long(build):
         build.pointwise(
             f"c{k + 1}", [rows, rows], lambda i, j, k=k: build.at(f"c{k}", as_expr(rows - 1) - j, i)
         )
-    (call,) = calls(schedule(build.graph("c400"), target("sm_90")))
+    (call,) = calls(schedule(build.graph("c400"), get_target("sm_90")))
     assert set(call.args) == {"c0", "c400"}
 
 
@@ -253,7 +254,7 @@ def assigned(build, length: int, rows: int, columns: int = 8, height: int = 4) -
 def test_slices_of_a_tall_tensor_need_no_more_than_those_of_a_short_one(build, length):
     """How many rows there are beside a slice says nothing of how often a slice is computed."""
     tall, short = (
-        schedule(assigned(type(build)(), length, rows), target("x86-64-avx512")) for rows in (4000, 64)
+        schedule(assigned(type(build)(), length, rows), get_target("x86-64-avx512")) for rows in (4000, 64)
     )
     assert len(calls(tall)) <= len(calls(short))
     assert written(tall) <= written(short)
@@ -312,6 +313,6 @@ def test_distances_between_tokens_are_computed_for_every_batch(build):
         return op("exp", op("sub", score, bias))
 
     build.reduce("y", "sum", [4, 16, 2048], [2048], exponential, dtype=F32)
-    made = schedule(build.graph("y"), target("sm_90"))
+    made = schedule(build.graph("y"), get_target("sm_90"))
     calls = [step for step in made.steps if isinstance(step, KernelCall)]
     assert not any("bias" in call.args for call in calls)

@@ -9,7 +9,7 @@ from coilwork_ir.buffers import Ref
 from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.loops import AssertSize, View
 from coilwork_ir.scalar import const, op
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_scheduler import ScheduleError
 from coilwork_scheduler.dependence import analyse, remove_dead
 
@@ -31,7 +31,7 @@ def test_undefined_names_are_an_error(build):
     build.pointwise("y", [4], lambda i: op("neg", build.at("x", i)))
     build.inputs.clear()
     with pytest.raises(ScheduleError, match=r"\[undefined\].*%x"):
-        schedule(build.graph("y"), target("sm_90"))
+        schedule(build.graph("y"), get_target("sm_90"))
 
 
 def test_names_of_overwritten_memory_are_an_error(build):
@@ -39,14 +39,14 @@ def test_names_of_overwritten_memory_are_an_error(build):
     build.pointwise("x2", [4], lambda i: op("neg", build.at("x", i)), into="x")
     build.pointwise("y", [4], lambda i: op("neg", build.at("x", i)))
     with pytest.raises(ScheduleError, match=r"\[overwritten\].*%x"):
-        schedule(build.graph("y"), target("sm_90"))
+        schedule(build.graph("y"), get_target("sm_90"))
 
 
 def test_a_second_definition_is_an_error(build):
     build.input("x", 4)
     build.pointwise("x", [4], lambda i: const(0.0, build.buffers["x"].dtype))
     with pytest.raises(ScheduleError, match=r"\[redefinition\]"):
-        schedule(build.graph("x"), target("sm_90"))
+        schedule(build.graph("x"), get_target("sm_90"))
 
 
 def test_bound_symbols_come_before_their_uses(build):

@@ -20,7 +20,7 @@ from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.program.nodes import Alloc, Launch, Reinterpret
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.scalar import load, op
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_scheduler.memory import PlanOptions, plan
 
 ROWS, INNER, COLUMNS, BLOCK = 64, 16, 41, 16
@@ -66,7 +66,7 @@ graph @by_rows {{
 def scheduled(*, interleaved: bool = True) -> Schedule:
     graph = parse_graph(product_by_rows(interleaved=interleaved))
     verify_graph(graph)
-    made = schedule(graph, target("sm_90"), observe=lambda _, passed: verify_graph(passed))
+    made = schedule(graph, get_target("sm_90"), observe=lambda _, passed: verify_graph(passed))
     verify_schedule(made)
     return made
 
@@ -188,7 +188,7 @@ graph @where_needed {
 def test_memory_that_data_say_is_not_needed_is_filled_by_a_kernel_of_its_own() -> None:
     graph = parse_graph(WHERE_NEEDED)
     verify_graph(graph)
-    made = schedule(graph, target("sm_90"))
+    made = schedule(graph, get_target("sm_90"))
     verify_schedule(made)
     assert len(made.kernels) == 2
     x = torch.randn(8, 512)
@@ -218,7 +218,7 @@ graph @sparse {
 def test_memory_whose_other_elements_do_not_matter_is_not_written_before() -> None:
     graph = parse_graph(SPARSE)
     verify_graph(graph)
-    made = schedule(graph, target("sm_90"))
+    made = schedule(graph, get_target("sm_90"))
     verify_schedule(made)
     (kernel,) = made.kernels
     # what is there need not be there before: it is no operand of the kernel

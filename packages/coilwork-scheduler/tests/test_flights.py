@@ -23,12 +23,12 @@ from coilwork_ir.program.nodes import (
     Reuse,
 )
 from coilwork_ir.program.verify import verify_program
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.memory import PlanOptions, plan
 
-CPU = target("x86-64-avx512")
+CPU = get_target("x86-64-avx512")
 
 START = '"_c10d_functional.all_gather_into_tensor.default"'
 WAIT = '"_c10d_functional.wait_tensor.default"'

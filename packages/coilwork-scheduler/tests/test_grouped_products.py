@@ -12,8 +12,8 @@ import torch
 from declared import schedule
 from torch import Tensor
 
-from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
-from coilwork_ir.conformance import check_contractions, failures
+from coilwork_ir.buffers import Buffer, Ref, make_contiguous_strides
+from coilwork_ir.conformance import check_contractions, format_failures
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr
 from coilwork_ir.kernels import Schedule
@@ -37,7 +37,7 @@ def scheduled(graph: Graph, target: str, **options: object) -> Schedule:
 
 def buffer(name: str, *shape: int, dtype: DType = DType.BF16, device: str = "cpu") -> Buffer:
     sizes = tuple(map(as_expr, shape))
-    return Buffer(name=name, dtype=dtype, shape=sizes, strides=contiguous_strides(sizes), device=device)
+    return Buffer(name=name, dtype=dtype, shape=sizes, strides=make_contiguous_strides(sizes), device=device)
 
 
 def graph_of(output: Buffer, *operands: Buffer, scaled: bool = False, ends: Buffer | None = None) -> Graph:
@@ -107,7 +107,7 @@ def test_the_conformance_kit_passes(target: str) -> None:
         return interpret_schedule(scheduled(graph, target), inputs)
 
     results = check_contractions(compute)
-    assert not failures(results) and {one.status for one in results} == {"passed"}
+    assert not format_failures(results) and {one.status for one in results} == {"passed"}
 
 
 @pytest.mark.parametrize("target", DEVICES)

@@ -13,7 +13,7 @@ from coilwork_ir.kernels.text import format_schedule, parse_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.scalar import op
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.memory import plan
 
@@ -67,7 +67,9 @@ def chained(build, count, size):
 
 def test_the_peak_of_memory_stays_where_it_is(build):
     graph = chained(build, 4, 4096)
-    together, apart = (schedule(graph, target("sm_90"), ScheduleOptions(combine=c)) for c in (True, False))
+    together, apart = (
+        schedule(graph, get_target("sm_90"), ScheduleOptions(combine=c)) for c in (True, False)
+    )
     assert launches(together) == [1, 1, 1, 1]
     assert measured_peak(plan(together)) == measured_peak(plan(apart))
     refused = [d for d in together.decisions if d.rule == "combine"]
@@ -161,7 +163,7 @@ def test_kinds_are_not_mixed(build, compare):
 
 def test_what_takes_long_stays_alone(build):
     graph = updates(build, [1 << 20, 1 << 20, 1 << 26, 1 << 26])
-    made = schedule(graph, target("sm_90"))
+    made = schedule(graph, get_target("sm_90"))
     assert sorted(launches(made)) == [1, 1, 2]
 
 
@@ -173,8 +175,10 @@ def test_reductions_stay_alone(build, compare):
 
 
 def test_decisions_say_what_is_saved(build):
-    made = schedule(updates(build, [32] * 5), target("sm_90"))
+    made = schedule(updates(build, [32] * 5), get_target("sm_90"))
     (decision,) = [d for d in made.decisions if d.rule == "combine"]
     numbers = dict(decision.numbers)
     assert decision.accepted and numbers["members"] == 5
-    assert numbers["saved_us"] == pytest.approx(4 * target("sm_90").launch_us) and numbers["loss_us"] < 0.1
+    assert (
+        numbers["saved_us"] == pytest.approx(4 * get_target("sm_90").launch_us) and numbers["loss_us"] < 0.1
+    )

@@ -17,7 +17,7 @@ from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Contraction, Extern, Graph
 from coilwork_ir.loops.interpreter import interpret_graph
-from coilwork_ir.loops.matrix_products import MatrixProduct, make_product, matrix_product_of
+from coilwork_ir.loops.matrix_products import MatrixProduct, make_product, match_matrix_product
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.target import TARGETS, Targets
@@ -124,7 +124,7 @@ def product(
     node = make_product(output, x, w)
     graph = parse_graph(text)
     graph = Graph(name="g", inputs=graph.inputs, nodes=(node,), outputs=())
-    found = matrix_product_of(node, {b.name: b for b in (*inputs, output)})
+    found = match_matrix_product(node, {b.name: b for b in (*inputs, output)})
     assert found is not None
     return found, surroundings(graph, **options)
 
@@ -244,13 +244,13 @@ def test_a_product_is_read_back_from_its_node() -> None:
     buffers: Mapping[str, Buffer] = {b.name: b for b in graph.inputs if isinstance(b, Buffer)}
     (node,) = graph.nodes
     assert isinstance(node, Contraction)
-    found = matrix_product_of(node, buffers)
+    found = match_matrix_product(node, buffers)
     assert found is not None and (found.alpha, found.beta) == (2, 0.5)
     assert (found.left.name, found.right.name) == ("x", "w") and found.added is buffers["b"]
     (free,) = parse_graph(FREE).nodes
     inputs = parse_graph(FREE).inputs
     assert isinstance(free, Contraction)
-    assert matrix_product_of(free, {b.name: b for b in inputs if isinstance(b, Buffer)}) is None
+    assert match_matrix_product(free, {b.name: b for b in inputs if isinstance(b, Buffer)}) is None
 
 
 NARROW = """

@@ -7,7 +7,7 @@ from declared import schedule
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import KernelCall
 from coilwork_ir.scalar import cast, const, op
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 
 F64, I64 = DType.F64, DType.I64
 
@@ -26,7 +26,7 @@ def test_chains_longer_than_a_kernel_are_cut(build):
     for k in range(600):
         build.pointwise(f"c{k}", [4], lambda i, s=last: op("add", build.at(s, i), c(1.0)))
         last = f"c{k}"
-    made = schedule(build.graph(last), target("sm_90"))
+    made = schedule(build.graph(last), get_target("sm_90"))
     assert 2 <= len(calls(made)) <= 4
 
 
@@ -59,7 +59,7 @@ def test_the_state_of_a_recurrence_is_stored_by_the_kernel_of_its_own_step(build
         )
         following = build.buffer(f"gates{k + 1}", 64, 1024, dtype=DType.F32)
         build.extern("aten.mm.default", [f"h{k}", "w"], [following])
-    made = schedule(build.graph(f"gates{steps}"), target("sm_90"))
+    made = schedule(build.graph(f"gates{steps}"), get_target("sm_90"))
     gates = {f"gates{k}" for k in range(steps)}
     assert max(len(gates.intersection(call.args)) for call in calls(made)) <= 4
 
@@ -86,7 +86,7 @@ def test_of_two_values_the_narrower_is_stored(build, compare):
     build.reduce("s", "sum", [width], [rows], lambda j, i: at("wide", i, j), dtype=DType.F32)
     build.extern("test.opaque", ["r", "s"], [build.buffer("t", 4)])
     build.pointwise("y", [rows, width], lambda i, j: op("mul", at("wide", i, j), at("s", j)), dtype=DType.F32)
-    made = schedule(build.graph("y", "t"), target("sm_90"))
+    made = schedule(build.graph("y", "t"), get_target("sm_90"))
     written = {
         name
         for call in calls(made)

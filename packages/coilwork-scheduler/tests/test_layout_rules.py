@@ -13,19 +13,22 @@ from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.index import as_expr
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Extern, Graph, Node
-from coilwork_ir.loops.access import buffers_defined_by
-from coilwork_ir.loops.layouts import Strides, nested_strides
+from coilwork_ir.loops.access import list_defined_buffers
+from coilwork_ir.loops.layouts import Strides, make_nested_strides
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_ir.target import TARGETS, Targets, target
+from coilwork_ir.target import TARGETS, Targets, get_target
 from coilwork_scheduler import schedule
 from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.cost_model import RooflineCost
 from coilwork_scheduler.dependence import analyse
-from coilwork_scheduler.layouts.assign import assign_layouts, explain_layouts, list_sites, survey
-from coilwork_scheduler.layouts.one_dimension import widen_convolutions
-from coilwork_scheduler.layouts.rules import RULES, format_rules, weigh_attention
-from coilwork_scheduler.layouts.sites import (
+from coilwork_scheduler.layouts.assign import (
+    assign_layouts,
+    collect_layout_facts,
+    explain_layouts,
+    list_sites,
+)
+from coilwork_scheduler.layouts.constraints import (
     IMPOSSIBLE,
     SCALE,
     Choice,
@@ -35,7 +38,9 @@ from coilwork_scheduler.layouts.sites import (
     LayoutRule,
     Site,
 )
-from coilwork_scheduler.remarks import Remarks
+from coilwork_scheduler.layouts.one_dimension import widen_convolutions
+from coilwork_scheduler.layouts.rules import RULES, format_rules, weigh_attention
+from coilwork_scheduler.optimization_remarks import Remarks
 from coilwork_scheduler.settings import ScheduleOptions, Settings, make_size_hints
 
 DEVICES = ("sm_90", "x86-64-avx512")
@@ -63,18 +68,20 @@ def strides_after(
     after = assign_layouts(graph, analyse(graph), settings, rules)
     verify_graph(after)
     found = {
-        b.name: " ".join(str(s) for s in b.strides) for node in after.nodes for b in buffers_defined_by(node)
+        b.name: " ".join(str(s) for s in b.strides)
+        for node in after.nodes
+        for b in list_defined_buffers(node)
     }
     return found, after, remarks
 
 
 def check_schedule(graph: Graph, device: str) -> None:
     """Schedule `graph`, laid out, as the other passes would."""
-    verify_schedule(schedule(graph, target(device)))
+    verify_schedule(schedule(graph, get_target(device)))
 
 
 def survey_of(graph: Graph, device: str) -> LayoutContext:
-    return survey(
+    return collect_layout_facts(
         graph,
         analyse(graph),
         targets=Targets(main=TARGETS[device]),
@@ -143,7 +150,7 @@ class ColumnsSite:
         return ()
 
     def propose(self, root: Buffer) -> Iterable[Strides]:
-        return (nested_strides(root.shape, (1, 0)),)
+        return (make_nested_strides(root.shape, (1, 0)),)
 
     def list_copies(self, layout: LayoutOf) -> tuple[Copy, ...]:
         return ()
@@ -598,7 +605,7 @@ def test_a_kernel_stores_what_it_makes_once_more_for_a_call_that_wants_it_otherw
     assert set(copies) == {"a", "u", "w"}
     copy = copies["a"]
     assert dict(copy.numbers)["copied_bytes"] == 2 * 16 * 64 * 56 * 56
-    made = schedule(after, target("sm_90"))
+    made = schedule(after, get_target("sm_90"))
     verify_schedule(made)
     # the copy shares the kernel that makes what is copied, and the weights' copies are one kernel
     assert len(made.kernels) == 4
@@ -610,7 +617,7 @@ def test_weights_are_copied_once_for_a_library_that_would_copy_them_in_each_call
     calls = [node for node in after.nodes if isinstance(node, Extern)]
     assert [call.args[:2] for call in calls] == [(Ref("a"), Ref("u_1")), (Ref("c"), Ref("w_1"))]
     assert found["u_1"] == found["w_1"] == "576 1 192 64"
-    made = schedule(graph, target("sm_90"))
+    made = schedule(graph, get_target("sm_90"))
     verify_schedule(made)
     # both by one kernel
     assert len(made.kernels) == 4
@@ -624,7 +631,7 @@ def test_results_that_callers_see_are_copied_back() -> None:
     found, after, _ = strides_after(parse_graph(text), "sm_90")
     assert found["b"] == PLANES
     assert {found[name] for name in ("a", "b_1", "c", "d")} == {PIXELS}
-    verify_schedule(schedule(after, target("sm_90")))
+    verify_schedule(schedule(after, get_target("sm_90")))
 
 
 ATTENTION = """
@@ -671,8 +678,8 @@ def test_keys_and_values_keep_their_features_together(device: str) -> None:
     assert site is not None and site.obliges == ("k", "v")
     captured = site.cost(context.strides_of_capture)
     keys = context.buffers["k"]
-    by_tokens = nested_strides(keys.shape, (0, 2, 1, 3))
-    across = nested_strides(keys.shape, (0, 1, 3, 2))
+    by_tokens = make_nested_strides(keys.shape, (0, 2, 1, 3))
+    across = make_nested_strides(keys.shape, (0, 1, 3, 2))
 
     def cost_with(strides: Strides) -> int:
         return site.cost(lambda name, buffer: strides if name == "k" else buffer.strides)
@@ -680,7 +687,7 @@ def test_keys_and_values_keep_their_features_together(device: str) -> None:
     assert cost_with(by_tokens) == captured == site.least()
     assert cost_with(across) == IMPOSSIBLE
     assert all(context.steps(strides)[-1] == 1 for strides in site.propose(keys))
-    verify_schedule(schedule(after, target(device)))
+    verify_schedule(schedule(after, get_target(device)))
 
 
 def test_the_query_of_a_kernel_whose_result_does_not_follow_it_may_lie_otherwise() -> None:
@@ -747,7 +754,7 @@ def test_a_gradient_is_copied_for_a_library_that_takes_others() -> None:
 def test_all_buffers_are_told_with_their_reasons() -> None:
     steps: list[tuple[str, Graph]] = []
     graph = convolutions(returned=", %a")
-    made = schedule(graph, target("sm_90"), observe=lambda name, after: steps.append((name, after)))
+    made = schedule(graph, get_target("sm_90"), observe=lambda name, after: steps.append((name, after)))
     table = explain_layouts(
         steps, made.decisions, targets=Targets(main=TARGETS["sm_90"]), options=ScheduleOptions()
     )

@@ -19,9 +19,9 @@ from coilwork_ir.loops import Graph
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_scheduler import ScheduleOptions
-from coilwork_scheduler.layouts.solve import Term, choose_cheapest, total_cost
+from coilwork_scheduler.layouts.solve import Term, choose_cheapest, compute_total_cost
 from coilwork_scheduler.pipeline import DEFAULT
 
 DEVICES = ("sm_90", "x86-64-avx512")
@@ -36,7 +36,7 @@ def random_terms(rng: Random, counts: Sequence[int], scopes: Sequence[tuple[int,
 
 
 def brute_force(counts: Sequence[int], terms: Sequence[Term]) -> int:
-    return min(total_cost(terms, point) for point in product(*map(range, counts)))
+    return min(compute_total_cost(terms, point) for point in product(*map(range, counts)))
 
 
 def random_scopes(rng: Random, count: int) -> list[tuple[int, ...]]:
@@ -50,7 +50,7 @@ def test_the_solver_is_exact_where_its_tables_are_large_enough(seed: int) -> Non
     counts = [rng.randint(1, 4) for _ in range(rng.randint(1, 6))]
     terms = random_terms(rng, counts, random_scopes(rng, len(counts)))
     choice = choose_cheapest(counts, terms)
-    assert total_cost(terms, choice) == brute_force(counts, terms)
+    assert compute_total_cost(terms, choice) == brute_force(counts, terms)
     assert choose_cheapest(counts, terms) == choice
 
 
@@ -87,12 +87,12 @@ def test_with_small_tables_no_single_change_is_better(seed: int) -> None:
     counts = [rng.randint(1, 4) for _ in range(rng.randint(2, 6))]
     terms = random_terms(rng, counts, random_scopes(rng, len(counts)))
     choice = choose_cheapest(counts, terms, most_entries=4)
-    least = total_cost(terms, choice)
+    least = compute_total_cost(terms, choice)
     assert least >= brute_force(counts, terms)
     for variable, count in enumerate(counts):
         for candidate in range(count):
             other = [*choice[:variable], candidate, *choice[variable + 1 :]]
-            assert total_cost(terms, other) >= least
+            assert compute_total_cost(terms, other) >= least
 
 
 def test_small_tables_lose_little() -> None:
@@ -102,7 +102,7 @@ def test_small_tables_lose_little() -> None:
         counts = [rng.randint(2, 3) for _ in range(6)]
         terms = random_terms(rng, counts, random_scopes(rng, len(counts)))
         choice = choose_cheapest(counts, terms, most_entries=9)
-        lost += total_cost(terms, choice) > brute_force(counts, terms)
+        lost += compute_total_cost(terms, choice) > brute_force(counts, terms)
     assert lost <= 6
 
 
@@ -190,7 +190,7 @@ def laid_out(graph: Graph, device: str = "sm_90", options: ScheduleOptions = DEF
         if name == "layouts":
             found.append(after)
 
-    made = schedule(graph, target(device), options, observe=observe)
+    made = schedule(graph, get_target(device), options, observe=observe)
     verify_schedule(made)
     torch.manual_seed(0)
     given = [
@@ -276,7 +276,7 @@ def test_layouts_do_not_depend_on_the_batch_where_results_may_not() -> None:
 
 
 def test_choices_are_recorded_with_their_runner_up() -> None:
-    made = schedule(stream(), target("sm_90"))
+    made = schedule(stream(), get_target("sm_90"))
     (found,) = (d for d in made.decisions if d.rule == "layout" and d.subjects == ("b",))
     assert found.accepted
     assert found.reason == "{192000, 480, 1}, then {192000, 1, 400}"
@@ -297,7 +297,7 @@ def test_what_lies_well_is_left_alone(device: str) -> None:
         "%c[i0, i2, i1]", "%c[i0, i1, i2]"
     )
     plain = parse_graph(text)
-    made = schedule(plain, target(device))
+    made = schedule(plain, get_target(device))
     assert not [d for d in made.decisions if d.rule == "layout"]
 
 
@@ -340,7 +340,9 @@ def test_memory_that_is_updated_moves_as_a_whole(device: str) -> None:
     graph = parse_graph(UPDATED)
     found: list[Graph] = []
     made = schedule(
-        graph, target(device), observe=lambda name, after: found.append(after) if name == "layouts" else None
+        graph,
+        get_target(device),
+        observe=lambda name, after: found.append(after) if name == "layouts" else None,
     )
     verify_graph(found[0])
     verify_schedule(made)
@@ -363,7 +365,7 @@ def test_sizes_may_be_open() -> None:
     found: list[Graph] = []
     made = schedule(
         graph,
-        target("sm_90"),
+        get_target("sm_90"),
         observe=lambda name, after: found.append(after) if name == "layouts" else None,
     )
     verify_graph(found[0])
@@ -381,7 +383,7 @@ def test_memory_that_scatters_fill_stays() -> None:
 """
     graph = parse_graph(update.sub(scatter, UPDATED))
     verify_graph(graph)
-    made = schedule(graph, target("sm_90"))
+    made = schedule(graph, get_target("sm_90"))
     assert not [d for d in made.decisions if d.rule == "layout"]
 
 

@@ -19,7 +19,7 @@ from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.program.nodes import Alloc, Reinterpret, Reuse
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.scalar import op
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.memory import PlanOptions, plan
 
@@ -114,7 +114,7 @@ def inputs():
 def test_reuse_keeps_results_and_the_peak_is_predicted(build, seed):
     graph = Programs(build, seed).graph(6 + seed % 25)
     options = ScheduleOptions(inline=False, fuse=seed % 3 == 0)
-    made = schedule(graph, target(("sm_90", "x86-64-avx2")[seed % 2]), options)
+    made = schedule(graph, get_target(("sm_90", "x86-64-avx2")[seed % 2]), options)
     peaks = {}
     expected_inputs = inputs()
     expected = interpret_graph(graph, expected_inputs)
@@ -145,7 +145,7 @@ def test_random_programs_hand_memory_on_in_both_ways(build):
     for seed in range(60):
         fresh = type(build)()
         made = schedule(
-            Programs(fresh, seed).graph(20), target("sm_90"), ScheduleOptions(inline=False, fuse=False)
+            Programs(fresh, seed).graph(20), get_target("sm_90"), ScheduleOptions(inline=False, fuse=False)
         )
         with_reuse, without = (plan(made, PlanOptions(reuse=reuse)) for reuse in (True, False))
         for kind in counts:
@@ -157,7 +157,7 @@ def test_random_programs_hand_memory_on_in_both_ways(build):
 @pytest.mark.parametrize("seed", range(60))
 def test_pools_keep_results_and_the_peak(build, seed):
     graph = Programs(build, seed).graph(8 + seed % 40)
-    made = schedule(graph, target("sm_90"), ScheduleOptions(inline=False, fuse=seed % 3 == 0))
+    made = schedule(graph, get_target("sm_90"), ScheduleOptions(inline=False, fuse=seed % 3 == 0))
     slack = (0, 128)[seed % 2]
     plain, pooled = (
         plan(made, PlanOptions(pools=pools, pool_slack_bytes=slack, small_pool_slack_bytes=0))
@@ -177,7 +177,7 @@ def test_pools_keep_the_peak_of_all_that_is_given_away(build, seed):
     graph = Programs(build, seed).graph(8 + seed % 40)
     names = tuple(b.name for b in graph.inputs if isinstance(b, Buffer))
     options = ScheduleOptions(inline=False, fuse=seed % 3 == 0, donated_inputs=names)
-    made = schedule(graph, target("sm_90"), options)
+    made = schedule(graph, get_target("sm_90"), options)
     plain, pooled = (
         plan(
             made,
@@ -199,7 +199,7 @@ def test_random_programs_come_to_have_pools(build):
     for seed in range(40):
         made = schedule(
             Programs(type(build)(), seed).graph(30),
-            target("sm_90"),
+            get_target("sm_90"),
             ScheduleOptions(inline=False, fuse=False),
         )
         for pools in allocations:

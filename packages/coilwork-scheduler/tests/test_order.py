@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coilwork_scheduler.order import ExternalMemory, SchedulingUnit, live_bytes, order_units
+from coilwork_scheduler.order import ExternalMemory, SchedulingUnit, count_live_bytes, order_units
 
 
 def unit(position, before, allocates, *touches):
@@ -62,7 +62,7 @@ def test_what_is_given_is_freed_first():
     kept = frozenset({"of weight", "result"})
     assert order_units(units, ExternalMemory(kept=kept)) == (0, 1, 2, 3)
     assert order_units(units, ExternalMemory(kept=kept, given={"saved": 500})) == (0, 2, 1, 3)
-    assert max(live_bytes(units, (0, 2, 1, 3), ExternalMemory(kept=kept, given={"saved": 500}))) == 700
+    assert max(count_live_bytes(units, (0, 2, 1, 3), ExternalMemory(kept=kept, given={"saved": 500}))) == 700
 
 
 def test_a_view_does_not_keep_its_readers_back():
@@ -83,16 +83,16 @@ def test_memory_that_is_taken_over_counts_once():
     )
     beside = SchedulingUnit(position=1, before=(0,), allocates=(("b", 100),), touches=("a", "b"))
     first = unit(0, (), "a")
-    assert live_bytes([first, over], (0, 1), ExternalMemory()) == [100, 100]
-    assert live_bytes([first, beside], (0, 1), ExternalMemory()) == [100, 200]
+    assert count_live_bytes([first, over], (0, 1), ExternalMemory()) == [100, 100]
+    assert count_live_bytes([first, beside], (0, 1), ExternalMemory()) == [100, 200]
     # somebody else needs it
-    assert live_bytes([first, over], (0, 1), ExternalMemory(kept=frozenset({"a"}))) == [100, 200]
+    assert count_live_bytes([first, over], (0, 1), ExternalMemory(kept=frozenset({"a"}))) == [100, 200]
     later = unit(2, (0,), "", "a")
-    assert live_bytes([first, over, later], (0, 1, 2), ExternalMemory()) == [100, 200, 100]
+    assert count_live_bytes([first, over, later], (0, 1, 2), ExternalMemory()) == [100, 200, 100]
     other_size = SchedulingUnit(
         position=1, before=(0,), allocates=(("b", 50),), touches=("a", "b"), in_place=(("b", "a"),)
     )
-    assert live_bytes([first, other_size], (0, 1), ExternalMemory()) == [100, 150]
+    assert count_live_bytes([first, other_size], (0, 1), ExternalMemory()) == [100, 150]
 
 
 def test_random_calls_keep_their_order_and_are_not_removed(build, compare):

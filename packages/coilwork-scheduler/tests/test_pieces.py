@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coilwork_ir.index import as_expr, as_int, evaluate, extent_of, floordiv, substitute, symbol
+from coilwork_ir.index import as_expr, as_int, evaluate, floordiv, get_extent, substitute, symbol
 from coilwork_scheduler.splitting.pieces import cut_axes, merge_axes
 
 S0 = symbol("s0", lo=1)
@@ -16,13 +16,13 @@ S0 = symbol("s0", lo=1)
 
 def cut(extents, wanted, *, order=None, hint=64, skip=True, held=0):
     axes = tuple(symbol(f"r{k}", extent=as_expr(e)) for k, e in enumerate(extents))
-    sizes = {axis: evaluate(extent_of(axis), {"s0": hint}) for axis in axes}
+    sizes = {axis: evaluate(get_extent(axis), {"s0": hint}) for axis in axes}
     ordered = axes if order is None else tuple(axes[k] for k in order)
     return axes, cut_axes(axes, ordered, sizes, wanted=wanted, skip=skip, held=held)
 
 
 def shape(symbols, s0=1):
-    return [evaluate(extent_of(s), {"s0": s0}) for s in symbols]
+    return [evaluate(get_extent(s), {"s0": s0}) for s in symbols]
 
 
 @settings(max_examples=60, deadline=None)
@@ -46,7 +46,7 @@ def test_every_point_is_in_one_piece(given_extents, wanted, hint, s0, backwards,
     found = []
     for point in product(*(range(n) for n in shape((*pieces.outer, *pieces.inner), s0))):
         env = {s.name: p for s, p in zip((*pieces.outer, *pieces.inner), point, strict=True)} | {"s0": s0}
-        if uneven is None or evaluate(uneven.position, env) < evaluate(extent_of(uneven.axis), env):
+        if uneven is None or evaluate(uneven.position, env) < evaluate(get_extent(uneven.axis), env):
             found.append(tuple(evaluate(pieces.mapping.get(axis, axis), env) for axis in axes))
     assert sorted(found) == list(product(*(range(n) for n in shape(axes, s0))))
 
@@ -117,7 +117,7 @@ CHANNEL = symbol("c", extent=8)
 def test_images_and_their_points_are_one_axis_channels_last() -> None:
     offset = ((IMAGES * 3 + ROWS) * 5 + COLUMNS) * 8 + CHANNEL
     (whole,), mapping = merge_axes((IMAGES, ROWS, COLUMNS), (offset, offset + 7))
-    assert as_int(extent_of(whole)) == 60
+    assert as_int(get_extent(whole)) == 60
     over = substitute(offset, mapping)
     for point in range(60):
         n, h, w = point // 15, point // 5 % 3, point % 5
@@ -130,7 +130,7 @@ def test_only_neighbours_that_lie_together_are_merged() -> None:
     # channels first: images are apart
     offset = ((IMAGES * 8 + CHANNEL) * 3 + ROWS) * 5 + COLUMNS
     axes, mapping = merge_axes((IMAGES, ROWS, COLUMNS), (offset,))
-    assert axes[0] is IMAGES and as_int(extent_of(axes[1])) == 15
+    assert axes[0] is IMAGES and as_int(get_extent(axes[1])) == 15
     assert set(mapping) == {ROWS, COLUMNS}
 
 

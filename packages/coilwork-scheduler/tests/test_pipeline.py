@@ -12,11 +12,11 @@ from coilwork_ir.kernels.text import format_schedule
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.passes import Before
 from coilwork_ir.scalar import const, op
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_scheduler import KernelWork, RooflineCost, ScheduleError, ScheduleOptions
 from coilwork_scheduler.pipeline import PASSES
 
-H200 = target("sm_90")
+H200 = get_target("sm_90")
 
 
 @pytest.fixture

@@ -26,11 +26,11 @@ from coilwork_ir.program.nodes import (
     Reinterpret,
     Reuse,
 )
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_scheduler import ScheduleError, ScheduleOptions
 from coilwork_scheduler.memory import PlanOptions, plan
 
-CPU = target("x86-64-avx512")
+CPU = get_target("x86-64-avx512")
 
 
 def planned(text: str, *, fusion: bool = False, reuse: bool = True) -> Program:
@@ -319,7 +319,7 @@ def test_results_with_memory_of_their_own_are_made_aligned() -> None:
           return (%sum)
         }
         """
-    made = schedule(parse_graph(text), target("sm_90"))
+    made = schedule(parse_graph(text), get_target("sm_90"))
     (kernel,) = made.kernels
     (call,) = (step for step in made.steps if isinstance(step, KernelCall))
     assert dict(zip(call.args, (arg.aligned for arg in kernel.args), strict=True)) == {
@@ -355,7 +355,7 @@ def test_views_start_aligned_where_they_skip_whole_units_of_16_bytes() -> None:
           return (%sum, %w)
         }
         """
-    made = schedule(parse_graph(text), target("sm_90"))
+    made = schedule(parse_graph(text), get_target("sm_90"))
     aligned = {
         name: arg.aligned
         for step in made.steps
@@ -407,7 +407,7 @@ def levels(count: int) -> str:
 def test_work_of_large_launches_grows_with_their_members() -> None:
     def lines(members: int) -> int:
         options = ScheduleOptions(fuse=False, inline=False, max_combined_args=1000)
-        scheduled = schedule(parse_graph(levels(members)), target("sm_90"), options)
+        scheduled = schedule(parse_graph(levels(members)), get_target("sm_90"), options)
         launches = [step for step in scheduled.steps if isinstance(step, KernelCall)]
         assert max(len(launch.args) for launch in launches) >= members / 2
         counted = 0

@@ -10,11 +10,11 @@ from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.program.nodes import Alloc, AllocPool, Free, Instruction, PoolView, Program
 from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.verify import verify_program
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.memory import PlanOptions, plan
 
-TARGET = target("sm_90")
+TARGET = get_target("sm_90")
 
 
 def planned(

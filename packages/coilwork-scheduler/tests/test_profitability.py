@@ -7,22 +7,22 @@ from declared import declare
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import const, op
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.fusion.alignment import find_alignments
-from coilwork_scheduler.fusion.fusion_candidate import candidate_of, merge_candidates
+from coilwork_scheduler.fusion.fusion_candidate import make_candidate, merge_candidates
 from coilwork_scheduler.fusion.profitability import Traffic
-from coilwork_scheduler.fusion_group import group_of, stage_of
+from coilwork_scheduler.fusion_group import group_of, make_stage
 from coilwork_scheduler.settings import make_size_hints
 
 
 def traffic(build, name="sm_90", kept_bytes=None):
-    targets = declare(target(name), kept_bytes=kept_bytes)
+    targets = declare(get_target(name), kept_bytes=kept_bytes)
     return Traffic(buffers=build.buffers, sizes=make_size_hints(ScheduleOptions()), targets=targets)
 
 
 def candidates(build):
-    return [candidate_of(stage_of(k, node), "cuda:0") for k, node in enumerate(build.nodes)]
+    return [make_candidate(make_stage(k, node), "cuda:0") for k, node in enumerate(build.nodes)]
 
 
 def test_a_broadcast_operand_is_read_once(build):

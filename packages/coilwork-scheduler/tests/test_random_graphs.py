@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
+from coilwork_ir.buffers import Buffer, Ref, make_contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels.verify import verify_schedule
@@ -33,7 +33,7 @@ class Maker:
 
     def buffer(self, shape: tuple[int, ...], dtype: DType = FLOAT) -> Buffer:
         extents = tuple(as_expr(e) for e in shape)
-        strides = contiguous_strides(extents)
+        strides = make_contiguous_strides(extents)
         if len(shape) == 2 and self.rng.random() < 0.2:
             strides = (as_expr(1), extents[0])
         self.count += 1

@@ -9,7 +9,7 @@ import pytest
 from coilwork_ir.loops import Extern, Node
 from coilwork_ir.loops.matrix_products import MatrixProduct
 from coilwork_ir.loops.text import parse_graph
-from coilwork_ir.target import Target, Targets, target
+from coilwork_ir.target import Target, Targets, get_target
 from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.contractions.implementations import (
     AtenCall,
@@ -42,7 +42,7 @@ PRODUCT = """graph @g {
 }"""
 
 
-GPU = target("sm_90")
+GPU = get_target("sm_90")
 NOWHERE = ImplementationContext(
     graph=parse_graph(PRODUCT),
     facts=analyse(parse_graph(PRODUCT)),
@@ -79,7 +79,7 @@ class Backend:
 def test_they_serve_their_own_devices_alone(kind: str, called: str, asked: str) -> None:
     backend = Backend()
     assert isinstance(backend, ImplementationProvider)
-    device = replace(target("sm_90"), kind=kind)
+    device = replace(get_target("sm_90"), kind=kind)
     registry = add_implementations(REGISTRY, backend.implementations(device), ("theirs",))
     made = schedule(parse_graph(PRODUCT), device, ScheduleOptions(contractions=asked), registry=registry)
     assert [step.target for step in made.steps if isinstance(step, Extern)] == [called]

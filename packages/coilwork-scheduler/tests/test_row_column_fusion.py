@@ -13,10 +13,10 @@ from coilwork_ir.index import as_expr, floordiv, mod, symbol
 from coilwork_ir.kernels import KernelCall
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.scalar import const, op
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 
 F32, F64, BF16 = DType.F32, DType.F64, DType.BF16
-H200 = target("sm_90")
+H200 = get_target("sm_90")
 # a device for which small matrices are large
 SMALL = replace(H200, multiprocessors=2, launch_us=1e-6, bandwidth_gb_s=1.0)
 

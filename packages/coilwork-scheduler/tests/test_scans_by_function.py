@@ -20,7 +20,7 @@ from coilwork_ir.loops import Graph, Pointwise, Scan
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import Combine, combine, load, op, parameter
-from coilwork_ir.target import Target, target
+from coilwork_ir.target import Target, get_target
 from coilwork_scheduler import ScheduleOptions
 
 F32 = DType.F32
@@ -75,7 +75,7 @@ def scheduled(
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_what_feeds_and_follows_shares_the_kernel(device: str, axis: int, reverse: bool) -> None:
-    made = scheduled(scanned((3, 5, 7), axis, recurrence(), reverse=reverse), target(device))
+    made = scheduled(scanned((3, 5, 7), axis, recurrence(), reverse=reverse), get_target(device))
     (kernel,) = made.kernels
     assert parse_kernel(format_kernel(kernel)) == kernel
     # neither what is scanned nor what nobody asks for is in memory
@@ -84,7 +84,7 @@ def test_what_feeds_and_follows_shares_the_kernel(device: str, axis: int, revers
 
 def test_functions_tell_kernels_apart() -> None:
     names = [
-        scheduled(scanned((4, 6), 1, function), target("sm_90")).kernels[0].name
+        scheduled(scanned((4, 6), 1, function), get_target("sm_90")).kernels[0].name
         for function in (recurrence(), extremes(), recurrence())
     ]
     assert names[0] == names[2] != names[1]

@@ -11,8 +11,8 @@ from test_horizontal_fusion import launches
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, as_int, substitute
-from coilwork_ir.scalar import IndexValue, const, index_value, load, op, postorder, where
-from coilwork_ir.target import target
+from coilwork_ir.scalar import IndexValue, const, index_value, iterate_postorder, load, op, where
+from coilwork_ir.target import get_target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.shape_generalization import find_pattern, generalize
 
@@ -77,7 +77,7 @@ SIGNED = (*FLOATS, *(-value for value in FLOATS))
 @pytest.mark.parametrize(("dtype", "formats"), [(DType.F32, "<f<i"), (DType.F64, "<d<q")])
 def test_constants_are_arguments_bit_for_bit(build, dtype, formats):
     options = ScheduleOptions(inline=False, fuse=False)
-    made = schedule(scaled(build, SIGNED, dtype=dtype), target(ALONE["name"]), options)
+    made = schedule(scaled(build, SIGNED, dtype=dtype), get_target(ALONE["name"]), options)
     # nobody knows how the input lies that the first one reads
     assert len(made.kernels) == 2 and not made.kernels[0].sizes
     kernels = {kernel.name: kernel for kernel in made.kernels}
@@ -85,7 +85,7 @@ def test_constants_are_arguments_bit_for_bit(build, dtype, formats):
     for call, factor in list(zip(calls, SIGNED, strict=True))[1:]:
         kernel = kernels[call.kernel]
         (size,), (store,) = kernel.sizes, kernel.stores
-        (bits,) = [node.expr for node in postorder((store.value,)) if isinstance(node, IndexValue)]
+        (bits,) = [node.expr for node in iterate_postorder((store.value,)) if isinstance(node, IndexValue)]
         found = as_int(substitute(bits, {size: call.sizes[0]}))
         assert size.lo <= as_int(call.sizes[0]) <= size.hi
         assert struct.pack(formats[2:], found) == struct.pack(formats[:2], factor)

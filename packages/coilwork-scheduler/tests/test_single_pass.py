@@ -11,7 +11,7 @@ import torch
 from declared import DEFAULT, schedule
 from scan_graphs import EAGER, H200, SHORT_ROWS, scanned
 
-from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
+from coilwork_ir.buffers import Buffer, Ref, make_contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.kernels import KernelCall, Schedule
@@ -27,7 +27,7 @@ from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.scalar import load, op
-from coilwork_ir.target import Target, target
+from coilwork_ir.target import Target, get_target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.memory import plan
 from coilwork_scheduler.splitting.split_scans import count_shared_pieces
@@ -100,7 +100,7 @@ def test_what_other_ways_are_for() -> None:
     assert not shares(planned(scanned("sum", (4800, 64), 0)))
     assert not shares(planned(scanned("sum", (3000, 20000), 1), H200))
     assert not shares(planned(scanned("sum", (1, 20_000_000), 1), H200))
-    assert not shares(planned(scanned("sum", (2, 6000), 1), target("x86-64-avx2")))
+    assert not shares(planned(scanned("sum", (2, 6000), 1), get_target("x86-64-avx2")))
     for option in ("single_pass", "split"):
         assert not shares(planned(scanned("sum", (2, 6000), 1), EAGER, ScheduleOptions(**{option: False})))
     assert not shares(planned(scanned("sum", (2, 6000), 1), EAGER, ScheduleOptions(batch_invariant=True)))
@@ -110,7 +110,7 @@ def test_sizes_that_are_not_known_keep_their_way() -> None:
     rows = symbol("s0", lo=1, hi=8)
     shape = (rows, as_expr(100_000))
     x, out = (
-        Buffer(name=name, dtype=DType.F32, shape=shape, strides=contiguous_strides(shape), device="cpu")
+        Buffer(name=name, dtype=DType.F32, shape=shape, strides=make_contiguous_strides(shape), device="cpu")
         for name in ("x", "out")
     )
     ranges = tuple(symbol(f"i{k}", extent=extent) for k, extent in enumerate(shape))
@@ -124,7 +124,7 @@ def test_sizes_that_are_not_known_keep_their_way() -> None:
 def test_pieces_fill_the_device_and_stay_in_registers() -> None:
     def pieces(rows: int, length: int, dtype: DType = DType.F32, kind: ScanKind = "sum") -> int | None:
         sizes = (as_expr(rows), as_expr(length))
-        out = Buffer(name="y", dtype=dtype, shape=sizes, strides=contiguous_strides(sizes), device="cpu")
+        out = Buffer(name="y", dtype=dtype, shape=sizes, strides=make_contiguous_strides(sizes), device="cpu")
         ranges = tuple(symbol(f"i{k}", extent=extent) for k, extent in enumerate(sizes))
         body = load("x", ranges, dtype)
         return count_shared_pieces(
@@ -145,7 +145,7 @@ def test_fusion_counts_the_programs_that_share_a_row() -> None:
     # an epilogue that reads as much again is worth it, since a row is not one program's
     shape = (as_expr(1), as_expr(1_000_000))
     x, y, wide, out = (
-        Buffer(name=name, dtype=DType.F32, shape=shape, strides=contiguous_strides(shape), device="cpu")
+        Buffer(name=name, dtype=DType.F32, shape=shape, strides=make_contiguous_strides(shape), device="cpu")
         for name in ("x", "y", "wide", "out")
     )
     ranges = tuple(symbol(f"i{k}", extent=extent) for k, extent in enumerate(shape))
@@ -163,7 +163,7 @@ def test_fusion_counts_the_programs_that_share_a_row() -> None:
 def test_equal_scans_share_their_kernels_and_have_their_own_workspaces() -> None:
     sizes = (as_expr(2), as_expr(100_000))
     buffers = [
-        Buffer(name=name, dtype=DType.F32, shape=sizes, strides=contiguous_strides(sizes), device="cpu")
+        Buffer(name=name, dtype=DType.F32, shape=sizes, strides=make_contiguous_strides(sizes), device="cpu")
         for name in ("x", "once", "twice")
     ]
     ranges = tuple(symbol(f"i{k}", extent=extent) for k, extent in enumerate(sizes))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from declared import GRIDS, capabilities_of, declare, schedule
 
-from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
+from coilwork_ir.buffers import Buffer, Ref, make_contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import KernelCall, Schedule
@@ -19,16 +19,16 @@ from coilwork_ir.loops import Check, Extern, Graph, Node, Pointwise, Reduce, Sor
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import Scalar, const, load, op
-from coilwork_ir.target import LEAST, Sorting, Target, Targets, target
+from coilwork_ir.target import LEAST, Sorting, Target, Targets, get_target
 
 F32, I64 = DType.F32, DType.I64
-H200, CPU = target("sm_90"), target("x86-64-avx2")
+H200, CPU = get_target("sm_90"), get_target("x86-64-avx2")
 SORTLESS = declare(CPU, sorting=None)
 
 
 def tensor(name: str, shape: Sequence[int | Expr], dtype: DType = F32, device: str = "cpu") -> Buffer:
     sizes = tuple(as_expr(n) for n in shape)
-    return Buffer(name=name, dtype=dtype, shape=sizes, strides=contiguous_strides(sizes), device=device)
+    return Buffer(name=name, dtype=dtype, shape=sizes, strides=make_contiguous_strides(sizes), device=device)
 
 
 def ranges_of(shape: Sequence[int | Expr]) -> tuple[Expr, ...]:

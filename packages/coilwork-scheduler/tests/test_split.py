@@ -11,7 +11,7 @@ from declared import GRIDS, schedule
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_int, evaluate, product, stride_of, symbol
+from coilwork_ir.index import as_int, evaluate, find_stride, multiply_all, symbol
 from coilwork_ir.kernels import KernelCall
 from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.text import format_schedule
@@ -20,13 +20,13 @@ from coilwork_ir.loops import Check
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.ops import REDUCE_OPS
-from coilwork_ir.scalar import Load, Op, Reduce, cast, const, op, postorder
-from coilwork_ir.target import target
+from coilwork_ir.scalar import Load, Op, Reduce, cast, const, iterate_postorder, op
+from coilwork_ir.target import get_target
 from coilwork_scheduler import RooflineCost, ScheduleOptions
 from coilwork_scheduler.splitting.pieces import cut_axes
 
 BF16, F32 = DType.BF16, DType.F32
-H200 = target("sm_90")
+H200 = get_target("sm_90")
 # launches cost nothing and memory is slow: whatever may be split is
 EAGER = replace(H200, launch_us=1e-6, bandwidth_gb_s=1.0)
 
@@ -182,7 +182,7 @@ def test_batch_norm_keeps_its_numbers(build, which, channels_last):
 @pytest.mark.parametrize("which", [batch_norm_forward, batch_norm_backward])
 def test_schedules_for_cpus_are_untouched(build, which, name):
     graph = which(build, 32, 64, 28, 28, channels_last=True)
-    made = [schedule(graph, target(name), ScheduleOptions(split=split)) for split in (False, True)]
+    made = [schedule(graph, get_target(name), ScheduleOptions(split=split)) for split in (False, True)]
     assert format_schedule(made[0]) == format_schedule(made[1])
     assert not splits(made[1])
 
@@ -321,7 +321,9 @@ def test_so_does_one_that_the_sum_reads_through_a_view(build):
     made = schedule(build.graph("g", "db"), H200, observe=lambda _, passed: verify_graph(passed))
     assert args_of(made) == [("x", "dy", "g", "db_part"), ("db_part", "db")]
     # the sum adds what is stored, so that nothing is needed to more digits than those
-    (total,) = [n for n in postorder([s.value for s in made.kernels[0].stores]) if isinstance(n, Reduce)]
+    (total,) = [
+        n for n in iterate_postorder([s.value for s in made.kernels[0].stores]) if isinstance(n, Reduce)
+    ]
     (stored,) = [s.value for s in made.kernels[0].stores if s.value.dtype is BF16]
     assert total.operands[0] is cast(stored, F32)
 
@@ -406,8 +408,8 @@ def test_blocks_have_neighbours_of_both_layouts(build, name):
     made = schedule(CROSSED[name](build), H200, observe=lambda _, g: verify_graph(g))
     assert ways(made) == ["split-crossed"] and len(made.kernels) == 2
     pieces, _ = made.kernels
-    unit = lambda index, r: as_int(stride_of(index, r.symbol)) == 1  # noqa: E731
-    loads = [n for n in postorder([s.value for s in pieces.stores]) if isinstance(n, Load)]
+    unit = lambda index, r: as_int(find_stride(index, r.symbol)) == 1  # noqa: E731
+    loads = [n for n in iterate_postorder([s.value for s in pieces.stores]) if isinstance(n, Load)]
     near = [{r.kind for r in pieces.ranges if unit(load.index[0], r)} for load in loads]
     assert sorted(near, key=min) == [{"parallel"}, {"reduction"}]
     innermost = [r for r in pieces.ranges if r.kind == "parallel"][-1]
@@ -458,9 +460,9 @@ def test_columns_of_every_second_element_are_columns(build, step):
     build.reduce("s", "sum", [512], [131072], lambda i, r: build.at("x", r, i), dtype=F32)
     made = schedule(build.graph("s"), H200)
     pieces = made.kernels[0]
-    (load,) = (n for n in postorder([s.value for s in pieces.stores]) if isinstance(n, Load))
+    (load,) = (n for n in iterate_postorder([s.value for s in pieces.stores]) if isinstance(n, Load))
     inner = [r.symbol for r in pieces.ranges if r.kind == "parallel"][-1]
-    assert as_int(stride_of(load.index[0], inner)) == step and len(made.kernels) == 2
+    assert as_int(find_stride(load.index[0], inner)) == step and len(made.kernels) == 2
 
 
 def test_rows_and_columns_of_a_square_are_judged_apart(build):
@@ -581,7 +583,7 @@ def test_rows_of_open_pictures_are_cut_within_each(points: int, open_size: int, 
     (cut,) = found.cuts
     assert cut.even == bool(pieces)
     assert (
-        str(cut.count) == (pieces or "16") and product((cut.count, cut.length)) is s0 * points
+        str(cut.count) == (pieces or "16") and multiply_all((cut.count, cut.length)) is s0 * points
     ) or not cut.even
 
 
@@ -601,8 +603,8 @@ def test_sums_of_pieces_load_zeros_where_there_is_nothing(build):
     made = schedule(build.graph("s"), EAGER)
     (value,) = [store.value for store in made.kernels[0].stores]
     assert isinstance(value, Reduce)
-    assert any(isinstance(node, Load) and node.mask is not None for node in postorder((value,)))
-    assert not any(isinstance(node, Op) and node.op == "where" for node in postorder((value,)))
+    assert any(isinstance(node, Load) and node.mask is not None for node in iterate_postorder((value,)))
+    assert not any(isinstance(node, Op) and node.op == "where" for node in iterate_postorder((value,)))
 
 
 def test_maxima_of_pieces_are_lowest_where_there_is_nothing(build):
@@ -611,7 +613,7 @@ def test_maxima_of_pieces_are_lowest_where_there_is_nothing(build):
     build.reduce("m", "max", [64], [6007], lambda i, r: at("x", r, i))
     made = schedule(build.graph("m"), EAGER)
     (value,) = [store.value for store in made.kernels[0].stores]
-    assert any(isinstance(node, Op) and node.op == "where" for node in postorder((value,)))
+    assert any(isinstance(node, Op) and node.op == "where" for node in iterate_postorder((value,)))
 
 
 @pytest.mark.parametrize(
@@ -627,5 +629,5 @@ def test_results_of_a_piece_lie_together_where_storing_them_is_much_of_its_time(
     made = schedule(build.graph("s"), H200)
     (store,) = made.kernels[0].stores
     ranges = {r.symbol: evaluate(r.symbol.extent, {}) for r in made.kernels[0].ranges if r.kind == "parallel"}
-    (nearest,) = [r for r in ranges if as_int(stride_of(store.index, r)) == 1]
+    (nearest,) = [r for r in ranges if as_int(find_stride(store.index, r)) == 1]
     assert (ranges[nearest] == columns) is (beside == "results")

@@ -17,9 +17,9 @@ from coilwork_ir.loops import Graph
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.ops import ScanKind
-from coilwork_ir.target import Target, target
+from coilwork_ir.target import Target, get_target
 from coilwork_scheduler import ScheduleOptions
-from coilwork_scheduler.splitting.split_scans import column_piece_length, piece_length
+from coilwork_scheduler.splitting.split_scans import choose_column_piece_length, choose_piece_length
 
 IN_PIECES = ScheduleOptions(single_pass=False)
 
@@ -49,8 +49,8 @@ def kernels(
 @pytest.mark.parametrize("device", ["sm_90", "x86-64-avx2"])
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_what_is_pointwise_around_a_scan_shares_its_kernel(device: str, axis: int) -> None:
-    assert kernels(scanned("sum", (3, 5, 7), axis), target(device)) == 1
-    assert kernels(scanned("max", (3, 5, 7), axis, positions=True), target(device)) == 1
+    assert kernels(scanned("sum", (3, 5, 7), axis), get_target(device)) == 1
+    assert kernels(scanned("max", (3, 5, 7), axis, positions=True), get_target(device)) == 1
 
 
 @pytest.mark.parametrize("kind", ["sum", "min", "max", "logcumsumexp"])
@@ -82,7 +82,7 @@ def test_what_stays_one_kernel() -> None:
     assert kernels(scanned("sum", (4801, 64), 0), EAGER) == 1
     assert kernels(scanned("max", (4800, 64), 0, positions=True), EAGER) == 1
     assert kernels(scanned("max", (2, 6000), 1, positions=True), EAGER) == 1
-    assert kernels(scanned("sum", (2, 6000), 1), target("x86-64-avx2")) == 1
+    assert kernels(scanned("sum", (2, 6000), 1), get_target("x86-64-avx2")) == 1
     assert kernels(scanned("sum", (2, 6000), 1), H200) == 1
     # a piece's product, taken in any order, may leave the range
     assert kernels(scanned("prod", (2, 6000), 1), EAGER) == 1
@@ -90,18 +90,18 @@ def test_what_stays_one_kernel() -> None:
 
 
 def test_pieces_fill_their_blocks() -> None:
-    assert piece_length(4_000_000, H200) == 8000
-    assert piece_length(262_144, H200) == 8192
-    assert piece_length(8209, H200) == 8192
-    assert piece_length(8192 * 20000, H200) is None
+    assert choose_piece_length(4_000_000, H200) == 8000
+    assert choose_piece_length(262_144, H200) == 8192
+    assert choose_piece_length(8209, H200) == 8192
+    assert choose_piece_length(8192 * 20000, H200) is None
 
 
 def test_pieces_of_columns_stay_in_registers_and_fill_the_device() -> None:
-    assert column_piece_length(65536, 512, H200, GRIDS.rows) == 256
-    assert column_piece_length(65536, 2048, H200, GRIDS.rows) == 512
-    assert column_piece_length(4096, 1024, H200, GRIDS.rows) == 128
-    assert column_piece_length(512, 16, H200, GRIDS.rows) is None
-    assert column_piece_length(4099, 1024, H200, GRIDS.rows) is None
+    assert choose_column_piece_length(65536, 512, H200, GRIDS.rows) == 256
+    assert choose_column_piece_length(65536, 2048, H200, GRIDS.rows) == 512
+    assert choose_column_piece_length(4096, 1024, H200, GRIDS.rows) == 128
+    assert choose_column_piece_length(512, 16, H200, GRIDS.rows) is None
+    assert choose_column_piece_length(4099, 1024, H200, GRIDS.rows) is None
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.scalar import cast, op
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_scheduler import ScheduleOptions
 
 BF16, F32 = DType.BF16, DType.F32
-H200 = target("sm_90")
+H200 = get_target("sm_90")
 
 
 def moments(build, n, c, h, w, *, dtype=BF16, symbols=()):

@@ -11,10 +11,10 @@ from declared import schedule
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.scalar import const, op
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 
 F32, F64 = DType.F32, DType.F64
-H200 = target("sm_90")
+H200 = get_target("sm_90")
 # rows of more than four elements are long
 SHORT = 16
 

@@ -22,10 +22,10 @@ from coilwork_ir.program.interpreter import Hooks, interpret_program
 from coilwork_ir.program.nodes import Alloc, Launch, PoolView, Reinterpret, Reuse
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.memory import PlanOptions, plan
-from coilwork_scheduler.memory.liveness import analyse_liveness, step_defines, step_touches
+from coilwork_scheduler.memory.liveness import analyse_liveness, list_step_definitions, list_step_uses
 
 GPU = "cuda:0"
 STREAMS = ("s", "t")
@@ -52,7 +52,9 @@ def on_streams(made: Schedule, rng: Random) -> Schedule:
 
     for step in made.steps:
         stream = rng.choice(("", *STREAMS)) if isinstance(step, KernelCall) else ""
-        pieces = {table.positions[name] for name in (*step_touches(step), *step_defines(step, roles))}
+        pieces = {
+            table.positions[name] for name in (*list_step_uses(step), *list_step_definitions(step, roles))
+        }
         wait(stream, {other for piece in pieces for other in last.get(piece, ())})
         if rng.random() < 0.3:
             wait(rng.choice(("", *STREAMS)), {rng.choice(("", *STREAMS))})
@@ -74,7 +76,7 @@ def test_memory_of_streams_is_handed_on_when_nothing_uses_it(build, pools) -> No
     for seed in range(40):
         graph = on_gpu(Programs(type(build)(), seed).graph(6 + seed % 20))
         options = ScheduleOptions(inline=False, fuse=seed % 3 == 0)
-        made = on_streams(schedule(graph, target("sm_90"), options), Random(seed))
+        made = on_streams(schedule(graph, get_target("sm_90"), options), Random(seed))
         verify_schedule(made)
         assert parse_schedule(format_schedule(made)) == made
         program = plan(made, PlanOptions(pools=pools))
@@ -112,7 +114,7 @@ graph @g {
 
 
 def test_memory_is_allocated_before_the_event_that_its_stream_is_behind(build) -> None:
-    made = schedule(parse_graph(TWO), target("sm_90"), ScheduleOptions())
+    made = schedule(parse_graph(TWO), get_target("sm_90"), ScheduleOptions())
     first, product, last = made.steps
     assert isinstance(first, KernelCall) and isinstance(last, KernelCall)
     steps = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coilwork_ir.buffers import Buffer, contiguous_strides
+from coilwork_ir.buffers import Buffer, make_contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, as_int, const, floordiv, mod, substitute, symbol
 from coilwork_ir.scalar import Op, index_value, load, op
@@ -25,7 +25,7 @@ def both(left, right):
 
 def guards(*shape):
     sizes = tuple(as_expr(size) for size in shape)
-    return Guards({"x": Buffer(name="x", dtype=F64, shape=sizes, strides=contiguous_strides(sizes))})
+    return Guards({"x": Buffer(name="x", dtype=F64, shape=sizes, strides=make_contiguous_strides(sizes))})
 
 
 def test_what_has_nothing_to_do_with_the_mask_goes_without():

@@ -7,7 +7,7 @@ import pytest
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, symbol
 from coilwork_ir.scalar import Scalar, cast, load, op, reduce
-from coilwork_scheduler.contractions.sum_of_products import contraction_in, contraction_of
+from coilwork_scheduler.contractions.sum_of_products import find_contraction, match_contraction
 
 B, M, N, K = (symbol(name, extent=size) for name, size in (("b", 3), ("m", 5), ("n", 7), ("k", 11)))
 ONE = symbol("one", extent=1)
@@ -23,7 +23,7 @@ def product(left: DType = F32, right: DType = F32) -> Scalar:
 
 
 def test_ranges_are_told_apart_by_what_varies_along_them() -> None:
-    found = contraction_of("sum", product(), (B, M, ONE, N), (K,))
+    found = match_contraction("sum", product(), (B, M, ONE, N), (K,))
     assert found is not None
     assert (found.rows, found.columns, found.axes) == ((M,), (N,), (K,))
     left, right = product().operands
@@ -31,7 +31,7 @@ def test_ranges_are_told_apart_by_what_varies_along_them() -> None:
 
 
 def test_the_outermost_range_decides_which_factor_is_left() -> None:
-    found = contraction_of("sum", product(), (B, N, M), (K,))
+    found = match_contraction("sum", product(), (B, N, M), (K,))
     assert found is not None and found.rows == (N,) and found.left is product().operands[1]
 
 
@@ -50,26 +50,26 @@ def test_the_outermost_range_decides_which_factor_is_left() -> None:
     ],
 )
 def test_what_units_multiply_is_exact(left: DType, right: DType, multiplied: DType) -> None:
-    found = contraction_of("sum", product(left, right), (B, M, N), (K,))
+    found = match_contraction("sum", product(left, right), (B, M, N), (K,))
     assert found is not None and found.node.dtype is F32
     assert {factor.dtype for factor in found.node.operands} == {multiplied}
 
 
 def test_other_sums_are_no_contractions() -> None:
     vector = op("mul", wide("a", M * 11 + K, F32), wide("v", K + 0, F32))
-    assert contraction_of("sum", vector, (M,), (K,)) is None
-    assert contraction_of("sum", product(), (B, M, N, symbol("z", extent=4)), (K,)) is None
-    assert contraction_of("max", product(), (B, M, N), (K,)) is None
-    assert contraction_of("sum", op("add", *product().operands), (B, M, N), (K,)) is None
+    assert match_contraction("sum", vector, (M,), (K,)) is None
+    assert match_contraction("sum", product(), (B, M, N, symbol("z", extent=4)), (K,)) is None
+    assert match_contraction("max", product(), (B, M, N), (K,)) is None
+    assert match_contraction("sum", op("add", *product().operands), (B, M, N), (K,)) is None
     loose = op("mul", wide("a", M * 11 + K, F32), wide("c", N + 0, F32))
-    assert contraction_of("sum", loose, (M, N), (K,)) is None
+    assert match_contraction("sum", loose, (M, N), (K,)) is None
     double = op("mul", load("a", [M * 11 + K], DType.F64), load("c", [K * 7 + N], DType.F64))
-    assert contraction_of("sum", double, (M, N), (K,)) is None
+    assert match_contraction("sum", double, (M, N), (K,)) is None
 
 
 def test_a_second_reduction_makes_it_none() -> None:
     total = reduce("sum", [product()], [K])
-    found = contraction_in([op("exp", total)], (B, M, N))
+    found = find_contraction([op("exp", total)], (B, M, N))
     assert found is not None and found[0] is total
     largest = reduce("max", [wide("a", M * 11 + K, F32)], [K])
-    assert contraction_in([op("sub", total, largest)], (B, M, N)) is None
+    assert find_contraction([op("sub", total, largest)], (B, M, N)) is None

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from coilwork_ir.buffers import Ref
-from coilwork_ir.conformance import CONVOLUTION_CASES, check_attention, check_convolutions, failures
+from coilwork_ir.conformance import CONVOLUTION_CASES, check_attention, check_convolutions, format_failures
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Kernel, KernelCall, Schedule
 from coilwork_ir.kernels.interpreter import interpret_schedule
@@ -23,15 +23,15 @@ from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore, Conv
 from coilwork_ir.kernels.text import format_schedule, parse_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Attention, AttentionGradient, Convolution, Extern, Graph
-from coilwork_ir.loops.access import buffers_defined_by, buffers_read_by
+from coilwork_ir.loops.access import list_defined_buffers, list_read_buffers
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_ir.scalar import Op, loads, postorder
+from coilwork_ir.scalar import Op, iterate_postorder, list_loads
 from coilwork_ir.target import TARGETS, Target, Targets
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote
-from coilwork_scheduler.contractions.registry import REGISTRY, CoreNode, why_no_core
+from coilwork_scheduler.contractions.registry import REGISTRY, CoreNode, explain_no_core
 
 KINDS = frozenset({"convolution", "attention", "attention-gradient"})
 
@@ -45,7 +45,7 @@ class WindowsInBlocks:
     def claims(self, node: CoreNode, target: Target) -> str | None:
         if not isinstance(node, Convolution) or node.gradient is not None or node.transposed:
             return "no convolution of forward"
-        if any(isinstance(v, Op) and v.op == "tanh" for v in postorder((node.weight.value,))):
+        if any(isinstance(v, Op) and v.op == "tanh" for v in iterate_postorder((node.weight.value,))):
             return "weights are copied as they lie"
         return None
 
@@ -53,10 +53,10 @@ class WindowsInBlocks:
         context = self.context
         given = sum(
             context.size(context.facts.buffers[name])
-            for name in buffers_read_by(node)
+            for name in list_read_buffers(node)
             if name in context.facts.buffers
         )
-        us = context.move_us(given, sum(context.size(buffer) for buffer in buffers_defined_by(node)))
+        us = context.move_us(given, sum(context.size(buffer) for buffer in list_defined_buffers(node)))
         return Quote(us=0.5 * us, reason="windows are read once", numbers={"template_us": us})
 
     def least_gain_us(self, node: CoreNode, rival: Quote) -> float:
@@ -74,8 +74,8 @@ class Attend:
 
     def quote(self, node: CoreNode, target: Target) -> Quote:
         context = self.context
-        given = sum(context.size(context.facts.buffers[name]) for name in buffers_read_by(node))
-        us = context.move_us(given, sum(context.size(buffer) for buffer in buffers_defined_by(node)))
+        given = sum(context.size(context.facts.buffers[name]) for name in list_read_buffers(node))
+        us = context.move_us(given, sum(context.size(buffer) for buffer in list_defined_buffers(node)))
         return Quote(us=0.5 * us, reason="scores stay on chip", numbers={"template_us": us})
 
     def least_gain_us(self, node: CoreNode, rival: Quote) -> float:
@@ -89,7 +89,7 @@ class Anything:
     context: ImplementationContext
 
     def claims(self, node: CoreNode, target: Target) -> str | None:
-        return why_no_core(node)
+        return explain_no_core(node)
 
     def quote(self, node: CoreNode, target: Target) -> Quote:
         return Quote(us=0.0, reason="always")
@@ -185,8 +185,11 @@ def test_a_convolution_is_one_kernel_with_its_neighbours(target: str, numerics: 
     core = kernel.core
     assert isinstance(core, ConvolutionCore) and core.makes == "features" and core.groups == 2
     # the prologue is a body of the operand, and the residual's sum and the activation are the epilogue
-    assert {v.op for v in postorder(core.bodies) if isinstance(v, Op)} == {"exp", "mul"}
-    assert {v.op for v in postorder((kernel.stores[0].value,)) if isinstance(v, Op)} == {"add", "tanh"}
+    assert {v.op for v in iterate_postorder(core.bodies) if isinstance(v, Op)} == {"exp", "mul"}
+    assert {v.op for v in iterate_postorder((kernel.stores[0].value,)) if isinstance(v, Op)} == {
+        "add",
+        "tanh",
+    }
     assert decided(made, "convolution") == [(("c",), True)]
     assert decided(made, "absorb") == [(("n",), True), (("r",), True)]
     x, w, s, b, e = inputs = convolution_inputs()
@@ -326,9 +329,9 @@ def test_attention_is_one_kernel_with_its_neighbours(target: str) -> None:
     core = kernel.core
     assert isinstance(core, AttentionCore) and len(kernel.stores) == 2
     # the query's prologue, the bias in the score, and the gate behind
-    assert any(isinstance(v, Op) and v.op == "tanh" for v in postorder((core.weights.query,)))
-    assert {access.buffer for access in loads((core.weights.score,))} == {"in3"}
-    assert any(isinstance(v, Op) and v.op == "sigmoid" for v in postorder((kernel.stores[0].value,)))
+    assert any(isinstance(v, Op) and v.op == "tanh" for v in iterate_postorder((core.weights.query,)))
+    assert {access.buffer for access in list_loads((core.weights.score,))} == {"in3"}
+    assert any(isinstance(v, Op) and v.op == "sigmoid" for v in iterate_postorder((kernel.stores[0].value,)))
     assert sorted(decided(made, "absorb")) == [(("b",), True), (("q",), True), (("y",), True)]
     x, k, v, h, g = inputs = attention_inputs()
     place = torch.arange(11) - torch.arange(9)[:, None]
@@ -416,7 +419,7 @@ def test_operands_of_a_gradient_stay_loads() -> None:
     assert [kernel.core is not None for kernel in kernels_of(made)] == [False, True]
     core = kernels_of(made)[1].core
     assert isinstance(core, AttentionGradientCore)
-    assert any(isinstance(v, Op) and v.op == "tanh" for v in postorder((core.gradient,)))
+    assert any(isinstance(v, Op) and v.op == "tanh" for v in iterate_postorder((core.gradient,)))
     generator = torch.Generator().manual_seed(0)
     shapes = ((3, 5, 4), (3, 7, 4), (3, 7, 6), (3, 5, 6), (3, 5, 6), (3, 5))
     inputs = [torch.randn(shape, generator=generator) for shape in shapes]
@@ -438,7 +441,7 @@ def compute(graph: Graph, inputs: Sequence[Tensor]) -> Sequence[object]:
 def test_cores_mean_what_nodes_mean() -> None:
     """All convolutions and attentions of the conformance kit, as kernels with cores."""
     results = (*check_convolutions(compute), *check_attention(compute))
-    assert not failures(results)
+    assert not format_failures(results)
     assert all(result.status == "passed" for result in results)
 
 
@@ -470,7 +473,7 @@ class OfWeights(Anything):
 
     def claims(self, node: CoreNode, target: Target) -> str | None:
         is_one = isinstance(node, Convolution) and len(node.outputs) == 3 and node.outputs[1] is not None
-        return why_no_core(node) if is_one else "no gradient of a weight"
+        return explain_no_core(node) if is_one else "no gradient of a weight"
 
 
 def test_gradients_are_split_for_templates_that_make_each_of_them() -> None:
@@ -557,7 +560,7 @@ def test_what_is_rounded_between_is_wide_in_fast_numerics_only() -> None:
     for numerics, roundings in (("fast", 1), ("eager", 2)):
         made = scheduled(graph, WindowsInBlocks, numerics=numerics)
         (kernel,) = kernels_of(made)
-        values = postorder((kernel.stores[0].value,))
+        values = iterate_postorder((kernel.stores[0].value,))
         assert (
             sum(isinstance(v, Op) and v.op == "cast" and v.dtype is DType.BF16 for v in values) == roundings
         )

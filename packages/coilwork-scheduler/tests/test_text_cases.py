@@ -30,15 +30,15 @@ from coilwork_ir.loops import Extern, Graph
 from coilwork_ir.loops.text import format_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.program.verify import verify_program
-from coilwork_ir.scalar import Reduce, Scan, Sort, postorder
-from coilwork_ir.target import Target, target
+from coilwork_ir.scalar import Reduce, Scan, Sort, iterate_postorder
+from coilwork_ir.target import Target, get_target
 from coilwork_scheduler import RooflineCost, ScheduleOptions
 from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.kernels.rounding import has_low_precision
 from coilwork_scheduler.memory import plan
+from coilwork_scheduler.optimization_remarks import Remarks
 from coilwork_scheduler.pipeline import PASSES, Draft, Settings
-from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.settings import make_size_hints
 
 CASES = find_text_cases(Path(__file__).parent / "passes")
@@ -61,7 +61,7 @@ def apply_passes(given: Graph | Kernel, chosen: TextSettings) -> Transformed:
     assert isinstance(given, Graph)
     options = ScheduleOptions(**{name: option(chosen[name]) for name in OPTIONS if name in chosen})
     kept_bytes = int(chosen["kept_bytes"]) if "kept_bytes" in chosen else None
-    device = target(chosen["target"])
+    device = get_target(chosen["target"])
     changed = {name: option(chosen[f"device.{name}"]) for name in DEVICE if f"device.{name}" in chosen}
     targets = declare(replace(device, **changed), kept_bytes=kept_bytes)
     settings = Settings(
@@ -111,7 +111,7 @@ def show_step(step: object, schedule: Schedule) -> str:
     body = kernel if kernel.combined is None else kernel.combined.body
     ranges = ", ".join(f"{r.symbol.name}: {format_expr(r.extent)} {r.kind}" for r in body.ranges)
     roots = [store.value for store in body.stores]
-    what = [describe(n) for n in postorder(roots) if isinstance(n, Reduce | Scan | Sort)]
+    what = [describe(n) for n in iterate_postorder(roots) if isinstance(n, Reduce | Scan | Sort)]
     what += [f"{store.mode} to {store.buffer}" for store in body.stores if store.mode != "store"]
     what += [f"{store.buffer} masked" for store in body.stores if store.mask is not None]
     what += [f"check {check.message}" for check in body.checks]

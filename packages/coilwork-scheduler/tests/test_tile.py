@@ -8,7 +8,7 @@ from declared import schedule
 from coilwork_ir.dtypes import DType
 from coilwork_ir.loops import Scatter
 from coilwork_ir.scalar import op, placeholder
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 
 
 def tiles(kernel):
@@ -37,7 +37,7 @@ def columns_at_a_time(build, groups, *, mode="max", rows=65536, width=32, device
             mode=mode,
         )
     )
-    made = schedule(build.graph("out"), target(name))
+    made = schedule(build.graph("out"), get_target(name))
     return next(tiles(k) for k in made.kernels if any(s.indirect for s in k.stores))
 
 

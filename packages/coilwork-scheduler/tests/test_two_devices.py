@@ -11,11 +11,13 @@ from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.program.nodes import AllocPool
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.scalar import op
-from coilwork_ir.target import Targets, target
+from coilwork_ir.target import Targets, get_target
 from coilwork_scheduler.memory import PlanOptions, plan
 
 HOST, GPU = "cpu", "cuda:0"
-BOTH = Targets(main=target("sm_90"), by_device=((HOST, target("x86-64-avx2")), (GPU, target("sm_90"))))
+BOTH = Targets(
+    main=get_target("sm_90"), by_device=((HOST, get_target("x86-64-avx2")), (GPU, get_target("sm_90")))
+)
 
 
 def kernels_on(made, build):
@@ -60,7 +62,9 @@ def test_what_two_devices_compute_alike_is_a_kernel_of_each(build, compare):
 
 
 def test_two_devices_of_one_kind_share_kernels(build, compare):
-    alike = Targets(main=target("sm_90"), by_device=((HOST, target("sm_90")), (GPU, target("sm_90"))))
+    alike = Targets(
+        main=get_target("sm_90"), by_device=((HOST, get_target("sm_90")), (GPU, get_target("sm_90")))
+    )
     names = halves(build, HOST, [40]) + halves(build, GPU, [40])
     assert len(compare(build.graph(*names), name=alike).kernels) == 1
 

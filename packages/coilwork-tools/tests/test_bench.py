@@ -5,7 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from coilwork_tools.bench.comparison import measure_backends, reason, share, speedup, to_json, to_markdown
+from coilwork_tools.bench.comparison import (
+    compute_speedup,
+    find_reason,
+    measure_backends,
+    share,
+    to_json,
+    to_markdown,
+)
 from coilwork_tools.bench.worker import Finding
 
 EAGER = Finding(backend="eager", device="cpu", busy_us=4.0, copy_us=2.0, fewest_bytes=1000, error=1e-7)
@@ -16,8 +23,12 @@ BROKEN = Finding(backend="broken", failure="exit status 1: a | b")
 
 
 def test_shares_and_speedups() -> None:
-    assert share(OURS) == 0.8 and speedup(OURS, EAGER) == 1.6
-    assert share(BROKEN) is None and speedup(BROKEN, EAGER) is None and speedup(OURS, BROKEN) is None
+    assert share(OURS) == 0.8 and compute_speedup(OURS, EAGER) == 1.6
+    assert (
+        share(BROKEN) is None
+        and compute_speedup(BROKEN, EAGER) is None
+        and compute_speedup(OURS, BROKEN) is None
+    )
 
 
 def test_a_failure_is_a_row() -> None:
@@ -48,6 +59,9 @@ def test_a_failure_is_told_by_its_error_and_not_by_the_advice_behind_it() -> Non
         "BackendCompilerFailed: backend='coilwork' raised:\nOptionError[unknown-mode]: mode\n\n"
         'Set TORCHDYNAMO_VERBOSE=1 for the internal stack trace. Set TORCH_LOGS="+dynamo"\n'
     )
-    assert reason(said) == "BackendCompilerFailed: backend='coilwork' raised: OptionError[unknown-mode]: mode"
-    assert reason("cannot load it\nkilled\n") == "killed"
-    assert reason("") == ""
+    assert (
+        find_reason(said)
+        == "BackendCompilerFailed: backend='coilwork' raised: OptionError[unknown-mode]: mode"
+    )
+    assert find_reason("cannot load it\nkilled\n") == "killed"
+    assert find_reason("") == ""

@@ -7,27 +7,27 @@ import math
 import pytest
 import torch
 
-from coilwork_tools.demo.__main__ import Checks, inference_table
+from coilwork_tools.demo.__main__ import Checks, format_inference_table
 from coilwork_tools.demo.worker import (
     INFERENCE_TOKENS,
     TEXT,
     Error,
     Findings,
-    byte_tokens,
-    error_of,
-    within_bounds,
+    compute_error,
+    is_within_bounds,
+    make_byte_tokens,
 )
 
 
 def test_tokens_are_the_texts_bytes() -> None:
-    tokens = byte_tokens(INFERENCE_TOKENS)
+    tokens = make_byte_tokens(INFERENCE_TOKENS)
     assert bytes(tokens) == TEXT.encode("utf-8")[:INFERENCE_TOKENS]
     with pytest.raises(ValueError, match="bytes"):
-        byte_tokens(100_000)
+        make_byte_tokens(100_000)
 
 
 def test_errors_are_taken_over_all_tensors() -> None:
-    error = error_of(
+    error = compute_error(
         [torch.tensor([3.0]), torch.tensor([5.0, 0.0])], [torch.tensor([3.0]), torch.tensor([4.0, 0.0])]
     )
     assert error == Error(max_abs=1.0, relative_l2=1.0 / 5.0, scale=4.0)
@@ -35,22 +35,22 @@ def test_errors_are_taken_over_all_tensors() -> None:
 
 def test_nan_is_out_of_bounds() -> None:
     exact = torch.tensor([1.0, 2.0])
-    error = error_of([torch.tensor([1.0, math.nan])], [exact])
-    assert not within_bounds(error, error_of([exact], [exact]))
+    error = compute_error([torch.tensor([1.0, math.nan])], [exact])
+    assert not is_within_bounds(error, compute_error([exact], [exact]))
 
 
 def test_bounds_are_twice_eagers_error() -> None:
     eager = Error(max_abs=1e-3, relative_l2=1e-3, scale=1.0)
-    assert within_bounds(Error(max_abs=1.9e-3, relative_l2=1e-3, scale=1.0), eager)
-    assert not within_bounds(Error(max_abs=2.1e-3, relative_l2=1e-3, scale=1.0), eager)
-    assert not within_bounds(Error(max_abs=1e-3, relative_l2=2.1e-3, scale=1.0), eager)
+    assert is_within_bounds(Error(max_abs=1.9e-3, relative_l2=1e-3, scale=1.0), eager)
+    assert not is_within_bounds(Error(max_abs=2.1e-3, relative_l2=1e-3, scale=1.0), eager)
+    assert not is_within_bounds(Error(max_abs=1e-3, relative_l2=2.1e-3, scale=1.0), eager)
 
 
 def test_table_shows_a_dash_for_a_backend_that_failed() -> None:
     error = Error(max_abs=1e-6, relative_l2=1e-7, scale=1.0)
     eager = Findings(first_call_s=1.0, ms=10.0, peak_bytes=1, kernels=3, errors={"logits": error})
     ours = Findings(first_call_s=5.0, ms=5.0, peak_bytes=1, kernels=2, errors={"logits": error})
-    lines = inference_table({"eager": eager, "coilwork": ours}, ("eager", "inductor", "coilwork"))
+    lines = format_inference_table({"eager": eager, "coilwork": ours}, ("eager", "inductor", "coilwork"))
     assert lines[0].split() == ["eager", "inductor", "coilwork"]
     assert lines[3].split()[-3:] == ["–", "–", "4.0"]
     assert lines[4].endswith("5.0 (2.00x)")

@@ -10,7 +10,7 @@ from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field, replace
 
 from coilwork_ir.errors import EmitError, VerifyError
-from coilwork_ir.index import bounds, evaluate, extent_of, product
+from coilwork_ir.index import evaluate, find_bounds, get_extent, multiply_all
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import (
@@ -39,16 +39,16 @@ from coilwork_ir.mapping import (
     Warps,
     format_mapping,
 )
-from coilwork_ir.scalar import Load, Scan, find_contraction, postorder
+from coilwork_ir.scalar import Load, Scan, find_contraction, iterate_postorder
 from coilwork_ir.target import Target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.codegen import find_mapping
-from coilwork_triton.facts.kernel_analysis import roots_of
+from coilwork_triton.facts.kernel_analysis import list_roots
 from coilwork_triton.iteration.refusals import check_mapping
 from coilwork_triton.iteration.shape_builder import build_shape
 from coilwork_triton.iteration.vector_peeling import find_peeled_vectors
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, begin_draft
-from coilwork_triton.launch.parameters import next_power_of_two
+from coilwork_triton.launch.parameters import round_up_to_power_of_two
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.planning import close_mapping
 from coilwork_triton.proposals.mapping_proposal import REFINEMENTS, propose
@@ -85,7 +85,7 @@ class RandomlyMapped:
     def emit(self, kernel: Kernel, target: Target, options: MappingOf[str, object]) -> KernelSource:
         rng = random.Random(f"{self.seed} {kernel.name} {len(kernel.args)}")
         found = LEGALIZATION.run(kernel, target)
-        if find_contraction(roots_of(found)) is not None:
+        if find_contraction(list_roots(found)) is not None:
             # products have blocks of their own, whose numbers are drawn
             proposed = find_mapping(kernel, target, TritonOptions(max_configs=1)).versions.general
             return self._emit(found, target, proposed, lambda: _resize_all(rng, proposed))
@@ -183,13 +183,13 @@ def _resized(rng: random.Random, one: Directive) -> Directive:
 
 def _points(kernel: Kernel, names: tuple[str, ...]) -> int:
     extents = [r.extent for r in kernel.ranges if r.symbol.name in names]
-    return max(1, evaluate(product(extents), {s.name: LARGEST.get(s.name, 40) for s in kernel.sizes}))
+    return max(1, evaluate(multiply_all(extents), {s.name: LARGEST.get(s.name, 40) for s in kernel.sizes}))
 
 
 def _block(rng: random.Random, points: int, pieces: int) -> int:
     """A power of two that cuts `points` into at most so many `pieces`."""
-    most = next_power_of_two(points)
-    least = max(1, next_power_of_two(-(-points // max(1, pieces))))
+    most = round_up_to_power_of_two(points)
+    least = max(1, round_up_to_power_of_two(-(-points // max(1, pieces))))
     return rng.choice([size for k in range(22) if least <= (size := 1 << k) <= 2 * most])
 
 
@@ -210,7 +210,7 @@ def _tiles(rng: random.Random, kernel: Kernel) -> list[Tile]:
         points = _points(kernel, ranges)
         padded = 0
         if rng.random() < 0.15:
-            padded = next_power_of_two(_points(kernel, ranges[-1:]))
+            padded = round_up_to_power_of_two(_points(kernel, ranges[-1:]))
             points = points // max(1, _points(kernel, ranges[-1:])) * padded
         block = _block(rng, points, pieces)
         pieces //= max(1, -(-points // block))
@@ -227,17 +227,19 @@ def _rows(rng: random.Random, kernel: Kernel, proposed: Mapping) -> list[Directi
     if not names:
         return found
     points = _points(kernel, names)
-    longest = bounds(product(extent_of(r.symbol) for r in kernel.ranges if r.symbol.name in names)).hi
+    longest = find_bounds(
+        multiply_all(get_extent(r.symbol) for r in kernel.ranges if r.symbol.name in names)
+    ).hi
     share, sort, select = (proposed.find(kind) for kind in (Share, Sort, Select))
     if share is not None and rng.random() < 0.6:
         found.append(share)
         return found
     elif longest is not None and rng.random() < 0.5:
-        size = next_power_of_two(max(1, longest)) * rng.choice([1, 1, 2])
+        size = round_up_to_power_of_two(max(1, longest)) * rng.choice([1, 1, 2])
         found.append(Keep(ranges=names, by=size, first=rng.random() < 0.3))
     else:
         found.append(Loop(ranges=names, by=_block(rng, points, MOST_TURNS), stages=rng.choice([1, 1, 2, 3])))
-    if any(isinstance(node, Scan) for node in postorder(roots_of(kernel))) and rng.random() < 0.4:
+    if any(isinstance(node, Scan) for node in iterate_postorder(list_roots(kernel))) and rng.random() < 0.4:
         found.append(Runs(range=names[-1], by=rng.choice([2, 4, 8])))
     if isinstance(sort, Sort):
         keys = rng.choice(["integer", "float"])
@@ -263,7 +265,7 @@ def _memory(rng: random.Random, kernel: Kernel) -> list[Directive]:
     if all(store.mode == "add" and store.indirect for store in kernel.stores) and rng.random() < 0.5:
         args = tuple(dict.fromkeys(store.buffer for store in kernel.stores))
         found.append(Privatise(args=args, bins=rng.choice([8, 16, 256])))
-    loaded = sorted({node.buffer for node in postorder(roots_of(kernel)) if isinstance(node, Load)})
+    loaded = sorted({node.buffer for node in iterate_postorder(list_roots(kernel)) if isinstance(node, Load)})
     if loaded and rng.random() < 0.3:
         found.append(Evict(args=(rng.choice(loaded),), priority=rng.choice(["first", "first", "last"])))
     narrow = rng.random() < 0.6
@@ -277,7 +279,7 @@ def _vectorized(kernel: Kernel, mapping: Mapping, target: Target) -> Mapping:
     """`mapping` with accesses of whole vectors along rows that begin or end anywhere, if there are any."""
     try:
         check_mapping(kernel, mapping, target)
-        found = find_peeled_vectors(kernel, build_shape(kernel, mapping, target), roots_of(kernel))
+        found = find_peeled_vectors(kernel, build_shape(kernel, mapping, target), list_roots(kernel))
     except EmitError:
         return mapping
     if found is None:

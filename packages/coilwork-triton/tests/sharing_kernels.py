@@ -6,7 +6,7 @@ from kernel_bench import along, arg
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.workspace import scans_of, words_of
+from coilwork_ir.kernels.workspace import count_words, list_scans
 from coilwork_ir.ops import ScanKind
 from coilwork_ir.scalar import Scalar, load, op, scan
 
@@ -25,7 +25,7 @@ def shared_rows(
     else:
         values[0] = op("add", values[0], values[0])
     pieces = -(-length // piece)
-    words = words_of(scans_of(values))
+    words = count_words(list_scans(values))
     return Kernel(
         name="running",
         ranges=(x, r),

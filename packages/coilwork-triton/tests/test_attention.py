@@ -16,7 +16,7 @@ from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.scalar import Scalar, const, index_value, op
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.facts.mask_bounds import find_conditions, find_span
 
@@ -162,7 +162,7 @@ def test_lists_of_blocks_say_what_is_skipped(engine: TritonProcess) -> None:
     names = [arg.name for arg in kernel.args]
     wanted = {name: x.clone() for name, x in zip(names, [*given, torch.zeros(640), torch.zeros(80)])}
     interpret_kernel(kernel, wanted, {})
-    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), {})
     found = run_source(engine, source, [*given, torch.zeros(640), torch.zeros(80)])
     torch.testing.assert_close(found[-2:], [wanted["out0"], wanted["out1"]], rtol=1e-4, atol=1e-5)
     assert bool((found[-2].view(2, 40, 8)[:, :3] == 0).all())
@@ -176,7 +176,7 @@ def test_lists_of_blocks_say_what_is_skipped(engine: TritonProcess) -> None:
 @pytest.mark.parametrize("listed", [True, False], ids=["lists", "mask"])
 def test_attention_becomes_matrix_instructions(compiler: TritonProcess, listed: bool) -> None:
     kernel = parse_kernel(write_kernel(dtype="bf16", keys=256, length=64, listed=listed))
-    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), {})
     text = compile_source(compiler, source, "sm_90")
     # lists of short blocks leave units of 16 rows
     assert ("mma.sync" if listed else "wgmma.mma_async") in text and "ex2.approx" in text
@@ -186,5 +186,5 @@ def test_attention_becomes_matrix_instructions(compiler: TritonProcess, listed: 
 def test_rows_of_unknown_length_are_refused_by_name() -> None:
     text = write_kernel(listed=False).replace("range r1: `8`", "range r1: `1024`")
     with pytest.raises(EmitError) as caught:
-        TritonCodegen().emit(parse_kernel(text), target("sm_90"), {})
+        TritonCodegen().emit(parse_kernel(text), get_target("sm_90"), {})
     assert caught.value.code == "attention"

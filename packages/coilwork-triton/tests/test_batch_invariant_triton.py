@@ -13,7 +13,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import load, reduce
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 F32 = DType.F32
@@ -34,7 +34,7 @@ def sums(rows: int, length: int) -> KernelSource:
             ),
         ),
     )
-    return TritonCodegen().emit(kernel, target("sm_90"), INVARIANT)
+    return TritonCodegen().emit(kernel, get_target("sm_90"), INVARIANT)
 
 
 def test_a_row_per_program_in_blocks_of_one_length() -> None:
@@ -53,7 +53,7 @@ def test_a_search_has_nothing_to_vary_and_no_access_is_wide() -> None:
 
 def emitted(rows: int, dtype: DType, options: dict[str, object]) -> KernelSource:
     kernel = product_kernel(Product(m=rows, n=96, k=80, left=dtype, right=dtype))
-    return TritonCodegen().emit(kernel, target("sm_90"), options)
+    return TritonCodegen().emit(kernel, get_target("sm_90"), options)
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])

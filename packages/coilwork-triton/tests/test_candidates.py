@@ -9,11 +9,11 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping.product_blocks import propose_candidates
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.launch.parameters import BLOCKS, STAGES
 
-H200, CODEGEN = target("sm_90"), TritonCodegen()
+H200, CODEGEN = get_target("sm_90"), TritonCodegen()
 BF16, F32 = DType.BF16, DType.F32
 SMALL = "tile x2 by 64  tile x1 by 32  loop r0 by 32 stages 2  warps 2"
 LARGE = "tile x2 by 128  tile x1 by 64  loop r0 by 64 stages 3  warps 8"

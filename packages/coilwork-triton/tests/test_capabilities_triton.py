@@ -17,13 +17,13 @@ from coilwork_ir.index import symbol
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.mapping import Keep, Loop, Share, Unit, find_fault
 from coilwork_ir.scalar import load, op, reduce
-from coilwork_ir.target import target
-from coilwork_triton.capabilities import capabilities_of
+from coilwork_ir.target import get_target
+from coilwork_triton.capabilities import get_capabilities
 from coilwork_triton.codegen import TritonCodegen, find_mapping
 from coilwork_triton.options import TritonOptions, parse_options
 
-H200, F32 = target("sm_90"), DType.F32
-CAN = capabilities_of(H200)
+H200, F32 = get_target("sm_90"), DType.F32
+CAN = get_capabilities(H200)
 
 
 def sums(length: int, *, across: bool = False, values: int = 1) -> Kernel:
@@ -102,5 +102,5 @@ def test_what_is_declared_is_written() -> None:
 
 def test_equal_targets_have_equal_capabilities() -> None:
     for name in ("sm_80", "sm_90", "gfx942"):
-        assert TritonCodegen().capabilities(target(name)) == capabilities_of(target(name))
+        assert TritonCodegen().capabilities(get_target(name)) == get_capabilities(get_target(name))
     assert CAN.sorting is not None and CAN.sorting.longest == 4096 and not CAN.cuts_rows

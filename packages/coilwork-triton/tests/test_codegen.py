@@ -16,11 +16,11 @@ from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.loops import Check
 from coilwork_ir.ops import REDUCE_OPS, SCAN_KINDS, StoreMode
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder, reduce, scan, where
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.statements.reductions import REDUCTIONS
 from coilwork_triton.statements.scans import scan_kinds
-from coilwork_triton.text.index_printer import fits_32_bits, leaves_32_bits
+from coilwork_triton.text.index_printer import is_within_32_bits, may_leave_32_bits
 
 F32, I64 = DType.F32, DType.I64
 
@@ -46,7 +46,7 @@ def run(
     process: TritonProcess, kernel: Kernel, *tensors: torch.Tensor, sizes: tuple[int, ...] = (), **options
 ):
     """The last tensor after each candidate configuration; they must agree."""
-    source = TritonCodegen().emit(kernel, target("sm_90"), options)
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), options)
     found = [
         run_source(process, source, [t.clone() for t in tensors], sizes, k)[-1]
         for k in range(len(source.configs))
@@ -127,7 +127,7 @@ def test_many_rows_of_a_tile_share_the_first_grid_axis(engine: TritonProcess) ->
         Store(buffer="out0", index=y.symbol * 33 + x.symbol, value=value),
         sizes=(rows,),
     )
-    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), {})
     assert len(source.grid) == 1
     assert grid_of(source, source.configs[0], [70])[0] > 1
     a = torch.randn(33, 70)
@@ -175,14 +175,16 @@ def test_offsets_whose_terms_leave_32_bits(engine: TritonProcess) -> None:
 
 def test_sums_that_leave_32_bits_on_the_way() -> None:
     far, near = symbol("i0", extent=2**30), symbol("i1", extent=5)
-    assert leaves_32_bits(far * 3)
+    assert may_leave_32_bits(far * 3)
     three = far + symbol("i2", extent=2**30) + symbol("i3", extent=2**30)
-    assert leaves_32_bits(three - 2**30 - 5) and not leaves_32_bits(three - far)
-    assert leaves_32_bits(mod(far * 4 + near, as_expr(7)))
-    assert leaves_32_bits(minimum(far * 4, as_expr(7)))
-    assert not leaves_32_bits(far + near) and fits_32_bits(far + near)
+    assert may_leave_32_bits(three - 2**30 - 5) and not may_leave_32_bits(three - far)
+    assert may_leave_32_bits(mod(far * 4 + near, as_expr(7)))
+    assert may_leave_32_bits(minimum(far * 4, as_expr(7)))
+    assert not may_leave_32_bits(far + near) and is_within_32_bits(far + near)
     # of what data says nothing is known
-    assert not leaves_32_bits(placeholder(0) * 5 + near) and not fits_32_bits(placeholder(0) * 5 + near)
+    assert not may_leave_32_bits(placeholder(0) * 5 + near) and not is_within_32_bits(
+        placeholder(0) * 5 + near
+    )
 
 
 def test_masked_load_is_padding(engine: TritonProcess) -> None:
@@ -296,7 +298,7 @@ def test_softmax_of_long_rows_is_rescaled_once_per_chunk(engine: TritonProcess, 
     a[4, 4097] = math.nan
     a[5] = torch.arange(width, 0, -1) * 0.01
     kernel = rows_kernel(6, width, one_pass_softmax, F32, per_row=False)
-    assert "online_softmax_chunks" in TritonCodegen().emit(kernel, target("sm_90"), WALKS["looped"]).text
+    assert "online_softmax_chunks" in TritonCodegen().emit(kernel, get_target("sm_90"), WALKS["looped"]).text
     found = run(engine, kernel, a, torch.zeros(6, width), max_configs=1, **WALKS["looped"])
     torch.testing.assert_close(found, a.softmax(-1), equal_nan=True)
 
@@ -572,17 +574,17 @@ def row_statistics(threads_share: bool, rows: int, width: int) -> Kernel:
 
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 def test_a_store_over_what_other_threads_load_waits_for_them(hint: str) -> None:
-    shared = TritonCodegen().emit(row_statistics(True, 300, 768), target("sm_90"), WALKS[hint]).text
+    shared = TritonCodegen().emit(row_statistics(True, 300, 768), get_target("sm_90"), WALKS[hint]).text
     assert shared.index("debug_barrier") < shared.index("tl.store(out1")
     assert shared.index("tl.load(in1") < shared.index("debug_barrier")
-    own = TritonCodegen().emit(row_statistics(False, 300, 768), target("sm_90"), WALKS[hint]).text
+    own = TritonCodegen().emit(row_statistics(False, 300, 768), get_target("sm_90"), WALKS[hint]).text
     assert "debug_barrier" not in own
 
 
 def test_row_statistics_over_those_of_before(engine: TritonProcess) -> None:
     # on a GPU many rows of several warps each: a warp that is late must still find what was there
     rows, width = (8, 700) if engine.interprets else (50_000, 768)
-    source = TritonCodegen().emit(row_statistics(True, rows, width), target("sm_90"), {})
+    source = TritonCodegen().emit(row_statistics(True, rows, width), get_target("sm_90"), {})
     for config in range(1 if engine.interprets else len(source.configs)):
         data, statistic = torch.randn(rows, width), torch.randn(rows)
         _, _, moved, sums = run_source(
@@ -643,7 +645,7 @@ def test_updates_without_an_instruction_are_refused(mode: str, dtype: DType) -> 
     store = Store(buffer="io0", index=x.symbol, value=load("in0", [x.symbol], dtype), mode=mode)
     kernel = kernel_of((x,), (arg("in0", dtype, 4), arg("io0", dtype, 4)), store)
     with pytest.raises(EmitError, match=rf"atomic\]: no atomic {mode} on {dtype.text}"):
-        TritonCodegen().emit(kernel, target("sm_90"), {})
+        TritonCodegen().emit(kernel, get_target("sm_90"), {})
 
 
 def test_refusals_name_the_cause() -> None:
@@ -651,11 +653,11 @@ def test_refusals_name_the_cause() -> None:
     store = Store(buffer="out0", index=x.symbol, value=load("in0", [x.symbol + symbol("n0", lo=1)], F32))
     kernel = kernel_of((x,), (arg("in0", F32, 9), arg("out0", F32, 4)), store)
     with pytest.raises(EmitError, match="n0, which is neither a range nor a size"):
-        TritonCodegen().emit(kernel, target("sm_90"), {})
+        TritonCodegen().emit(kernel, get_target("sm_90"), {})
     with pytest.raises(EmitError, match="not a GPU"):
-        TritonCodegen().emit(kernel, target("x86-64-avx2"), {})
+        TritonCodegen().emit(kernel, get_target("x86-64-avx2"), {})
     with pytest.raises(EmitError, match="did you mean 'index_dtype'"):
-        TritonCodegen().emit(kernel, target("sm_90"), {"index_dtyp": "i32"})
+        TritonCodegen().emit(kernel, get_target("sm_90"), {"index_dtyp": "i32"})
 
 
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
@@ -670,7 +672,7 @@ def test_rows_before_padding(engine: TritonProcess, kind: str, hint: str) -> Non
         (arg("in0", F32, 3 * 1004 - 3), arg("out0", out, 3)),
         Store(buffer="out0", index=x.symbol, value=reduce(kind, [element], [r.symbol])),
     )
-    assert "rnear4 = r0 // 4 < 251" in TritonCodegen().emit(kernel, target("sm_90"), WALKS[hint]).text
+    assert "rnear4 = r0 // 4 < 251" in TritonCodegen().emit(kernel, get_target("sm_90"), WALKS[hint]).text
     data = torch.full((3, 1004), math.nan)
     data[:, :1001] = torch.randn(3, 1001)
     want = {
@@ -733,7 +735,7 @@ def test_running_means_divide_once_for_all_lanes(engine: TritonProcess, across: 
         Store(buffer="out0", index=x.symbol, value=reduce("welford", [value], axes)),
         Store(buffer="out1", index=x.symbol, value=reduce("welford", [value], axes, output=1)),
     )
-    source = TritonCodegen().emit(kernel, target("sm_90"), WALKS["looped"])
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), WALKS["looped"])
     assert "weight_lanes" in source.text and "tl.full([], 0.0, tl.float32)" in source.text
     assert "1.0 / weight_lanes" in source.text
     data = torch.randn(rows, length, generator=torch.Generator().manual_seed(4)) + 100

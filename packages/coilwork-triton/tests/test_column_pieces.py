@@ -13,7 +13,7 @@ from coilwork_ir.index import symbol
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import cast, const, index_value, load, op, reduce
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 F32, BF16 = DType.F32, DType.BF16
@@ -41,7 +41,7 @@ def column_sums(columns: int, rows: int, dtype: DType = BF16) -> Kernel:
 
 
 def emitted(kernel: Kernel, **options: object) -> KernelSource:
-    return TritonCodegen().emit(kernel, target("sm_90"), {**WALKS["looped"], **options})
+    return TritonCodegen().emit(kernel, get_target("sm_90"), {**WALKS["looped"], **options})
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])

@@ -16,7 +16,7 @@ from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 TYPES = {DType.F32: torch.float32, DType.BF16: torch.bfloat16}
@@ -24,7 +24,7 @@ TYPES = {DType.F32: torch.float32, DType.BF16: torch.bfloat16}
 
 def emitted(kernel: Kernel, **options: object) -> KernelSource:
     verify_kernel(kernel)
-    return TritonCodegen().emit(kernel, target("sm_90"), options)
+    return TritonCodegen().emit(kernel, get_target("sm_90"), options)
 
 
 def check(engine: TritonProcess, kernel: Kernel, sizes: dict[str, int], **options: object) -> None:
@@ -71,7 +71,7 @@ def test_a_size_of_one_taken_for_a_constant(
 ) -> None:
     one, two = (symbol(f"m_n{k}", lo=0, hi=1 << 20) for k in range(2))
     for width in ("auto", "i64"):
-        source = TritonCodegen().emit(together([4, one, two, 9]), target(name), {"index_dtype": width})
+        source = TritonCodegen().emit(together([4, one, two, 9]), get_target(name), {"index_dtype": width})
         assert compile_source(compiler, source, name, ones=ones)
 
 
@@ -82,7 +82,7 @@ def test_one_element_each(engine: TritonProcess) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.slow
 def test_accesses_stay_16_bytes_wide(compiler: TritonProcess, name: str) -> None:
-    source = TritonCodegen().emit(together([1, 4096, 3, 65536, 64]), target(name), {})
+    source = TritonCodegen().emit(together([1, 4096, 3, 65536, 64]), get_target(name), {})
     text = compile_source(compiler, source, name)
     wide = ("ld.global.v4", "st.global.v4") if name == "sm_90" else ("load_dwordx4", "store_dwordx4")
     assert all(word in text for word in wide)
@@ -90,7 +90,7 @@ def test_accesses_stay_16_bytes_wide(compiler: TritonProcess, name: str) -> None
 
 @pytest.mark.slow
 def test_pointers_are_fetched_by_those_who_need_them(compiler: TritonProcess) -> None:
-    source = TritonCodegen().emit(together([65536] * 60), target("sm_90"), {})
+    source = TritonCodegen().emit(together([65536] * 60), get_target("sm_90"), {})
     text = compile_source(compiler, source, "sm_90")
     # a body that is inlined is joined with the others, behind 120 fetches
     assert ".func" in text
@@ -117,7 +117,7 @@ def large(counts: list[int], **options: object) -> KernelSource:
     """As of a launch that is large, on a device of one multiprocessor."""
     kernel = together(counts)
     verify_kernel(kernel)
-    return TritonCodegen().emit(kernel, replace(target("sm_90"), multiprocessors=1), options)
+    return TritonCodegen().emit(kernel, replace(get_target("sm_90"), multiprocessors=1), options)
 
 
 def test_large_launches_that_update_little_try_several_configurations() -> None:
@@ -166,4 +166,4 @@ def test_blocks_follow_from_all_points() -> None:
 def test_names_of_the_body_are_not_those_of_the_kernel() -> None:
     kernel = together([symbol("n0", lo=0, hi=8)])
     with pytest.raises(EmitError, match="n0"):
-        TritonCodegen().emit(kernel, target("sm_90"), {})
+        TritonCodegen().emit(kernel, get_target("sm_90"), {})

@@ -17,7 +17,7 @@ from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.mapping import parse_mapping
 from coilwork_ir.scalar import cast, const, index_value, load, op, placeholder, reduce
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 pytestmark = pytest.mark.slow
@@ -29,16 +29,16 @@ def build(
     name: str,
     options: Mapping[str, object] = MappingProxyType({}),
 ) -> str:
-    return compile_source(process, TritonCodegen().emit(kernel, target(name), options), name)
+    return compile_source(process, TritonCodegen().emit(kernel, get_target(name), options), name)
 
 
 def build_narrow(process: TritonProcess, kernel: Kernel, name: str) -> str:
     """Machine text where a thread has one element: a function that is inlined stands there once, not four
     times.
     """
-    source = TritonCodegen().emit(kernel, target(name), {})
+    source = TritonCodegen().emit(kernel, get_target(name), {})
     best = source.configs[0]
-    narrow = moved(best, "XBLOCK", target(name).warp_size)
+    narrow = moved(best, "XBLOCK", get_target(name).warp_size)
     assert allowed(source, narrow)
     return compile_source(process, replace(source, configs=(narrow,)), name)
 
@@ -77,7 +77,9 @@ def test_a_scan_of_one_row_in_runs_compiles(compiler: TritonProcess, kind: str) 
     """
     kernel = parse_kernel(ONE_ROW.replace("KIND", kind))
     mapping = parse_mapping("tile x0 by 1 loop r0 by 128 runs r0 by 2 warps 1")
-    assert compile_source(compiler, TritonCodegen().emit_mapping(kernel, mapping, target("sm_90")), "sm_90")
+    assert compile_source(
+        compiler, TritonCodegen().emit_mapping(kernel, mapping, get_target("sm_90")), "sm_90"
+    )
 
 
 @pytest.mark.parametrize("scalars", [(0,), (1,), (0, 1, 2)])
@@ -217,6 +219,6 @@ def test_a_product_less_itself_is_not_what_rounding_took_from_it(
 
 
 def test_checks_trap_when_built_for_debugging(compiler: TritonProcess) -> None:
-    source = TritonCodegen().emit(SAMPLES["embedding"], target("sm_90"), {})
+    source = TritonCodegen().emit(SAMPLES["embedding"], get_target("sm_90"), {})
     assert "__assertfail" in compile_source(compiler, source, "sm_90", debug=True)
     assert "__assertfail" not in compile_source(compiler, source, "sm_90")

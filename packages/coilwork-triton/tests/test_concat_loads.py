@@ -12,7 +12,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import Scalar, const, index_value, load, op
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 F32 = DType.F32
@@ -55,7 +55,7 @@ def joined(widths: tuple[int, ...], *, dim: int = 1, again: bool = False, exact:
 
 
 def emitted(kernel: Kernel, name: str = "sm_90") -> KernelSource:
-    return TritonCodegen().emit(kernel, target(name), {})
+    return TritonCodegen().emit(kernel, get_target(name), {})
 
 
 def loads(kernel: Kernel) -> int:

@@ -12,8 +12,8 @@ from kernel_bench import TritonProcess, along, arg, run_source
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Combined, Kernel, Member, Store
-from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, load, loads, op, where
-from coilwork_ir.target import target
+from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, list_loads, load, op, where
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 BF16, F32, I64 = DType.BF16, DType.F32, DType.I64
@@ -50,11 +50,11 @@ def joined(length: int, *, parts: int = 2, first: int | None = None, computed: b
 
 
 def emitted(kernel: Kernel) -> KernelSource:
-    return TritonCodegen().emit(kernel, target("sm_90"), {})
+    return TritonCodegen().emit(kernel, get_target("sm_90"), {})
 
 
 def found(kernel: Kernel) -> tuple[Load, ...]:
-    return loads([store.value for store in kernel.stores])
+    return list_loads([store.value for store in kernel.stores])
 
 
 UNCHANGED: dict[str, Callable[[], Kernel]] = {

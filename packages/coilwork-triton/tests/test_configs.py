@@ -9,11 +9,11 @@ import pytest
 from launch_facts import change_facts, launch_facts
 
 from coilwork_ir.kernel_source import Config
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton.launch.configs import propose_launches
 from coilwork_triton.launch.parameters import Facts, Walk
 
-H200 = target("sm_90")
+H200 = get_target("sm_90")
 
 
 def blocks(walk: Walk, streams: tuple[int, ...] = (2,), **extents: int) -> list[tuple[int, ...]]:
@@ -95,8 +95,8 @@ def test_long_rows_that_stay_are_several_where_some_lies_across() -> None:
     alone = propose_launches(change_facts(facts, coalescing={"r": 1.0}), H200, 3)
     assert [dict(c.meta)["XBLOCK"] for c in alone] == [1, 1]
     # of a GPU with little shared memory, through which such rows change threads
-    less = propose_launches(facts, target("gfx942"), 3)
-    assert all(dict(c.meta)["XBLOCK"] * 4096 * 4 <= target("gfx942").shared_memory_bytes for c in less)
+    less = propose_launches(facts, get_target("gfx942"), 3)
+    assert all(dict(c.meta)["XBLOCK"] * 4096 * 4 <= get_target("gfx942").shared_memory_bytes for c in less)
 
 
 def test_busy_columns_have_twice_the_threads() -> None:
@@ -225,7 +225,7 @@ def test_walked_rows_are_for_few_threads(columns: int, row: int, best: tuple[int
         column_sums=columns,
         stream_bytes=(2, 2, 2),
     )
-    found = propose_launches(facts, target("sm_90"), 3)
+    found = propose_launches(facts, get_target("sm_90"), 3)
     meta = dict(found[0].meta)
     assert (meta["WBLOCK"], found[0].num_warps, meta["STAGES"]) == best
     assert len(found) == (3 if row > 1024 or row < 256 or (columns, row) == (2, 256) else 2)

@@ -11,10 +11,10 @@ import pytest
 import torch
 from kernel_bench import TritonProcess, run_source
 
-from coilwork_ir.conformance import CASES, CORE_CASES, Case, check_codegen, check_cores, failures
+from coilwork_ir.conformance import CASES, CORE_CASES, Case, check_codegen, check_cores, format_failures
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Numerics
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 # What GPUs have no instruction for, and so is refused, with the reason that the error gives.
@@ -67,9 +67,9 @@ def check(engine: TritonProcess, case: Case, numerics: Numerics) -> None:
     excused = {label: known[label] for _, label in case.labels if label in known}
     if engine.interprets and case.name.startswith(("reduce", "scan")):
         case = replace(case, sizes=SHORT_ROWS if case.sizes != ({},) else case.sizes)
-    codegen, device = TritonCodegen(), target("sm_90")
+    codegen, device = TritonCodegen(), get_target("sm_90")
     results = check_codegen(codegen, device, run, cases=(case,), numerics=numerics, excused=excused)
-    assert not failures(results), failures(results)
+    assert not format_failures(results), format_failures(results)
     refused = [r.reason for r in results if r.status == "refused"]
     assert bool(refused) == (case.name in REFUSED)
     assert all(REFUSED[case.name] in reason for reason in refused)
@@ -102,8 +102,8 @@ def test_cores_are_run_or_refused_by_name(engine: TritonProcess, part: int) -> N
         for mine, changed in zip(tensors, run_source(engine, source, tensors, given), strict=True):
             mine.copy_(changed)
 
-    results = check_cores(TritonCodegen(), target("sm_90"), run, CORE_CASES[part::4])
-    assert not failures(results), failures(results)
+    results = check_cores(TritonCodegen(), get_target("sm_90"), run, CORE_CASES[part::4])
+    assert not format_failures(results), format_failures(results)
     refused = [result.reason for result in results if result.status == "refused"]
     assert all(
         reason == "convolution" or any(word in reason for words in REFUSED_CORES.values() for word in words)

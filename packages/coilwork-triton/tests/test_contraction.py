@@ -12,7 +12,7 @@ from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 F32, F16, BF16, I8 = DType.F32, DType.F16, DType.BF16, DType.I8
@@ -36,7 +36,7 @@ def tensors_of(kernel: Kernel) -> list[torch.Tensor]:
 def agree(process: TritonProcess, kernel: Kernel, **options) -> None:
     """Fail unless every candidate does what the kernel means."""
     verify_kernel(kernel)
-    source = TritonCodegen().emit(kernel, target("sm_90"), options)
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), options)
     assert "tl.dot" in source.text
     tensors = tensors_of(kernel)
     expected = {a.name: t.clone() for a, t in zip(kernel.args, tensors, strict=True)}
@@ -88,7 +88,7 @@ def test_a_sum_over_two_ranges(engine: TritonProcess) -> None:
 
 def test_what_is_overwritten_is_loaded_before(engine: TritonProcess) -> None:
     kernel = product_kernel(Product(m=20, n=33, k=40, left=F32, right=F32, over=True))
-    text = TritonCodegen().emit(kernel, target("sm_90"), {}).text
+    text = TritonCodegen().emit(kernel, get_target("sm_90"), {}).text
     assert text.index("tl.load(io0") < text.index("debug_barrier") < text.index("tl.store")
     agree(engine, kernel)
 
@@ -99,7 +99,7 @@ def test_a_kernel_in_64_bits(engine: TritonProcess) -> None:
 
 def test_corners_of_the_search_space(engine: TritonProcess) -> None:
     kernel = product_kernel(Product(m=70, n=40, k=33, left=F16, right=F16, epilogue=True))
-    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), {})
     tensors = tensors_of(kernel)
     expected = {a.name: t.clone() for a, t in zip(kernel.args, tensors, strict=True)}
     interpret_kernel(kernel, expected, ())
@@ -123,12 +123,12 @@ def test_corners_of_the_search_space(engine: TritonProcess) -> None:
 
 def test_unhinted_products_are_walked_like_any_reduction() -> None:
     kernel = product_kernel(Product(m=8, n=8, k=8, left=F32, right=F32), as_sum=True)
-    assert "tl.dot" not in TritonCodegen().emit(kernel, target("sm_90"), {}).text
+    assert "tl.dot" not in TritonCodegen().emit(kernel, get_target("sm_90"), {}).text
 
 
 def test_blocks_with_all_stages_fit_the_shared_memory() -> None:
     for name in TARGETS:
-        device = target(name)
+        device = get_target(name)
         for shape in (
             Product(m=8192, n=50257, k=768, left=BF16, right=BF16),
             Product(m=16, n=11008, k=4096, left=BF16, right=BF16),
@@ -147,12 +147,12 @@ def test_blocks_with_all_stages_fit_the_shared_memory() -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_odd_products_compile(compiler: TritonProcess, name: str) -> None:
     kernel = product_kernel(Product(m=8192, n=50257, k=768, left=BF16, right=BF16, right_by_rows=False))
-    text = compile_source(compiler, TritonCodegen().emit(kernel, target(name), {}), name)
+    text = compile_source(compiler, TritonCodegen().emit(kernel, get_target(name), {}), name)
     assert ("wgmma" if name == "sm_90" else "mfma") in text
 
 
 @pytest.mark.slow
 def test_8_bit_weights_are_copied_16_bytes_at_a_time(compiler: TritonProcess) -> None:
     kernel = int8_linear(m=16, n=11008, k=4096, half=BF16)
-    text = compile_source(compiler, TritonCodegen().emit(kernel, target("sm_90"), {}), "sm_90")
+    text = compile_source(compiler, TritonCodegen().emit(kernel, get_target("sm_90"), {}), "sm_90")
     assert "cp.async.cg.shared.global [" in text and "0x10" in text and "mma.sync" in text

@@ -12,7 +12,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import const, load, op
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 F32 = DType.F32
@@ -38,7 +38,7 @@ def dealt(count: int, *, step: int | None = None, length: int = LENGTH) -> Kerne
 
 
 def emitted(kernel: Kernel) -> KernelSource:
-    return TritonCodegen().emit(kernel, target("sm_90"), {})
+    return TritonCodegen().emit(kernel, get_target("sm_90"), {})
 
 
 UNCHANGED: dict[str, Callable[[], Kernel]] = {

@@ -12,10 +12,10 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.nodes import Numerics
-from coilwork_ir.scalar import Scalar, load, op, postorder, reduce
-from coilwork_ir.target import target
+from coilwork_ir.scalar import Scalar, iterate_postorder, load, op, reduce
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.facts.kernel_analysis import users_of
+from coilwork_triton.facts.kernel_analysis import index_users
 from coilwork_triton.facts.precision_analysis import find_denormal_tolerant_exps
 
 F32 = DType.F32
@@ -29,8 +29,8 @@ TOTAL = reduce("sum", (NUMERATOR,), [R.symbol])
 
 
 def found(*roots: Scalar) -> frozenset[Scalar]:
-    order = tuple(postorder(roots))
-    return find_denormal_tolerant_exps(order, roots, users_of(order))
+    order = tuple(iterate_postorder(roots))
+    return find_denormal_tolerant_exps(order, roots, index_users(order))
 
 
 def test_the_sum_of_a_softmax() -> None:
@@ -59,7 +59,7 @@ def source_of(value: Scalar, *, numerics: Numerics = "fast", walk: str = "persis
         stores=(Store(buffer="out0", index=X.symbol, value=value),),
         numerics=numerics,
     )
-    return TritonCodegen().emit(kernel, target("sm_90"), WALKS[walk])
+    return TritonCodegen().emit(kernel, get_target("sm_90"), WALKS[walk])
 
 
 def test_other_levels_keep_the_exact_forms() -> None:

@@ -9,7 +9,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import Scalar, cast, load, op, reduce
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 F32, BF16 = DType.F32, DType.BF16
@@ -35,7 +35,7 @@ def source_of(value: Scalar, count: int) -> KernelSource:
         args=(*rows, arg("out0", F32, ROWS)),
         stores=(Store(buffer="out0", index=X.symbol, value=value),),
     )
-    return TritonCodegen().emit(kernel, target("sm_90"), {})
+    return TritonCodegen().emit(kernel, get_target("sm_90"), {})
 
 
 def body_of(source: KernelSource) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from triton_sample_kernels import SAMPLES, sample_options
 
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -18,7 +18,7 @@ GOLDENS = Path(__file__).parent / "goldens"
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_text_is_the_reviewed_one(name: str, request: pytest.FixtureRequest) -> None:
-    source = TritonCodegen().emit(SAMPLES[name], target("sm_90"), sample_options(name))
+    source = TritonCodegen().emit(SAMPLES[name], get_target("sm_90"), sample_options(name))
     launch = [f"# grid {', '.join(map(repr, source.grid))}"]
     launch += [f"# try {dict(c.meta)} warps {c.num_warps}" for c in source.configs]
     # the kernel's own text, which the IR's tests are about, stands in comments above the functions
@@ -38,6 +38,6 @@ def test_every_golden_belongs_to_a_sample() -> None:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_emitting_twice_gives_the_same(name: str) -> None:
     first, second = (
-        TritonCodegen().emit(SAMPLES[name], target("gfx942"), sample_options(name)) for _ in range(2)
+        TritonCodegen().emit(SAMPLES[name], get_target("gfx942"), sample_options(name)) for _ in range(2)
     )
     assert first == second

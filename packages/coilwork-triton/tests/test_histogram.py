@@ -29,7 +29,7 @@ from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.kernel_passes.histogram import find_bins
 
@@ -97,7 +97,7 @@ def flat(points: int = POINTS) -> Range:
 
 
 def emitted(kernel: Kernel, name: str = "sm_90", **options: object) -> KernelSource:
-    return TritonCodegen().emit(kernel, target(name), options)
+    return TritonCodegen().emit(kernel, get_target(name), options)
 
 
 def numbers(points: int, bins: int, dtype: DType = I64, *, least: int = 0) -> Tensor:

@@ -16,9 +16,9 @@ from coilwork_ir.index import as_expr
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import load, op, scan
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.text.device_library import device_functions, loops_over_lanes
+from coilwork_triton.text.device_library import has_lane_loop, read_device_functions
 
 FLOATS = ("zeta", "igamma", "igammac", "hermite_h", "hermite_he", "laguerre", "legendre")
 # Three elements from the end of a vector; the rest of which holds these.
@@ -39,13 +39,13 @@ def of_lines(name: str, dtype: DType, points: int = POINTS) -> Kernel:
 
 
 def text_of(kernel: Kernel) -> str:
-    text = TritonCodegen().emit(kernel, target("sm_90"), {}).text
+    text = TritonCodegen().emit(kernel, get_target("sm_90"), {}).text
     # without the functions of the library
     return text[text.rindex("@triton.jit") :]
 
 
 def test_scalar_ops_that_loop_are_those_of_the_library() -> None:
-    looping = {name for name in SCALAR_OPS if name in device_functions() and loops_over_lanes(name)}
+    looping = {name for name in SCALAR_OPS if name in read_device_functions() and has_lane_loop(name)}
     assert looping == {*FLOATS, "gcd"}
 
 
@@ -68,7 +68,7 @@ def surrounded(values: torch.Tensor, behind: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("turn", range(3))
 @pytest.mark.parametrize("name", FLOATS)
 def test_numbers_behind_lines_decide_no_loop(engine: TritonProcess, name: str, turn: int) -> None:
-    source = TritonCodegen().emit(of_lines(name, DType.F32), target("sm_90"), {})
+    source = TritonCodegen().emit(of_lines(name, DType.F32), get_target("sm_90"), {})
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(POINTS, generator=generator) * 0.75 + 0.125
     n = torch.randint(1, 4, (POINTS,), generator=generator).float()
@@ -108,18 +108,18 @@ def test_only_rows_decide_how_the_first_of_rows_are_found() -> None:
     """A row that is none is full of ties, and once sent all rows of its block to be halved again
     and again.
     """
-    several = TritonCodegen().emit(sorted_rows(ROWS, 40, DType.F32, first=8), target("sm_90"), {})
+    several = TritonCodegen().emit(sorted_rows(ROWS, 40, DType.F32, first=8), get_target("sm_90"), {})
     assert dict(several.configs[0].meta)["XBLOCK"] > 1
     assert "rmask, tl.broadcast_to(xmask, (XBLOCK, 1)), sort_key_float" in several.text
     assert (
         "rmask, None, sort_key_float"
-        in TritonCodegen().emit(sorted_rows(1, 40, DType.F32, first=8), target("sm_90"), {}).text
+        in TritonCodegen().emit(sorted_rows(1, 40, DType.F32, first=8), get_target("sm_90"), {}).text
     )
 
 
 def test_the_first_of_rows_beside_a_row_that_is_none(engine: TritonProcess) -> None:
     source = TritonCodegen().emit(
-        sorted_rows(10_001, 512, DType.F32, first=8, descending=True), target("sm_90"), {}
+        sorted_rows(10_001, 512, DType.F32, first=8, descending=True), get_target("sm_90"), {}
     )
     meta = dict(source.configs[0].meta)
     assert meta["SORT_ROOM"] > 0 and meta["XBLOCK"] == 2 and source.text.count("x0 < 10001") == 1
@@ -148,4 +148,4 @@ def test_the_first_of_rows_beside_a_row_that_is_none(engine: TritonProcess) -> N
     ids=lambda kernel: kernel.name,
 )
 def test_masked_lanes_compile(compiler: TritonProcess, kernel: Kernel, name: str) -> None:
-    assert compile_source(compiler, TritonCodegen().emit(kernel, target(name), {}), name)
+    assert compile_source(compiler, TritonCodegen().emit(kernel, get_target(name), {}), name)

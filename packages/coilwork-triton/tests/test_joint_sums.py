@@ -16,7 +16,7 @@ from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Scalar, load, op, reduce
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 F32, F64 = DType.F32, DType.F64
@@ -60,7 +60,7 @@ def test_sums_are_what_each_is_alone(engine: TritonProcess, width: int, count: i
     tensors += [torch.full((ROWS,), float("nan")) for _ in range(count + 1)]
     expected = {a.name: t.clone() for a, t in zip(kernel.args, tensors, strict=True)}
     interpret_kernel(kernel, expected, ())
-    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), {})
     for candidate in range(len(source.configs)):
         got = run_source(engine, source, [t.clone() for t in tensors], (), candidate)
         for found, wanted in zip(got, expected.values(), strict=True):
@@ -71,18 +71,18 @@ def test_sums_are_what_each_is_alone(engine: TritonProcess, width: int, count: i
     ("count", "together"), [(1, []), (2, [2]), (4, [4]), (5, [4]), (6, [4, 2]), (8, [4, 4])]
 )
 def test_threads_exchange_sums_at_once(count: int, together: list[int]) -> None:
-    text = TritonCodegen().emit(sums(1500, count), target("sm_90"), {}).text
+    text = TritonCodegen().emit(sums(1500, count), get_target("sm_90"), {}).text
     assert combined(text) == together
     assert text.count("tl.sum(") == count + 1 - sum(together)
 
 
 def test_sums_of_other_types_are_apart() -> None:
-    text = TritonCodegen().emit(sums(1500, 3, last=F64), target("sm_90"), {}).text
+    text = TritonCodegen().emit(sums(1500, 3, last=F64), get_target("sm_90"), {}).text
     assert combined(text) == [2] and text.count("tl.sum(") == 2
 
 
 def test_all_is_loaded_before_any_thread_waits() -> None:
-    text = TritonCodegen().emit(sums(1500, 4), target("sm_90"), {}).text
+    text = TritonCodegen().emit(sums(1500, 4), get_target("sm_90"), {}).text
     assert text.rindex("tl.load(") < text.index("tl.reduce(")
 
 
@@ -99,4 +99,4 @@ def test_only_sums_are_combined() -> None:
             for kind in kinds
         ),
     )
-    assert combined(TritonCodegen().emit(kernel, target("sm_90"), {}).text) == []
+    assert combined(TritonCodegen().emit(kernel, get_target("sm_90"), {}).text) == []

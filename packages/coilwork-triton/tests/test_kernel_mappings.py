@@ -32,15 +32,15 @@ from coilwork_ir.mapping import (
     parse_versions,
     verify_versions,
 )
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton.codegen import TritonCodegen, find_mapping
-from coilwork_triton.iteration.mapping_parameters import config_of_mapping
+from coilwork_triton.iteration.mapping_parameters import make_mapping_config
 from coilwork_triton.kernel_passes.table import LEGALIZATION
 from coilwork_triton.options import TritonOptions, parse_options
 from coilwork_triton.planning import close_mapping, plan_computation
 from coilwork_triton.proposals.mapping_proposal import Planned
 
-H200 = target("sm_90")
+H200 = get_target("sm_90")
 OPEN_SOFTMAX = """kernel @softmax fast {
   size n0 in [0, inf]
   size n1 in [1, inf]
@@ -106,7 +106,7 @@ def test_a_configuration_launches_as_its_mapping_says() -> None:
         if isinstance(plan, Planned):
             for config in plan.configs:
                 closed = close_mapping(plan, config)
-                assert closed.is_closed and config_of_mapping(plan.setting.kernel, closed) == config
+                assert closed.is_closed and make_mapping_config(plan.setting.kernel, closed) == config
                 count += 1
     assert count > 60
 

@@ -24,20 +24,20 @@ from coilwork_ir.scalar import (
     cast,
     const,
     index_value,
+    list_loads,
     load,
-    loads,
     op,
     placeholder,
     reduce,
     sort,
     where,
 )
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, MEMBER_PASSES, begin_draft
 
 BF16, F32, I64 = DType.BF16, DType.F32, DType.I64
 TYPES = {BF16: torch.bfloat16, F32: torch.float32, I64: torch.int64, DType.I32: torch.int32}
-H200 = target("sm_90")
+H200 = get_target("sm_90")
 COMBINATIONS = ("add", "mul", "sub", "maximum")
 
 
@@ -201,8 +201,8 @@ def draw_topk(draw: random.Random) -> Kernel:
 
 def without_idle_arguments(kernel: Kernel) -> Kernel:
     """`kernel` with the arguments that it touches."""
-    touched = {one.buffer for one in (*kernel.stores, *loads([store.value for store in kernel.stores]))}
-    touched |= {one.buffer for store in kernel.stores for one in loads(store.indirect)}
+    touched = {one.buffer for one in (*kernel.stores, *list_loads([store.value for store in kernel.stores]))}
+    touched |= {one.buffer for store in kernel.stores for one in list_loads(store.indirect)}
     return replace(kernel, args=tuple(a for a in kernel.args if a.name in touched))
 
 

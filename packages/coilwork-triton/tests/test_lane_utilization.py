@@ -18,13 +18,13 @@ from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.scalar import cast, index_value, load, op, placeholder, reduce, scan
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.launch.configs import propose_launches
 from coilwork_triton.launch.parameters import Facts
 from coilwork_triton.launch.reductions import count_active_lanes
 
-H200 = target("sm_90")
+H200 = get_target("sm_90")
 BF16, F32, I64 = DType.BF16, DType.F32, DType.I64
 MANY = 65536
 

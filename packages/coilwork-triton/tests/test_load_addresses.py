@@ -9,7 +9,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, floordiv, maximum, minimum, symbol
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import Scalar, const, index_value, load, op
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.facts.vectorization import split_constant
 from coilwork_triton.statements.loads import find_windows
@@ -19,7 +19,7 @@ X = symbol("x0", extent=64)
 
 
 def body(kernel: Kernel) -> str:
-    text = TritonCodegen().emit(kernel, target("sm_90"), {}).text
+    text = TritonCodegen().emit(kernel, get_target("sm_90"), {}).text
     return text[text.index(f"\ndef {kernel.name}(") :]
 
 
@@ -59,7 +59,7 @@ def test_a_window_has_one_start(engine: TritonProcess) -> None:
     assert "tl.assume(xoffset >= 0)" in text
     x = torch.randn(30, 61)
     got = run_source(
-        engine, TritonCodegen().emit(kernel, target("sm_90"), {}), [x.flatten(), torch.zeros(900)]
+        engine, TritonCodegen().emit(kernel, get_target("sm_90"), {}), [x.flatten(), torch.zeros(900)]
     )[-1]
     wanted = torch.nn.functional.max_pool1d(x, 3, 2, padding=1)[:, :30]
     assert torch.equal(got.reshape(30, 30), wanted)
@@ -77,7 +77,7 @@ def test_a_start_in_one_place_has_the_shape_of_each_mask(compiler: TritonProcess
         args=(arg("in0", F32, 7), arg("out0", F32, 7)),
         stores=(Store(buffer="out0", index=x0.symbol, value=value),),
     )
-    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), {})
     assert "in0_at" in source.text
     assert compile_source(compiler, source, "sm_90")
 
@@ -102,7 +102,7 @@ def test_columns_start_from_their_row(engine: TritonProcess) -> None:
     assert "in0 + tl.maximum(x0 - 1, 0) * 40 + tl.minimum(x1 * 2 + 2, 39)" in body(kernel)
     x = torch.randn(10, 40)
     got = run_source(
-        engine, TritonCodegen().emit(kernel, target("sm_90"), {}), [x.flatten(), torch.zeros(1600)]
+        engine, TritonCodegen().emit(kernel, get_target("sm_90"), {}), [x.flatten(), torch.zeros(1600)]
     )[-1]
     rows = ((torch.arange(20) + 1) // 2 - 1).clamp(min=0)
     columns = ((torch.arange(80) + 1) // 2).clamp(max=39)

@@ -16,18 +16,8 @@ from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.loops import Check
-from coilwork_ir.scalar import (
-    Scalar,
-    const,
-    contract,
-    index_value,
-    load,
-    loads,
-    op,
-    placeholder,
-    reduce,
-)
-from coilwork_ir.target import target
+from coilwork_ir.scalar import Scalar, const, contract, index_value, list_loads, load, op, placeholder, reduce
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 I64, F32 = DType.I64, DType.F32
@@ -44,7 +34,7 @@ def is_within(number: Scalar, end: int) -> Scalar:
 
 
 def buffers_of(values: list[Scalar]) -> set[str]:
-    return {node.buffer for node in loads(values)}
+    return {node.buffer for node in list_loads(values)}
 
 
 def counted_from_the_end(number: Scalar, end: int) -> Scalar:
@@ -147,7 +137,7 @@ KERNELS = {
 
 
 def emitted(kernel: Kernel, **options: object) -> KernelSource:
-    return TritonCodegen().emit(kernel, target("sm_90"), options)
+    return TritonCodegen().emit(kernel, get_target("sm_90"), options)
 
 
 def tensors(kernel: Kernel, **given: torch.Tensor) -> list[torch.Tensor]:

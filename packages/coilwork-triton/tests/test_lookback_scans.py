@@ -17,7 +17,7 @@ from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.ops import ScanKind
 from coilwork_ir.scalar import load, scan
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 TYPES = {
@@ -69,7 +69,7 @@ def results(
     verify_kernel(kernel)
     args = {arg.name: torch.zeros(arg.span.value, dtype=TYPES[arg.dtype]) for arg in kernel.args}
     args["in0"] = x.reshape(-1).clone()
-    source = TritonCodegen().emit(kernel, target("sm_90"), options)
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), options)
     given = [value.clone() for value in args.values()]
     ran = run_source(engine, source, given)
     interpret_kernel(kernel, args, ())
@@ -132,14 +132,14 @@ def test_rows_of_several_ranges(engine: TritonProcess) -> None:
 
 
 def test_rows_have_one_load_and_wait_only_for_those_before() -> None:
-    text = TritonCodegen().emit(shared_rows("sum", 3, 5000, 1024, DType.F32), target("sm_90"), {}).text
+    text = TritonCodegen().emit(shared_rows("sum", 3, 5000, 1024, DType.F32), get_target("sm_90"), {}).text
     body = text[text.index("def running(") :]
     assert body.count("tl.load(in0") == 1 and "for " not in body
     assert body.index("tell(") < body.index("tl.cumsum(") < body.index("told(")
 
 
 def test_products_are_scanned_by_as_many_lanes_as_a_program_has_threads() -> None:
-    kernel, h200 = shared_rows("prod", 3, 5000, 1024, DType.F32), target("sm_90")
+    kernel, h200 = shared_rows("prod", 3, 5000, 1024, DType.F32), get_target("sm_90")
     narrow = replace(h200, max_threads_per_block=512)
     for device, lanes in ((h200, 1024), (narrow, 512)):
         assert f"= tl.arange(0, {lanes})\n" in TritonCodegen().emit(kernel, device, {}).text
@@ -152,13 +152,13 @@ def test_without_a_workspace_a_program_has_a_row() -> None:
         args=tuple(arg for arg in kernel.args if arg.name != "io0"),
         workspace="",
     )
-    text = TritonCodegen().emit(alone, target("sm_90"), {}).text
+    text = TritonCodegen().emit(alone, get_target("sm_90"), {}).text
     assert "ticket" not in text and "for r0_offset in" in text
 
 
 @pytest.mark.slow
 def test_what_is_told_passes_by_the_first_cache(compiler: TritonProcess) -> None:
-    source = TritonCodegen().emit(shared_rows("sum", 3, 32768, 8192, DType.F32), target("sm_90"), {})
+    source = TritonCodegen().emit(shared_rows("sum", 3, 32768, 8192, DType.F32), get_target("sm_90"), {})
     text = compile_source(compiler, source, "sm_90")
     assert "ld.volatile.global" in text and "atom.global.gpu.relaxed.exch.b64" in text
     assert text.count("ld.global.v4.b32") == 8192 // (4 * 128)

@@ -6,8 +6,8 @@ import pytest
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
-from coilwork_ir.scalar import IndexValue, Scalar, cast, const, index_value, load, op, postorder
-from coilwork_triton.facts.kernel_analysis import users_of
+from coilwork_ir.scalar import IndexValue, Scalar, cast, const, index_value, iterate_postorder, load, op
+from coilwork_triton.facts.kernel_analysis import index_users
 from coilwork_triton.facts.precision_analysis import (
     find_narrow_positions,
     find_redundant_bounds,
@@ -19,8 +19,8 @@ AT = symbol("x0", extent=100)
 
 
 def narrow(*roots: Scalar) -> bool:
-    found = find_narrow_positions(tuple(postorder(roots)), roots)
-    assert found <= {node for node in postorder(roots) if isinstance(node, IndexValue)}
+    found = find_narrow_positions(tuple(iterate_postorder(roots)), roots)
+    assert found <= {node for node in iterate_postorder(roots) if isinstance(node, IndexValue)}
     return index_value(AT) in found
 
 
@@ -46,8 +46,8 @@ def test_what_wants_the_whole_number() -> None:
 
 
 def short(*roots: Scalar) -> frozenset[Scalar]:
-    order = tuple(postorder(roots))
-    return find_short_casts(order, roots, users_of(order))
+    order = tuple(iterate_postorder(roots))
+    return find_short_casts(order, roots, index_users(order))
 
 
 def source(extent: int | None, scale: float = 0.5) -> Scalar:
@@ -76,13 +76,13 @@ def test_fractions_of_positions_need_no_bounds() -> None:
     fraction = op("sub", source(256), cast(cast(source(256), I64), DType.F32))
     low = op("maximum", fraction, const(0.0, DType.F32))
     both = op("minimum", low, const(1.0, DType.F32))
-    assert find_redundant_bounds(tuple(postorder((both,)))) == {low: fraction, both: fraction}
+    assert find_redundant_bounds(tuple(iterate_postorder((both,)))) == {low: fraction, both: fraction}
     for used in (
         op("minimum", fraction, const(0.5, DType.F32)),
         op("maximum", fraction, const(0.5, DType.F32)),
         op("minimum", source(256), const(1.0, DType.F32)),
     ):
-        assert not find_redundant_bounds(tuple(postorder((used,))))
+        assert not find_redundant_bounds(tuple(iterate_postorder((used,))))
 
 
 def test_fractions_of_what_may_be_negative_or_infinite_keep_bounds() -> None:
@@ -90,4 +90,6 @@ def test_fractions_of_what_may_be_negative_or_infinite_keep_bounds() -> None:
     negative = op("maximum", cast(index_value(AT), DType.F32), const(-1.0, DType.F32))
     for number in (loaded, negative):
         fraction = op("sub", number, cast(cast(number, I64), DType.F32))
-        assert not find_redundant_bounds(tuple(postorder((op("minimum", fraction, const(1.0, DType.F32)),))))
+        assert not find_redundant_bounds(
+            tuple(iterate_postorder((op("minimum", fraction, const(1.0, DType.F32)),)))
+        )

@@ -15,7 +15,7 @@ from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.kernels.rewrite import FUNCTIONS
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Scalar, load, op
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 COUNT = 4096
@@ -34,7 +34,7 @@ def source_of(values: list[Scalar], numerics: Numerics) -> KernelSource:
         stores=tuple(Store(buffer=f"out{k}", index=X.symbol, value=v) for k, v in enumerate(values)),
         numerics=numerics,
     )
-    return TritonCodegen().emit(kernel, target("sm_90"), {})
+    return TritonCodegen().emit(kernel, get_target("sm_90"), {})
 
 
 def results(

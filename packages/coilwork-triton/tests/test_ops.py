@@ -17,7 +17,7 @@ from coilwork_ir.interpretation.ops import SCALAR_FUNCTIONS
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import load, op
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.text.ops import SCALAR_BUILDERS
 
@@ -92,7 +92,7 @@ def apply(
 ):
     count = inputs[0].numel()
     kernel, result = emit_op(name, dtype, count, numerics)
-    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), {})
     return run_source(process, source, [*inputs, torch.zeros(count, dtype=TORCH[result])])[-1]
 
 
@@ -218,7 +218,7 @@ def test_a_number_less_itself_is_zero(engine: TritonProcess, dtype: DType, numer
         stores=(Store(buffer="out0", index=x.symbol, value=op("sub", value, value)),),
         numerics=numerics,
     )
-    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), {})
     inputs = torch.tensor(SPECIAL, dtype=TORCH[dtype])
     got = run_source(engine, source, [inputs, torch.ones_like(inputs)])[-1]
     torch.testing.assert_close(got, inputs - inputs, rtol=0, atol=0, equal_nan=True)
@@ -257,7 +257,7 @@ def test_loops_over_single_elements_end_as_those_over_many(
     ]
     spread = [t[:1].expand(5).clone() if k in scalars else t for k, t in enumerate(inputs)]
     kernel, _ = emit_op(name, dtype, 5, scalars=scalars)
-    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), {})
     got = run_source(engine, source, [*inputs, torch.zeros(5, dtype=TORCH[dtype])])[-1]
     stored = 1 if len(scalars) == 2 else 5
     want = apply(engine, name, dtype, spread)

@@ -8,7 +8,7 @@ from kernel_bench import TritonProcess, along, arg, run_source
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import load, op, reduce
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 F32 = DType.F32
@@ -38,7 +38,7 @@ def test_stores_that_wait_hold_back_others(engine: TritonProcess) -> None:
         ),
         aliasing=(("out1", "in0"), ("out2", "in1")),
     )
-    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), {})
     torch.manual_seed(0)
     first, second = torch.randn(ROWS, ROW), torch.randn(ROWS, ROW)
     memory = [first.flatten().clone(), second.flatten().clone()]

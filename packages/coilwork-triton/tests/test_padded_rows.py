@@ -18,7 +18,7 @@ from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.scalar import load
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.facts.vectorization import Access, count_padded_lanes
 
@@ -28,7 +28,7 @@ TYPES = {F32: torch.float32, BF16: torch.bfloat16}
 
 def emitted(kernel: Kernel) -> KernelSource:
     verify_kernel(kernel)
-    return TritonCodegen().emit(kernel, target("sm_90"), {})
+    return TritonCodegen().emit(kernel, get_target("sm_90"), {})
 
 
 def space(*extents: Expr | int) -> tuple[Range, ...]:
@@ -47,7 +47,7 @@ def lanes(ranges: tuple[Range, ...], *touched: Access) -> int:
         args=args,
         stores=(Store(buffer="in1", index=as_expr(0), value=load("in0", [as_expr(0)], BF16)),),
     )
-    return count_padded_lanes(kernel, touched, target("sm_90").machine.grids)
+    return count_padded_lanes(kernel, touched, get_target("sm_90").machine.grids)
 
 
 def clamped(ranges: tuple[Range, ...]) -> Access:

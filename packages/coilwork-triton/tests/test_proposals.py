@@ -11,12 +11,12 @@ from triton_sample_kernels import SAMPLES
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.rewrite import kernel_roots
+from coilwork_ir.kernels.rewrite import list_kernel_roots
 from coilwork_ir.mapping import format_mapping, parse_mapping, verify_mapping
 from coilwork_ir.passes import PassTable
 from coilwork_ir.scalar import find_contraction, load, op, reduce
-from coilwork_ir.target import target
-from coilwork_triton.iteration.mapping_parameters import config_of_mapping
+from coilwork_ir.target import get_target
+from coilwork_triton.iteration.mapping_parameters import make_mapping_config
 from coilwork_triton.iteration.shape_builder import build_shape
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, begin_draft
 from coilwork_triton.launch.configs import LAUNCHES
@@ -26,11 +26,11 @@ from coilwork_triton.proposals.mapping_proposal import OPEN_SIZE_REFINEMENTS, RE
 from coilwork_triton.proposals.proposal import Proposal, Setting
 from coilwork_triton.rule_table import RuleTable
 
-H200, F32 = target("sm_90"), DType.F32
+H200, F32 = get_target("sm_90"), DType.F32
 SINGLE = [
     name
     for name, kernel in SAMPLES.items()
-    if kernel.combined is None and find_contraction(kernel_roots(kernel)) is None
+    if kernel.combined is None and find_contraction(list_kernel_roots(kernel)) is None
 ]
 
 
@@ -74,7 +74,7 @@ def test_candidates_are_choices_of_an_open_mapping() -> None:
             closed = planned.mapping.close(
                 {number.name: chosen[number.name] for number in planned.mapping.open_numbers}
             )
-            assert config_of_mapping(planned.setting.kernel, closed) == config
+            assert make_mapping_config(planned.setting.kernel, closed) == config
 
 
 def test_each_decision_adds_to_those_before_it() -> None:

@@ -16,17 +16,17 @@ from kernel_bench import TritonProcess, run_source
 from mapping_cases import MORE
 from random_triton_mappings import RandomlyMapped
 
-from coilwork_ir.conformance import CASES, Case, check_codegen, failures, random_case
+from coilwork_ir.conformance import CASES, Case, check_codegen, format_failures, make_random_case
 from coilwork_ir.errors import EmitError, VerifyError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.mapping import Choose, Limit, Order, Unit, parse_mapping
 from coilwork_ir.mapping import Mapping as Directives
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.iteration.refusals import TAKES
 
-H200 = target("sm_90")
+H200 = get_target("sm_90")
 # What GPUs have no instruction for, and a check that fails, which ends the process.
 REFUSED = ("failing-check", "store-add-other-types", "store-extremes-other-types", "store-mul", "sort-wide")
 # What has labels are functions, which no mapping changes; of what is combined the body has one.
@@ -52,7 +52,7 @@ def check(engine: TritonProcess, codegen: RandomlyMapped, case: Case) -> None:
     small = tuple(sizes for sizes in case.sizes if max(sizes.values(), default=0) <= 40)
     case = replace(case, sizes=small or (dict.fromkeys(case.sizes[0], 37),))
     results = check_codegen(codegen, H200, run, cases=(case,))
-    assert not failures(results), (failures(results), codegen.seed, codegen.drawn)
+    assert not format_failures(results), (format_failures(results), codegen.seed, codegen.drawn)
     assert not [r for r in results if r.status == "refused"], results
 
 
@@ -71,7 +71,7 @@ def test_random_mappings_of_the_conformance_kit(
 def test_random_mappings_of_random_kernels(engine: TritonProcess, request: pytest.FixtureRequest) -> None:
     count = request.config.getoption("--random-triton-mappings")
     for seed in range(2000, 2000 + count - count // 2):
-        check(engine, RandomlyMapped(seed), random_case(seed))
+        check(engine, RandomlyMapped(seed), make_random_case(seed))
 
 
 def test_every_directive_is_drawn() -> None:
@@ -79,7 +79,9 @@ def test_every_directive_is_drawn() -> None:
     it.
     """
     drawn: Counter[type] = Counter()
-    cases = [case_of(number) for number in range(250)] + [random_case(seed) for seed in range(2000, 2250)]
+    cases = [case_of(number) for number in range(250)] + [
+        make_random_case(seed) for seed in range(2000, 2250)
+    ]
     for number, case in enumerate(cases):
         codegen = RandomlyMapped(number if number < 250 else 1750 + number)
         codegen.emit(parse_kernel(case.text), H200, {})

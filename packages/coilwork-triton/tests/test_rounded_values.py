@@ -13,12 +13,12 @@ from kernel_bench import TritonProcess, along, arg, compile_source, run_source
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.scalar import Scalar, cast, const, load, op, postorder, reduce
-from coilwork_ir.target import target
+from coilwork_ir.scalar import Scalar, cast, const, iterate_postorder, load, op, reduce
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.facts.kernel_analysis import users_of
+from coilwork_triton.facts.kernel_analysis import index_users
 from coilwork_triton.facts.precision_analysis import find_one_plus, find_rounded_factors, find_rounded_values
-from coilwork_triton.text.language import reciprocal_of
+from coilwork_triton.text.language import find_reciprocal
 
 F32, BF16, F16 = DType.F32, DType.BF16, DType.F16
 TORCH = {F32: torch.float32, BF16: torch.bfloat16, F16: torch.float16}
@@ -28,8 +28,8 @@ ONE = const(1.0, F32)
 
 
 def rounded(*roots: Scalar) -> frozenset[Scalar]:
-    order = tuple(postorder(roots))
-    return find_rounded_values(order, roots, users_of(order))
+    order = tuple(iterate_postorder(roots))
+    return find_rounded_values(order, roots, index_users(order))
 
 
 def test_what_is_stored_in_16_bits() -> None:
@@ -63,12 +63,12 @@ def test_a_condition_is_no_rounded_value() -> None:
 def test_sums_with_one() -> None:
     erf = op("erf", V)
     root = cast(op("mul", V, op("add", erf, ONE)), BF16)
-    order = tuple(postorder((root,)))
-    users = users_of(order)
+    order = tuple(iterate_postorder((root,)))
+    users = index_users(order)
     found = rounded(root)
     assert list(find_one_plus(found, users).values()) == [erf]
     twice = cast(op("mul", erf, op("add", ONE, erf)), BF16)
-    assert not find_one_plus(rounded(twice), users_of(tuple(postorder((twice,)))))
+    assert not find_one_plus(rounded(twice), index_users(tuple(iterate_postorder((twice,)))))
 
 
 def test_factors() -> None:
@@ -81,15 +81,15 @@ def test_factors() -> None:
         (op("add", V, tanh), False),
         (op("neg", tanh), False),
     ):
-        order = tuple(postorder((cast(root, BF16),)))
-        users = users_of(order)
+        order = tuple(iterate_postorder((cast(root, BF16),)))
+        users = index_users(order)
         assert (tanh in find_rounded_factors(find_rounded_values(order, order[-1:], users), users)) is fits
 
 
 def test_reciprocals_are_of_normal_numbers() -> None:
-    assert reciprocal_of(3.0) == 1 / 3 and reciprocal_of(-0.5) == -2.0
+    assert find_reciprocal(3.0) == 1 / 3 and find_reciprocal(-0.5) == -2.0
     for value in (0.0, -0.0, math.inf, math.nan, 1e-40, 1e38):
-        assert reciprocal_of(value) is None
+        assert find_reciprocal(value) is None
 
 
 def source_of(value: Scalar, result: DType, count: int, given: DType, numerics: str = "fast") -> KernelSource:
@@ -101,7 +101,7 @@ def source_of(value: Scalar, result: DType, count: int, given: DType, numerics: 
         stores=(Store(buffer="out0", index=x, value=value),),
         numerics=numerics,
     )
-    return TritonCodegen().emit(kernel, target("sm_90"), {})
+    return TritonCodegen().emit(kernel, get_target("sm_90"), {})
 
 
 # (the function of a value, the same on f64 tensors, what f32 makes of it)

@@ -15,7 +15,7 @@ from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, reduce
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 F32, I64 = DType.F32, DType.I64
@@ -30,7 +30,7 @@ def run_all(
     **options,
 ) -> list[list[torch.Tensor]]:
     """What the arguments hold after each candidate."""
-    source = TritonCodegen().emit(kernel, target("sm_90"), options)
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), options)
     return [
         run_source(process, source, [t.clone() for t in tensors], sizes, k)
         for k in range(len(source.configs))
@@ -188,7 +188,7 @@ def test_sums_of_rows_of_walked_points_and_of_constants(engine: TritonProcess) -
 def test_a_row_is_read_before_it_is_overwritten(engine: TritonProcess) -> None:
     rows, width, groups = 14, 64, 3
     kernel = layer_norm_backward(rows, width, groups, F32)
-    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), {})
     tensors = norm_tensors(rows, width, groups)
     apart = run_source(engine, source, [t.clone() for t in tensors])
     for number in (0, 2):
@@ -201,7 +201,7 @@ def test_a_row_is_read_before_it_is_overwritten(engine: TritonProcess) -> None:
 
 def test_rows_that_do_not_stay_in_registers_are_refused() -> None:
     with pytest.raises(EmitError) as caught:
-        TritonCodegen().emit(layer_norm_backward(64, 100_000, 4), target("sm_90"), {})
+        TritonCodegen().emit(layer_norm_backward(64, 100_000, 4), get_target("sm_90"), {})
     assert caught.value.code == "walked-rows"
 
 
@@ -219,13 +219,13 @@ def test_kinds_that_do_not_combine_are_refused() -> None:
         ),
     )
     with pytest.raises(EmitError) as caught:
-        TritonCodegen().emit(kernel, target("sm_90"), {})
+        TritonCodegen().emit(kernel, get_target("sm_90"), {})
     assert caught.value.code == "walked-kind"
 
 
 @pytest.mark.slow
 def test_the_next_row_is_on_its_way(compiler: TritonProcess) -> None:
-    source = TritonCodegen().emit(layer_norm_backward(16384, 4096, 256), target("sm_90"), {})
+    source = TritonCodegen().emit(layer_norm_backward(16384, 4096, 256), get_target("sm_90"), {})
     assert dict(source.configs[0].meta)["STAGES"] == 3
     text = compile_source(compiler, source, "sm_90")
     assert "cp.async.cg.shared.global" in text

@@ -12,7 +12,7 @@ from coilwork_ir.index import Expr, as_expr, floordiv
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 F32, BF16, I64 = DType.F32, DType.BF16, DType.I64
@@ -25,7 +25,7 @@ def kernel_of(ranges: tuple[Range, ...], args: tuple[TensorArg, ...], value: Sca
 
 
 def emitted(kernel: Kernel) -> KernelSource:
-    return TritonCodegen().emit(kernel, target("sm_90"), {})
+    return TritonCodegen().emit(kernel, get_target("sm_90"), {})
 
 
 def results(process: TritonProcess, kernel: Kernel, *tensors: Tensor) -> list[Tensor]:

@@ -16,9 +16,9 @@ from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.ops import ScanKind
 from coilwork_ir.scalar import load, scan
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.text.device_library import device_functions
+from coilwork_triton.text.device_library import read_device_functions
 
 F32 = DType.F32
 LENGTH = 70
@@ -46,7 +46,7 @@ def running(
     reverse: bool = False,
 ) -> torch.Tensor:
     kernel = kernel_for(*data.shape, numerics, reverse)
-    source = TritonCodegen().emit(kernel, target("sm_90"), WALKS[hint])
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), WALKS[hint])
     found = run_source(engine, source, [data.reshape(-1), torch.zeros(data.numel())])[1]
     return found.cpu().view(data.shape)
 
@@ -104,11 +104,11 @@ def test_what_is_carried_to_the_next_block(engine: TritonProcess, scale: float) 
 
 def test_one_logarithm_per_point() -> None:
     for hint in ("persistent", "looped"):
-        text = TritonCodegen().emit(kernel_for(4, 9000, "fast", False), target("sm_90"), WALKS[hint]).text
+        text = TritonCodegen().emit(kernel_for(4, 9000, "fast", False), get_target("sm_90"), WALKS[hint]).text
         body = text[text.index("def running(") :]
         assert body.count("log_of_normal(") == 1
     for name in ("combine_logsumexp", "running_logsumexp"):
-        assert "tl.log" not in device_functions()[name].source
+        assert "tl.log" not in read_device_functions()[name].source
 
 
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
@@ -130,7 +130,7 @@ def test_rows_that_are_alike(
             ),
         ),
     )
-    source = TritonCodegen().emit(kernel, target("sm_90"), WALKS[hint])
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), WALKS[hint])
     assert "(1, R0_BLOCK)" not in source.text
     given = torch.tensor([-1.5, -0.25, 1.75, -1.25, 1.5])
     eager = {"sum": torch.cumsum, "prod": torch.cumprod, "logcumsumexp": torch.logcumsumexp}
@@ -186,7 +186,7 @@ def test_columns_are_scanned_in_runs(
     wide = data.double()
     wanted = (eager(wide.flip(0)).flip(0) if reverse else eager(wide)).float()
     source = TritonCodegen().emit(
-        down_columns(kind, rows, columns, reverse=reverse), target("sm_90"), WALKS[hint]
+        down_columns(kind, rows, columns, reverse=reverse), get_target("sm_90"), WALKS[hint]
     )
     for number, config in enumerate(source.configs):
         assert dict(config.meta)["RUN"] > 1
@@ -200,7 +200,7 @@ def test_columns_are_scanned_in_runs(
 def test_few_columns_are_scanned(engine: TritonProcess, rows: int, columns: int) -> None:
     """Where there would be fewer runs than threads, points are not dealt out in runs."""
     data = torch.arange(1.0, rows * columns + 1).view(rows, columns)
-    source = TritonCodegen().emit(down_columns("sum", rows, columns), target("sm_90"), {})
+    source = TritonCodegen().emit(down_columns("sum", rows, columns), get_target("sm_90"), {})
     memory = data.reshape(-1).clone()
     found = run_source(engine, source, [memory, memory])[1].cpu().view(rows, columns)
     assert torch.equal(found, data.cumsum(0))
@@ -216,14 +216,14 @@ def test_positions_along_columns(
     data[:, 6] = math.inf if kind == "argmin" else -math.inf
     data[40, 7] = math.nan
     wanted = data.cummin(0).indices if kind == "argmin" else data.cummax(0).indices
-    source = TritonCodegen().emit(down_columns(kind, rows, columns), target("sm_90"), WALKS[hint])
+    source = TritonCodegen().emit(down_columns(kind, rows, columns), get_target("sm_90"), WALKS[hint])
     assert "dealt_in_runs(" in source.text
     given = [data.reshape(-1), torch.zeros(rows * columns, dtype=torch.int64)]
     assert torch.equal(run_source(engine, source, given)[1].cpu().view(rows, columns), wanted)
 
 
 def test_later_rows_are_loaded_before_earlier_ones_are_overwritten() -> None:
-    source = TritonCodegen().emit(down_columns("sum", 8192, 8192), target("sm_90"), {})
+    source = TritonCodegen().emit(down_columns("sum", 8192, 8192), get_target("sm_90"), {})
     assert "num_stages=STAGES" in source.text and "debug_barrier" not in source.text
     assert dict(source.configs[0].meta)["STAGES"] > 1
     assert dict(source.space.values)["STAGES"] == (1, 2, 3, 4)
@@ -238,7 +238,7 @@ def test_rows_that_other_points_store_are_not_loaded_ahead() -> None:
         args=(arg("io0", F32, 8192 * 8192),),
         stores=(Store(buffer="io0", index=at + 8192, value=scan("sum", load("io0", [at], F32), r.symbol)),),
     )
-    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), {})
     assert {dict(config.meta)["STAGES"] for config in source.configs} == {1}
     assert "STAGES" not in dict(source.space.values)
     assert "debug_barrier" in source.text

@@ -13,7 +13,7 @@ from kernel_bench import TARGETS, WALKS, TritonProcess, along, arg, compile_sour
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import Combine, Scalar, cast, combine, const, load, op, parameter, scan
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 Hint = Literal["persistent", "looped"]
@@ -79,7 +79,7 @@ def test_recurrence_along_rows(
     generator = torch.Generator().manual_seed(1)
     a, b = torch.rand(shape, generator=generator), torch.randn(shape, generator=generator)
     kernel = kernel_for(recurrence(F32), shape, columns=False, reverse=reverse, dtype=F32)
-    source = TritonCodegen().emit(kernel, target("sm_90"), WALKS[hint])
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), WALKS[hint])
     given = [a.reshape(-1), b.reshape(-1), torch.zeros(a.numel()), torch.zeros(a.numel())]
     found = [t.cpu().view(shape) for t in run_source(engine, source, given)[2:]]
     wide = (a.flip(1), b.flip(1)) if reverse else (a, b)
@@ -104,7 +104,7 @@ def test_recurrence_down_columns(
     a, b = (a, b) if dtype.is_float else ((a * 5).round(), (b * 5).round())
     a, b = a.to(types[dtype]), b.to(types[dtype])
     kernel = kernel_for(recurrence(dtype), shape, columns=True, reverse=reverse, dtype=dtype)
-    source = TritonCodegen().emit(kernel, target("sm_90"), WALKS[hint])
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), WALKS[hint])
     wide = (a.flip(0).t(), b.flip(0).t()) if reverse else (a.t(), b.t())
     wanted = running_recurrence(*wide)
     for number, config in enumerate(source.configs):
@@ -130,7 +130,7 @@ def test_truth_values_and_constants(engine: TritonProcess, hint: Hint, reverse: 
     function = combine([op("ne", odd, later_odd), const(3.0, F32)])
     shape = (4, 90)
     kernel = kernel_for(function, shape, columns=False, reverse=reverse, dtype=F32)
-    source = TritonCodegen().emit(kernel, target("sm_90"), WALKS[hint])
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), WALKS[hint])
     x = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(2)).float()
     count = x.numel()
     given = [x.reshape(-1), x.reshape(-1), torch.zeros(count, dtype=torch.bool), torch.zeros(count)]
@@ -153,7 +153,7 @@ def test_functions_that_loop(engine: TritonProcess, hint: Hint, columns: bool, r
     """
     shape = (600, 40) if columns else (3, 301)
     kernel = kernel_for(common_divisors(I64), shape, columns=columns, reverse=reverse, dtype=I64)
-    source = TritonCodegen().emit(kernel, target("sm_90"), WALKS[hint])
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), WALKS[hint])
     assert "associative_scan" not in source.text
     generator = torch.Generator().manual_seed(3)
     a = 4 * torch.randint(1, 1000, shape, generator=generator) * 2 ** torch.randint(0, 3, shape)
@@ -182,7 +182,7 @@ def test_one_value_alone(engine: TritonProcess) -> None:
             args=(arg("in0", F32, 210), arg("out0", F32, 210)),
             stores=(Store(buffer="out0", index=at, value=value),),
         )
-        source = TritonCodegen().emit(kernel, target("sm_90"), WALKS[hint])
+        source = TritonCodegen().emit(kernel, get_target("sm_90"), WALKS[hint])
         data = torch.randn(3, 70)
         found = run_source(engine, source, [data.reshape(-1), torch.zeros(210)])[1].cpu().view(3, 70)
         torch.testing.assert_close(found, data.cummax(1).values)
@@ -193,7 +193,7 @@ def test_functions_are_named_after_what_they_do() -> None:
         TritonCodegen()
         .emit(
             kernel_for(recurrence(F32), (5, 70), columns=False, reverse=reverse, dtype=F32),
-            target("sm_90"),
+            get_target("sm_90"),
             WALKS[hint],
         )
         .text
@@ -216,8 +216,8 @@ def test_machine_code(compiler: TritonProcess, columns: bool, reverse: bool, nam
     shape = (300, 40) if columns else (5, 9000)
     for function, dtype in ((recurrence(F32), F32), (recurrence(I64), I64), (common_divisors(I64), I64)):
         kernel = kernel_for(function, shape, columns=columns, reverse=reverse, dtype=dtype)
-        assert compile_source(compiler, TritonCodegen().emit(kernel, target(name), WALKS["looped"]), name)
+        assert compile_source(compiler, TritonCodegen().emit(kernel, get_target(name), WALKS["looped"]), name)
     odd, later_odd = parameter(0, BOOL), parameter(2, BOOL)
     function = combine([op("ne", odd, later_odd), const(3.0, F32)])
     kernel = kernel_for(function, shape, columns=columns, reverse=reverse, dtype=F32)
-    assert compile_source(compiler, TritonCodegen().emit(kernel, target(name), WALKS["looped"]), name)
+    assert compile_source(compiler, TritonCodegen().emit(kernel, get_target(name), WALKS["looped"]), name)

@@ -24,12 +24,12 @@ from kernel_bench import (
 )
 from triton_sample_kernels import SAMPLES, sample_options
 
-from coilwork_ir.conformance import CASES, check_codegen, failures
+from coilwork_ir.conformance import CASES, check_codegen, format_failures
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import load, op, reduce
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.launch.sorts import MOST_WARPS
 
@@ -56,7 +56,7 @@ SUMS = ("row-sum", "scan")
 def emitted(
     kernel: Kernel, name: str = "sm_90", options: Mapping[str, object] = MappingProxyType({})
 ) -> KernelSource:
-    return TritonCodegen().emit(kernel, target(name), options)
+    return TritonCodegen().emit(kernel, get_target(name), options)
 
 
 def copied(extent: int) -> Kernel:
@@ -75,7 +75,7 @@ def test_candidates_are_in_the_space(sample: str, name: str) -> None:
     source = emitted(SAMPLES[sample], name, sample_options(sample))
     assert source.space.values
     assert all(allowed(source, config) for config in source.configs)
-    limit = target(name).max_threads_per_block // target(name).warp_size
+    limit = get_target(name).max_threads_per_block // get_target(name).warp_size
     assert max(value_of(config, "num_warps") for config in everything(source)) <= limit
 
 
@@ -193,5 +193,5 @@ def test_corners_are_right(engine: TritonProcess, name: str) -> None:
         for mine, changed in zip(tensors, results[0], strict=True):
             mine.copy_(changed)
 
-    results = check_codegen(TritonCodegen(), target("sm_90"), run, cases=(case,), numerics="fast")
-    assert not failures(results), failures(results)
+    results = check_codegen(TritonCodegen(), get_target("sm_90"), run, cases=(case,), numerics="fast")
+    assert not format_failures(results), format_failures(results)

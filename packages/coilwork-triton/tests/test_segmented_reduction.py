@@ -14,9 +14,13 @@ from triton_sample_kernels import ragged_sums
 from coilwork_ir.dtypes import DType
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Reduce, Scalar, const, index_value, load, op, reduce, where
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.facts.kernel_analysis import find_gather_range, is_segmented_reduction, segment_length
+from coilwork_triton.facts.kernel_analysis import (
+    find_gather_range,
+    find_segment_length,
+    is_segmented_reduction,
+)
 from coilwork_triton.launch.configs import propose_launches
 
 X, R = along("x0", 8).symbol, along("r0", 100, "reduction").symbol
@@ -28,7 +32,7 @@ ZERO = const(0.0, DType.F32)
 def found(kind: ReduceKind, operand: Scalar) -> Scalar | None:
     node = reduce(kind, [operand], [R])
     assert isinstance(node, Reduce)
-    return segment_length(node)
+    return find_segment_length(node)
 
 
 def test_rows_end_where_a_count_says() -> None:
@@ -69,7 +73,7 @@ def test_blocks_lie_along_the_rows_that_are_looked_up() -> None:
     assert find_gather_range((columns, rows), [COUNT]) is rows
     turned = replace(kernel, ranges=(columns, rows, reduced))
     for each in (kernel, turned):
-        blocks = dict(TritonCodegen().emit(each, target("sm_90"), {}).configs[0].meta)
+        blocks = dict(TritonCodegen().emit(each, get_target("sm_90"), {}).configs[0].meta)
         assert blocks["XBLOCK"] == 64
 
 
@@ -79,7 +83,7 @@ def test_what_is_added_to_sums_is_loaded_before_their_loop() -> None:
     old = replace(kernel.args[-1], role="inout")
     total = op("add", load(old.name, [store.index], DType.F32), store.value)
     kernel = replace(kernel, args=(*kernel.args[:-1], old), stores=(replace(store, value=total),))
-    text = TritonCodegen().emit(kernel, target("sm_90"), {}).text
+    text = TritonCodegen().emit(kernel, get_target("sm_90"), {}).text
     assert text.index(f"tl.load({old.name}") < text.index("for r0_offset") < text.index("tl.store(")
 
 
@@ -96,7 +100,7 @@ def test_programs_take_what_a_row_fills(columns: int, block: tuple[int, int]) ->
         tensors=4,
         is_segmented=True,
     )
-    for config in propose_launches(facts, target("sm_90"), 2):
+    for config in propose_launches(facts, get_target("sm_90"), 2):
         blocks = dict(config.meta)
         assert (blocks["YBLOCK"], blocks["XBLOCK"]) == block
         # all points along r of a result belong to one thread, which has 8 of them
@@ -115,7 +119,7 @@ def test_sums_of_rows_of_any_length(engine: TritonProcess, lengths: str) -> None
     assert starts[-1] <= 700
     rows = torch.randn(700, 64, generator=torch.Generator().manual_seed(0))
     wanted = torch.stack([rows[a:b].double().sum(0) for a, b in pairwise(starts.tolist())]).float()
-    source = TritonCodegen().emit(ragged_sums(), target("sm_90"), {})
+    source = TritonCodegen().emit(ragged_sums(), get_target("sm_90"), {})
     for config in range(len(source.configs)):
         out = torch.full((64000,), 7.0)
         given = [starts.int(), rows.reshape(-1), out]

@@ -13,12 +13,12 @@ from kernel_bench import TritonProcess, compile_source, run_source
 from torch import Tensor
 
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import largest_operands, minimum, symbol
+from coilwork_ir.index import find_largest_operands, minimum, symbol
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 SOFTMAX = """kernel @softmax fast {
@@ -114,7 +114,7 @@ def kernel_of(name: str) -> Kernel:
 
 def emitted(kernel: Kernel, *likely: int, **options: object) -> KernelSource:
     sizes = likely or LIKELY.get(kernel.name, ())
-    return TritonCodegen().emit(kernel, target("sm_90"), {"likely": sizes, **options})
+    return TritonCodegen().emit(kernel, get_target("sm_90"), {"likely": sizes, **options})
 
 
 def version_for(source: KernelSource, sizes: Sequence[int]) -> int:
@@ -184,11 +184,11 @@ def test_what_is_divided_fits_32_bits_too() -> None:
 
 
 def test_positions_that_data_decide_are_not_divided_in_32_bits() -> None:
-    assert largest_operands([symbol("@0", lo=0) * 3 // symbol("n0", lo=1)]) is None
+    assert find_largest_operands([symbol("@0", lo=0) * 3 // symbol("n0", lo=1)]) is None
     n0, n1 = symbol("n0", lo=1), symbol("n1", lo=1)
     x0 = symbol("x0", extent=n0)
-    assert largest_operands([n1 * x0 + 3]) == () == largest_operands([x0 // n1])
-    assert largest_operands([minimum(5 - 2 * x0, n1)]) == (2 * n0 + 5,)
+    assert find_largest_operands([n1 * x0 + 3]) == () == find_largest_operands([x0 // n1])
+    assert find_largest_operands([minimum(5 - 2 * x0, n1)]) == (2 * n0 + 5,)
 
 
 def test_one_version_is_for_all_sizes_and_comes_last() -> None:
@@ -292,6 +292,6 @@ def test_what_is_likely_is_one_number_for_each_size(value: object) -> None:
 @pytest.mark.parametrize("name", ["sm_90", "gfx942"])
 @pytest.mark.parametrize("length", [4093, 8191, 16381])
 def test_a_program_has_no_more_threads_than_the_device_takes(name: str, length: int) -> None:
-    device = target(name)
+    device = get_target(name)
     for config in TritonCodegen().emit(parse_kernel(SOFTMAX), device, {"likely": (16, length)}).configs:
         assert config.num_warps * device.warp_size <= device.max_threads_per_block

@@ -15,7 +15,7 @@ from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.loops import Check
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 COUNT = 5000
@@ -52,7 +52,7 @@ def kernel(mask: Scalar | None, *more: Store, check: Scalar | None = None, mode:
 
 
 def emitted(made: Kernel, name: str = "sm_90") -> KernelSource:
-    return TritonCodegen().emit(made, target(name), {})
+    return TritonCodegen().emit(made, get_target(name), {})
 
 
 def branches(made: Kernel) -> bool:

@@ -15,7 +15,7 @@ from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.scalar import Scalar, const, index_value, load, op, reduce, sort, where
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 F32, BF16, I64 = DType.F32, DType.BF16, DType.I64
@@ -38,7 +38,7 @@ def agrees(
 
     With `rows` programs have so many rows.
     """
-    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), {})
     if rows:
         source = replace(source, configs=tuple(moved(c, "XBLOCK", rows) for c in source.configs))
     tensors = {
@@ -140,7 +140,7 @@ def test_first_elements_that_reach_a_bound(
         return
     length = 1000
     kernel = sorted_rows(2, length, dtype, first=24, descending=descending)
-    meta = dict(TritonCodegen().emit(kernel, target("sm_90"), {}).configs[0].meta)
+    meta = dict(TritonCodegen().emit(kernel, get_target("sm_90"), {}).configs[0].meta)
     assert meta["SORT_ROOM"] > 0
     mine = (torch.arange(length) // meta["SORT_WIDTH"]) % meta["SORT_THREADS"] < 8
     rows = rows_in_order(order, length, meta["SORT_ROOM"], mine)
@@ -166,7 +166,7 @@ def test_few_of_several_rows_in_a_program(engine: TritonProcess, dtype: DType) -
 def test_few_of_a_long_row(engine: TritonProcess, dtype: DType, first: int) -> None:
     for descending in (False, True):
         kernel = sorted_rows(3, 1024, dtype, first=first, descending=descending)
-        meta = dict(TritonCodegen().emit(kernel, target("sm_90"), {}).configs[0].meta)
+        meta = dict(TritonCodegen().emit(kernel, get_target("sm_90"), {}).configs[0].meta)
         assert meta["SORT_ROOM"] > 0
         agrees(engine, kernel)
 
@@ -237,13 +237,13 @@ def test_one_value_for_all_of_a_row(engine: TritonProcess) -> None:
 )
 def test_refusals_name_the_cause(kernel: Kernel, code: str) -> None:
     with pytest.raises(EmitError) as caught:
-        TritonCodegen().emit(kernel, target("sm_90"), {})
+        TritonCodegen().emit(kernel, get_target("sm_90"), {})
     assert caught.value.code == code
 
 
 @pytest.mark.slow
 def test_most_exchanges_stay_within_a_thread(compiler: TritonProcess) -> None:
-    source = TritonCodegen().emit(sorted_rows(32768, 1024, BF16), target("sm_90"), {})
+    source = TritonCodegen().emit(sorted_rows(32768, 1024, BF16), get_target("sm_90"), {})
     text = compile_source(compiler, source, "sm_90")
     # 32 elements per thread; of 55 rounds of exchanges 15 are between threads
     assert text.count("shfl.sync.bfly") == 15 * 32
@@ -253,7 +253,7 @@ def test_most_exchanges_stay_within_a_thread(compiler: TritonProcess) -> None:
 @pytest.mark.slow
 def test_fewer_elements_take_fewer_exchanges(compiler: TritonProcess) -> None:
     def exchanges(first: int) -> int:
-        source = TritonCodegen().emit(sorted_rows(32768, 1024, BF16, first=first), target("sm_90"), {})
+        source = TritonCodegen().emit(sorted_rows(32768, 1024, BF16, first=first), get_target("sm_90"), {})
         text = compile_source(compiler, source, "sm_90")
         return text.count("min.s32") + text.count("max.s32")
 

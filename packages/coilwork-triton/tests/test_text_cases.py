@@ -20,7 +20,7 @@ from coilwork_ir.index import format_expr
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.loops import Graph
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, begin_draft
 
 CASES = find_text_cases(Path(__file__).parent / "passes")
@@ -32,7 +32,7 @@ def apply_passes(given: Graph | Kernel, chosen: Settings) -> Transformed:
     likely = tuple(int(number) for number in chosen.get("likely", "").split(",") if number)
     names = KERNEL_PASSES.names if chosen["pass"] == "all" else re.findall(r"[\w-]+", chosen["pass"])
     begun = begin_draft(given, likely)
-    draft = KERNEL_PASSES.select(*names).run(begun, target(chosen["target"]))
+    draft = KERNEL_PASSES.select(*names).run(begun, get_target(chosen["target"]))
     if draft is begun:
         return Transformed(text="unchanged\n", result=given)
     lines = []

@@ -14,22 +14,13 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, symbol
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.scalar import (
-    Load,
-    cast,
-    const,
-    index_value,
-    load,
-    loads,
-    op,
-    where,
-)
-from coilwork_ir.target import target
+from coilwork_ir.scalar import Load, cast, const, index_value, list_loads, load, op, where
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.facts.vectorization import find_load_runs
 from coilwork_triton.kernel_passes.thread_coarsening import coarsen
 
-GRIDS = target("sm_90").machine.grids
+GRIDS = get_target("sm_90").machine.grids
 
 BF16, F32, I64 = DType.BF16, DType.F32, DType.I64
 F = torch.nn.functional
@@ -37,7 +28,7 @@ TYPES = {BF16: torch.bfloat16, F32: torch.float32, DType.U8: torch.uint8, I64: t
 
 
 def emitted(kernel: Kernel, name: str = "sm_90") -> KernelSource:
-    return TritonCodegen().emit(kernel, target(name), {})
+    return TritonCodegen().emit(kernel, get_target(name), {})
 
 
 def points(kernel: Kernel) -> int:
@@ -46,7 +37,7 @@ def points(kernel: Kernel) -> int:
 
 
 def found_loads(kernel: Kernel) -> tuple[Load, ...]:
-    return loads([store.value for store in kernel.stores])
+    return list_loads([store.value for store in kernel.stores])
 
 
 def run(engine: TritonProcess, kernel: Kernel, *tensors: torch.Tensor) -> list[list[torch.Tensor]]:

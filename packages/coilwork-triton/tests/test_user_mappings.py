@@ -19,10 +19,10 @@ from coilwork_ir.kernel_source import Config, KernelSource
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.mapping import format_mapping, parse_mapping
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
-H200 = target("sm_90")
+H200 = get_target("sm_90")
 CODEGEN = TritonCodegen()
 # of 6 rows of 200
 OPEN_CASE = next(case.text for case in CASES if case.name == "softmax")

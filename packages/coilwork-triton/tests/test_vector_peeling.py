@@ -18,7 +18,7 @@ from coilwork_ir.index import Expr, symbol
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.scalar import cast, const, load, op, placeholder, reduce, scan
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
 F32, BF16, I64 = DType.F32, DType.BF16, DType.I64
@@ -45,7 +45,7 @@ def kernel_of(
 
 
 def emitted(kernel: Kernel, hint: str = "persistent") -> KernelSource:
-    return TritonCodegen().emit(kernel, target("sm_90"), WALKS[hint])
+    return TritonCodegen().emit(kernel, get_target("sm_90"), WALKS[hint])
 
 
 def results(
@@ -247,7 +247,7 @@ def test_what_is_not_aligned_stays_as_it_is() -> None:
 
 
 def test_results_do_not_depend_on_the_row_where_that_is_asked_for() -> None:
-    source = TritonCodegen().emit(row_sums(4093, "sum"), target("sm_90"), {"batch_invariant": True})
+    source = TritonCodegen().emit(row_sums(4093, "sum"), get_target("sm_90"), {"batch_invariant": True})
     assert "rshift" not in source.text
 
 

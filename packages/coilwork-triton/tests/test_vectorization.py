@@ -11,18 +11,18 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, floordiv, maximum, symbol
 from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.scalar import load, placeholder
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton.facts.vectorization import (
     Access,
     can_overread,
-    full_access_sizes,
+    find_uniform_width,
     has_scattered_loads,
-    needs_scalar_access,
-    uniform_width,
-    wants_row_tiles,
+    list_full_access_sizes,
+    should_access_scalars,
+    should_tile_rows,
 )
 
-GRIDS = target("sm_90").machine.grids
+GRIDS = get_target("sm_90").machine.grids
 
 
 def rows(outer: Expr | int, inner: Expr | int) -> tuple[Range, Range]:
@@ -48,7 +48,7 @@ def access(ranges: tuple[Range, Range], pitch: int, start: int = 0, itemsize: in
 )
 def test_rows_that_lanes_do_not_divide(inner: int, pitches: tuple[int, ...], wanted: bool) -> None:
     space = rows(64, inner)
-    assert wants_row_tiles(space, [access(space, pitch) for pitch in pitches], GRIDS) is wanted
+    assert should_tile_rows(space, [access(space, pitch) for pitch in pitches], GRIDS) is wanted
 
 
 @pytest.mark.parametrize("outer", [64, symbol("n2", lo=1)])
@@ -56,29 +56,33 @@ def test_what_is_read_in_an_order_of_its_own_stays_flat_where_sizes_are_known(ou
     space = rows(outer, 1024)
     enlarged = Access(index=space[0].symbol * 512 + floordiv(space[1].symbol + 1, 2), itemsize=2)
     touched = [enlarged, replace(access(space, 1024), store=True)]
-    assert wants_row_tiles(space, touched, GRIDS) is not isinstance(outer, int)
-    assert needs_scalar_access(space, touched, GRIDS, flat=True)
+    assert should_tile_rows(space, touched, GRIDS) is not isinstance(outer, int)
+    assert should_access_scalars(space, touched, GRIDS, flat=True)
 
 
 def test_rows_of_unknown_length_stay_flat() -> None:
     space = rows(64, symbol("n0", lo=1))
-    assert not wants_row_tiles(space, [access(space, 5001)], GRIDS)
+    assert not should_tile_rows(space, [access(space, 5001)], GRIDS)
     space = rows(64, symbol("n1", lo=512))
-    assert wants_row_tiles(space, [access(space, 5001)], GRIDS)
+    assert should_tile_rows(space, [access(space, 5001)], GRIDS)
 
 
 def test_what_is_read_again_does_not_count() -> None:
     space = rows(64, 1001)
     whole, bias = access(space, 1001), Access(index=space[1].symbol + as_expr(0), itemsize=4)
-    assert not wants_row_tiles(space, [whole, bias], GRIDS)
-    assert not needs_scalar_access(space, [whole, bias], GRIDS, flat=True)
+    assert not should_tile_rows(space, [whole, bias], GRIDS)
+    assert not should_access_scalars(space, [whole, bias], GRIDS, flat=True)
 
 
 def test_starts_and_element_sizes() -> None:
     space = rows(64, 1024)
     for start, itemsize, wanted in ((0, 4, False), (4, 4, False), (4, 2, True), (1, 4, True), (1, 16, False)):
-        assert needs_scalar_access(space, [access(space, 1024, start, itemsize)], GRIDS, flat=True) is wanted
-        assert needs_scalar_access(space, [access(space, 1024, start, itemsize)], GRIDS, flat=False) is wanted
+        assert (
+            should_access_scalars(space, [access(space, 1024, start, itemsize)], GRIDS, flat=True) is wanted
+        )
+        assert (
+            should_access_scalars(space, [access(space, 1024, start, itemsize)], GRIDS, flat=False) is wanted
+        )
 
 
 @pytest.mark.parametrize(
@@ -88,18 +92,18 @@ def test_starts_and_element_sizes() -> None:
 def test_rows_of_whole_blocks_that_something_is_read_once_for(inner: int, wanted: bool) -> None:
     space = rows(64, inner)
     once = Access(index=space[0].symbol, itemsize=4)
-    assert wants_row_tiles(space, [access(space, inner), once], GRIDS) is wanted
-    assert not wants_row_tiles(space, [access(space, inner)], GRIDS)
+    assert should_tile_rows(space, [access(space, inner), once], GRIDS) is wanted
+    assert not should_tile_rows(space, [access(space, inner)], GRIDS)
 
 
 def test_stores_end_where_rows_end_and_loads_where_their_16_bytes_do() -> None:
     space = rows(64, 1001)
     read = access(space, 1008)
     written = replace(read, store=True)
-    assert not needs_scalar_access(space, [read], GRIDS, flat=False)
-    assert needs_scalar_access(space, [read, written], GRIDS, flat=False)
+    assert not should_access_scalars(space, [read], GRIDS, flat=False)
+    assert should_access_scalars(space, [read, written], GRIDS, flat=False)
     whole = rows(64, 1000)
-    assert not needs_scalar_access(whole, [replace(access(whole, 1008), store=True)], GRIDS, flat=False)
+    assert not should_access_scalars(whole, [replace(access(whole, 1008), store=True)], GRIDS, flat=False)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +129,7 @@ def test_loads_that_run_on(length: int, pitch: int, start: int, itemsize: int, w
 def test_what_comes_from_memory() -> None:
     space = rows(64, 100)
     touched = [access(space, 100), access(space, 100, itemsize=4), Access(index=space[1].symbol, itemsize=8)]
-    assert full_access_sizes(space, touched) == (2, 4)
+    assert list_full_access_sizes(space, touched) == (2, 4)
 
 
 @pytest.mark.parametrize(
@@ -139,13 +143,13 @@ def test_windows_that_move_by_a_few_elements(step: int, wanted: bool) -> None:
         for k in range(0, 24, 8)
     ]
     stored = replace(access(space, 56), store=True)
-    assert needs_scalar_access(space, [*window, stored], GRIDS, flat=True) is wanted
+    assert should_access_scalars(space, [*window, stored], GRIDS, flat=True) is wanted
 
 
 def test_what_is_read_several_times_in_a_row() -> None:
     space = rows(64, 56)
     repeated = Access(index=space[0].symbol * 28 + floordiv(space[1].symbol, 2), itemsize=2)
-    assert needs_scalar_access(space, [repeated, replace(access(space, 56), store=True)], GRIDS, flat=True)
+    assert should_access_scalars(space, [repeated, replace(access(space, 56), store=True)], GRIDS, flat=True)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +174,7 @@ def test_what_is_loaded_from_sectors_of_its_own(step: int, rows: int, wanted: bo
             args=args,
             stores=(Store(buffer="out0", index=place.symbol, value=value),),
         )
-        assert has_scattered_loads(kernel, (value,), target("sm_90").machine) is expected
+        assert has_scattered_loads(kernel, (value,), get_target("sm_90").machine) is expected
 
 
 @pytest.mark.parametrize(("planes", "wanted"), [(64, False), (1, True)])
@@ -182,9 +186,9 @@ def test_a_padding_of_planes_stores_16_bytes_per_thread(planes: int, wanted: boo
     plane, row, column = (r.symbol for r in space)
     inner = Access(index=plane * 13216 + row * 112 + column - 113, itemsize=2)
     stored = Access(index=plane * 13680 + row * 114 + column, itemsize=2, store=True)
-    assert needs_scalar_access(space, [inner, stored], GRIDS, flat=True) is wanted
+    assert should_access_scalars(space, [inner, stored], GRIDS, flat=True) is wanted
     apart = Access(index=plane * 120 * 228 + row * 228 + column * 2, itemsize=2)
-    assert needs_scalar_access(space, [inner, apart, stored], GRIDS, flat=True)
+    assert should_access_scalars(space, [inner, apart, stored], GRIDS, flat=True)
 
 
 @pytest.mark.parametrize(("planes", "wanted"), [(64, False), (1, True)])
@@ -195,11 +199,11 @@ def test_reflected_planes_store_16_bytes_per_thread(planes: int, wanted: bool) -
         Access(index=plane * 4096 + row * 64 + maximum(column - k, k - column), itemsize=2) for k in (1, 2)
     ]
     stored = Access(index=plane * 4356 + row * 66 + column, itemsize=2, store=True)
-    assert needs_scalar_access(space, [reflected[0], stored], GRIDS, flat=True) is wanted
+    assert should_access_scalars(space, [reflected[0], stored], GRIDS, flat=True) is wanted
     # windows, and what is reduced, stay as they were
-    assert needs_scalar_access(space, [*reflected, stored], GRIDS, flat=True)
+    assert should_access_scalars(space, [*reflected, stored], GRIDS, flat=True)
     summed = Access(index=plane * 66 + row, itemsize=2, store=True)
-    assert needs_scalar_access(space, [reflected[0], summed], GRIDS, flat=True)
+    assert should_access_scalars(space, [reflected[0], summed], GRIDS, flat=True)
 
 
 @pytest.mark.parametrize(
@@ -212,16 +216,16 @@ def test_pieces_of_planes_are_read_as_wide_as_they_start(inner: int, itemsize: i
         access(space, 32 * inner, 0, itemsize),
         replace(access(space, 32 * inner, 0, itemsize), store=True),
     ]
-    assert uniform_width(space, touched, GRIDS, flat=True) == wanted
+    assert find_uniform_width(space, touched, GRIDS, flat=True) == wanted
 
 
 def test_widths_that_differ_leave_gaps() -> None:
     space = rows(64, 2730)
     row = access(space, 2730)
-    assert uniform_width(space, [row, replace(row, store=True)], GRIDS, flat=False) == 2
+    assert find_uniform_width(space, [row, replace(row, store=True)], GRIDS, flat=False) == 2
     # a weight starts at 16 bytes whatever the row, and threads have as many elements as it takes
     weight = Access(index=space[1].symbol, itemsize=2)
-    assert uniform_width(space, [row, weight], GRIDS, flat=False) == 1
+    assert find_uniform_width(space, [row, weight], GRIDS, flat=False) == 1
     # rows start at 16 bytes but do not end there
     padded = access(rows(64, 1004), 1008)
-    assert uniform_width(rows(64, 1004), [padded], GRIDS, flat=False) == 1
+    assert find_uniform_width(rows(64, 1004), [padded], GRIDS, flat=False) == 1

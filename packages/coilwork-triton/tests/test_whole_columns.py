@@ -13,11 +13,11 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.scalar import Scalar, cast, const, load, op, reduce
-from coilwork_ir.target import target
+from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.launch.configs import propose_launches
 
-H200 = target("sm_90")
+H200 = get_target("sm_90")
 F16, F32 = DType.F16, DType.F32
 
 

@@ -8,7 +8,7 @@ import pytest
 from wrapper_programs import DOUBLE, RELU_ADD
 
 from coilwork_ir.program.nodes import Launch, Program, Region
-from coilwork_ir.program.regions import inline_regions, outline_regions, straight
+from coilwork_ir.program.regions import flatten_regions, inline_regions, outline_regions
 from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_wrapper import emit_native
@@ -127,7 +127,7 @@ def test_memory_between_work_is_inside_and_what_is_defined_there_is_left() -> No
     verify_program(made)
     (region,) = regions(made)
     assert region.inputs == ("x",) and region.outputs == ("z",)
-    assert sum(isinstance(one, Launch) for one in straight(made.instructions)) == 4
+    assert sum(isinstance(one, Launch) for one in flatten_regions(made.instructions)) == 4
 
 
 def test_the_bytes_have_two_marks_for_each_region_and_none_on_the_host() -> None:

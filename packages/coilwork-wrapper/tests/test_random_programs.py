@@ -14,7 +14,7 @@ from wrapper_programs import check_agreement
 
 from coilwork_ir.program.nodes import Instruction, Program, RegionKind
 from coilwork_ir.program.regions import find_outline_refusal, make_region
-from coilwork_ir.program.walk import buffers
+from coilwork_ir.program.walk import index_buffers
 
 UNARY = ("aten.neg.default", "aten.exp.default", "aten.sin.default")
 BINARY = ("aten.add.Tensor", "aten.mul.Tensor", "aten.maximum.default")
@@ -241,7 +241,7 @@ def in_regions(program: Program, rng: Random) -> Program:
     """`program` with regions somewhere; none if it is to stay as it is."""
     *rest, last = program.instructions
     made: list[Instruction] = []
-    known = buffers(program)
+    known = index_buffers(program)
     while rest and rng.random() < 0.8:
         start = rng.randrange(len(rest))
         end = rng.randint(start, len(rest))

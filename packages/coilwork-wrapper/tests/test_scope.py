@@ -15,7 +15,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.syntax.python import Formula, print_expression
 from coilwork_wrapper.python import scope
-from coilwork_wrapper.python.scope import RESERVED, identifiers
+from coilwork_wrapper.python.scope import RESERVED, make_identifiers
 
 
 def argument_text(argument: Argument) -> str:
@@ -54,7 +54,7 @@ def test_nan() -> None:
 
 @given(st.lists(st.text(max_size=6)), st.sets(st.sampled_from(["a", "b", "a_1", "x"])))
 def test_identifiers_are_valid_and_distinct(names: list[str], taken: set[str]) -> None:
-    chosen = identifiers(names, taken)
+    chosen = make_identifiers(names, taken)
     assert set(chosen) == set(names)
     assert len(set(chosen.values())) == len(chosen)
     for name in chosen.values():
@@ -63,8 +63,8 @@ def test_identifiers_are_valid_and_distinct(names: list[str], taken: set[str]) -
 
 
 def test_a_name_stays_itself_if_it_can() -> None:
-    assert identifiers(["x", "add_1", "x"]) == {"x": "x", "add_1": "add_1"}
-    assert identifiers(["x", "1x", "if", "a.b", "a-b"], ["x"]) == {
+    assert make_identifiers(["x", "add_1", "x"]) == {"x": "x", "add_1": "add_1"}
+    assert make_identifiers(["x", "1x", "if", "a.b", "a-b"], ["x"]) == {
         "x": "x_1",
         "1x": "_1x",
         "if": "_if",
@@ -82,4 +82,4 @@ class OnlyAsked:
 
 def test_names_that_many_functions_share_are_not_copied_for_each() -> None:
     """Hundreds of nested programs beside each other would otherwise take time for each pair of them."""
-    assert identifiers(["x", "y"], OnlyAsked(), {"y"}) == {"x": "x_2", "y": "y_1"}
+    assert make_identifiers(["x", "y"], OnlyAsked(), {"y"}) == {"x": "x_2", "y": "y_1"}

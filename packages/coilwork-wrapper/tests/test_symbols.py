@@ -12,7 +12,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, evaluate, floordiv, maximum, minimum, mod, symbol
 from coilwork_ir.program.nodes import CondCall
 from coilwork_ir.program.text import parse_program
-from coilwork_ir.program.walk import outer_symbols, symbols_bound_in
+from coilwork_ir.program.walk import list_outer_symbols, list_program_symbols
 from coilwork_ir.syntax.python import print_expression
 from coilwork_wrapper import emit_fx, emit_python
 from coilwork_wrapper.python.scope import index_expression
@@ -96,10 +96,10 @@ NESTED = """program @p {
 def test_symbols_that_a_program_binds_and_takes() -> None:
     program = program_of(NESTED)
     (cond,) = [i for i in program.instructions if isinstance(i, CondCall)]
-    assert [s.name for s in outer_symbols(program)] == []
-    assert [s.name for s in symbols_bound_in(program)] == ["s0"]
-    assert [s.name for s in outer_symbols(cond.then)] == ["s0"]
-    assert [s.name for s in symbols_bound_in(cond.then)] == ["n"]
+    assert [s.name for s in list_outer_symbols(program)] == []
+    assert [s.name for s in list_program_symbols(program)] == ["s0"]
+    assert [s.name for s in list_outer_symbols(cond.then)] == ["s0"]
+    assert [s.name for s in list_program_symbols(cond.then)] == ["n"]
     check_agreement(NESTED, [torch.tensor(True), torch.ones(3)])
 
 

@@ -22,7 +22,7 @@ from coilwork_frontend.calling_convention.activation_strides import (
     make_stride_input_roles,
     make_stride_result_roles,
 )
-from coilwork_frontend.calling_convention.operator_call import operator_call
+from coilwork_frontend.calling_convention.operator_call import make_operator_call
 from coilwork_ir.calling_convention import CallingConvention
 from coilwork_runtime import bind_roles
 from coilwork_tools.op_fallback.retries import build_with_retries
@@ -194,7 +194,7 @@ def test_captured_operators_get_operands_as_captured() -> None:
     strides = list_captured_strides(gm, given)
     assert strides == {0: (12, 4, 1)}
     roles = CallingConvention(takes=2, rows=make_stride_input_roles(strides))
-    call = bind_roles(operator_call(gm), str(roles), {}).call
+    call = bind_roles(make_operator_call(gm), str(roles), {}).call
     for wanted, found in zip(given, call(list(given)), strict=True):
         torch.testing.assert_close(found, wanted.reshape(6, 4), rtol=0, atol=0)
 

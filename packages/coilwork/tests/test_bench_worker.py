@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from coilwork.backend import backend as registered
-from coilwork_tools.bench.worker import build, distance, judge, measure
+from coilwork_tools.bench.worker import build, compute_distance, judge, measure
 from coilwork_tools.demo.worker import compile_function
 
 SCRIPT = """
@@ -85,7 +85,7 @@ def test_arguments_that_calls_change_are_made_anew(script: str) -> None:
 
 
 def test_distance_is_relative() -> None:
-    assert distance([torch.tensor([3.0, 4.4])], [torch.tensor([3.0, 4.0])]) == pytest.approx(0.08)
+    assert compute_distance([torch.tensor([3.0, 4.4])], [torch.tensor([3.0, 4.0])]) == pytest.approx(0.08)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from coilwork.compile_options import CompileOptions
 from coilwork.errors import CoilworkFallbackWarning, DivergenceError, NotFiniteError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_lowering.rewrites import Rewrite, call, tensor
-from coilwork_tools.check_mode.reference import copy_inputs, disagreement, run_reference
+from coilwork_tools.check_mode.reference import copy_inputs, describe_disagreement, run_reference
 
 Compile = Callable[..., Callable[..., Any]]
 
@@ -135,30 +135,32 @@ def test_the_generator_is_left_where_the_call_left_it(strictly: Compile) -> None
 def test_floats_are_measured_by_eagers_own_error() -> None:
     wide = torch.tensor([1.0, 2.0], dtype=torch.float64)
     eager = wide.float() * (1 + 1e-4)
-    assert not disagreement(eager * (1 + 1e-4), eager, wide)
-    assert "off from float64" in disagreement(eager * 1.01, eager, wide)
-    assert not disagreement(wide.float(), wide.float(), wide)
+    assert not describe_disagreement(eager * (1 + 1e-4), eager, wide)
+    assert "off from float64" in describe_disagreement(eager * 1.01, eager, wide)
+    assert not describe_disagreement(wide.float(), wide.float(), wide)
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
 def test_infinities_and_nan_have_their_places(wrong: float) -> None:
     eager = torch.tensor([1.0, float("inf")])
-    assert disagreement(torch.tensor([wrong, float("inf")]), eager, eager.double())
-    assert disagreement(torch.tensor([1.0, 2.0]), eager, eager.double())
-    assert not disagreement(eager.clone(), eager, eager.double())
+    assert describe_disagreement(torch.tensor([wrong, float("inf")]), eager, eager.double())
+    assert describe_disagreement(torch.tensor([1.0, 2.0]), eager, eager.double())
+    assert not describe_disagreement(eager.clone(), eager, eager.double())
 
 
 def test_integers_may_be_what_float64_gives() -> None:
     eager, wide = torch.tensor([3, 4]), torch.tensor([3, 5])
-    assert not disagreement(torch.tensor([3, 5]), eager, wide)
-    assert "1 of 2 elements differ; at [1] 6 instead of 4" in disagreement(torch.tensor([3, 6]), eager, wide)
+    assert not describe_disagreement(torch.tensor([3, 5]), eager, wide)
+    assert "1 of 2 elements differ; at [1] 6 instead of 4" in describe_disagreement(
+        torch.tensor([3, 6]), eager, wide
+    )
 
 
 @pytest.mark.parametrize(
     "ours", [torch.ones(2, dtype=torch.float64), torch.ones(3), torch.ones(1, 2), None, 1.0]
 )
 def test_another_kind_of_value_is_wrong(ours: object) -> None:
-    assert disagreement(ours, torch.ones(2), torch.ones(2, dtype=torch.float64))
+    assert describe_disagreement(ours, torch.ones(2), torch.ones(2, dtype=torch.float64))
 
 
 def test_the_reference_runs_in_both_precisions() -> None:

@@ -211,7 +211,7 @@ class BrokenFor:
 
 
 def generate_with(monkeypatch: pytest.MonkeyPatch, codegen: Codegen) -> None:
-    monkeypatch.setattr(stages, "codegen_for", lambda target: codegen)
+    monkeypatch.setattr(stages, "find_codegen", lambda target: codegen)
 
 
 @pytest.mark.parametrize("emits", [True, False], ids=["build", "emit"])

@@ -21,7 +21,7 @@ from coilwork.errors import (
     NotBuiltYetWarning,
     UncachedPassWarning,
 )
-from coilwork_frontend import options as option_table
+from coilwork_frontend import option_table as option_table
 from coilwork_frontend.errors import warn_user
 from coilwork_lowering import LoweringError
 

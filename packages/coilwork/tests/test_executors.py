@@ -14,7 +14,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import CoilworkFallbackWarning
-from coilwork.package_options import make_executor_options
+from coilwork.stage_settings import make_executor_options
 from coilwork_ir.errors import EmitError
 from coilwork_ir.program.nodes import Program
 from coilwork_runtime import ExecutorUnavailableError

@@ -28,7 +28,7 @@ from coilwork_ir.kernels.nodes import Kernel, Schedule
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops.nodes import Extern, Graph
 from coilwork_ir.program.nodes import Program
-from coilwork_ir.program.walk import all_kernels
+from coilwork_ir.program.walk import list_kernels
 from coilwork_ir.target import Capabilities, Target
 from coilwork_lowering import pipeline
 from coilwork_runtime import MissingCompilerError
@@ -81,7 +81,7 @@ def generated(value: object) -> Iterable[tuple[Origin, ...]]:
         case Schedule():
             return [kernel.origins for kernel in value.kernels]
         case Program():
-            return [kernel.origins for kernel in all_kernels(value)]
+            return [kernel.origins for kernel in list_kernels(value)]
     return []
 
 
@@ -148,7 +148,7 @@ class Broken:
 
 
 def break_generator(monkeypatch: Patch, *operators: str, emits: bool) -> None:
-    monkeypatch.setattr(stages, "codegen_for", lambda target: Broken(frozenset(operators), emits=emits))
+    monkeypatch.setattr(stages, "find_codegen", lambda target: Broken(frozenset(operators), emits=emits))
 
 
 STAGES: dict[str, Callable[[Patch], None]] = {

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from coilwork import caches
 from coilwork.backend import backend
-from coilwork.caches import graph_key, open_caches
+from coilwork.caches import open_caches
 from coilwork.compile_options import CompileOptions
+from coilwork.graph_key import make_graph_key
 from coilwork_cache import (
     Bundle,
     BundleCodec,
@@ -25,7 +25,7 @@ from coilwork_cache import (
     LocalStore,
     NullStore,
 )
-from coilwork_cache.codec import frame_head, strip_head
+from coilwork_cache.codec import make_frame_head, strip_head
 from coilwork_ir.kernel_source import write_kernels
 from coilwork_tools.explain.report import CompileReport, read_report
 
@@ -35,7 +35,6 @@ PROGRAM = """
 import sys
 
 import torch
-from coilwork import caches
 from coilwork.backend import backend
 
 torch.manual_seed(0)
@@ -163,7 +162,7 @@ def replace_graphs(store: LocalStore, records: dict[str, bytes]) -> None:
             assert data is not None
             old = BundleCodec().decode(strip_head(data, "graph", codec))
             changed = Bundle(records={**old.records, **records})
-            store.put(entry.key, frame_head("graph", codec) + BundleCodec().encode(changed))
+            store.put(entry.key, make_frame_head("graph", codec) + BundleCodec().encode(changed))
 
 
 @pytest.mark.parametrize(
@@ -239,7 +238,7 @@ def test_entries_come_back_as_they_went(tmp_path: Path) -> None:
         constant_keys=("a.b",),
         report=json.loads(report.to_json()),
     )
-    key = graph_key(graphs, "text", "cpu", CompileOptions())
+    key = make_graph_key(graphs, "text", "cpu", CompileOptions())
     assert graphs.get(key) is None
     graphs.put(key, entry)
     assert graphs.get(key) == entry
@@ -249,15 +248,15 @@ def test_entries_come_back_as_they_went(tmp_path: Path) -> None:
 def test_versions_and_options_are_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     graphs, plain = GraphCache(NullStore()), CompileOptions()
     keys = {
-        graph_key(graphs, "text", "cpu", plain),
-        graph_key(graphs, "other", "cpu", plain),
-        graph_key(graphs, "text", "cpu", CompileOptions(fusion=False)),
-        graph_key(graphs, "text", "sm_90", plain),
+        make_graph_key(graphs, "text", "cpu", plain),
+        make_graph_key(graphs, "other", "cpu", plain),
+        make_graph_key(graphs, "text", "cpu", CompileOptions(fusion=False)),
+        make_graph_key(graphs, "text", "sm_90", plain),
     }
     monkeypatch.setattr(torch, "__version__", "2.12")
-    keys.add(graph_key(graphs, "text", "cpu", plain))
-    monkeypatch.setattr(caches, "compiler_identity", lambda *_: "another compiler")
-    keys.add(graph_key(graphs, "text", "cpu", plain))
+    keys.add(make_graph_key(graphs, "text", "cpu", plain))
+    monkeypatch.setattr("coilwork.graph_key.compiler_identity", lambda *_: "another compiler")
+    keys.add(make_graph_key(graphs, "text", "cpu", plain))
     assert len(keys) == 6
 
 

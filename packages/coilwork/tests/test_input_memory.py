@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from coilwork.backend import backend
 from coilwork_frontend.calling_convention import input_memory
 from coilwork_frontend.calling_convention.input_memory import list_aligned_inputs, select_unshared
-from coilwork_ir.graph_marks import OWN_PADDING
+from coilwork_ir.fx_metadata import OWN_PADDING
 from coilwork_lowering import lower
 
 

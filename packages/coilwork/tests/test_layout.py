@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from coilwork.compile_options import CompileOptions
 from coilwork.job import Job, open_job
-from coilwork.package_options import make_layout_options
+from coilwork.stage_settings import make_layout_options
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_lowering import LayoutOptions
 
@@ -147,7 +147,7 @@ def job(role: Role) -> Job:
 
 def test_what_decides_layouts_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     rounded = job("inference")
-    monkeypatch.setattr("coilwork.package_options.convolutions_use_tf32", lambda: False)
+    monkeypatch.setattr("coilwork.stage_settings.can_convolve_in_tf32", lambda: False)
     exact = job("inference")
     assert rounded.key_text != exact.key_text
     assert rounded.graph_id != exact.graph_id

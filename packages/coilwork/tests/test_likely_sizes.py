@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
 from coilwork.compile_options import CompileOptions
-from coilwork.registries import codegen_for
+from coilwork.registries import find_codegen
 from coilwork.stages import emit_kernels, lower_to_program, open_generation
 from coilwork_frontend.likely_sizes import (
     describe_likely_sizes,
@@ -29,7 +29,7 @@ from coilwork_ir.program.nodes import Program
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower
 from coilwork_tools.explain.report import StageClock
-from coilwork_tools.explain.trace import Trace
+from coilwork_tools.explain.trace_folder import Trace
 
 PLAIN = CompileOptions()
 
@@ -52,7 +52,7 @@ def planned(
     lowered = lower(gm, name="g")
     return lower_to_program(
         lowered.graph,
-        declare_capabilities(Targets(main=TARGETS[target]), codegen_for),
+        declare_capabilities(Targets(main=TARGETS[target]), find_codegen),
         options,
         trace=Trace(None),
         clock=StageClock(),
@@ -136,7 +136,7 @@ def test_calls_of_other_sizes_give_the_same() -> None:
 
 def kernels_of(program: Program, gm: torch.fx.GraphModule, target: str) -> tuple[KernelSource, ...]:
     """What is emitted for `program`, made of `gm`."""
-    targets = declare_capabilities(Targets(main=TARGETS[target]), codegen_for)
+    targets = declare_capabilities(Targets(main=TARGETS[target]), find_codegen)
     likely, options = list_likely_sizes(lower(gm, name="g").symbols, gm), CompileOptions()
     generation = open_generation(program, targets, options, likely)
     return tuple(emit_kernels(program, generation, options, Trace(None)).values())

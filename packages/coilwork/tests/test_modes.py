@@ -8,7 +8,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from coilwork.compile_options import CompileOptions, Mode
-from coilwork.package_options import make_search
+from coilwork.stage_settings import make_search
 from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Trial
 
 PROGRAM = """

@@ -174,7 +174,7 @@ class BrokenFor:
 def test_of_a_fused_kernel_one_call_is_left_out(
     leniently: Compile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(stages, "codegen_for", lambda target: BrokenFor("aten.cos.default"))
+    monkeypatch.setattr(stages, "find_codegen", lambda target: BrokenFor("aten.cos.default"))
     x = inputs()
     with told() as said:
         result = leniently(waves, trace=str(tmp_path), cache=False)(x)

@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import PassError, UncachedPassWarning
-from coilwork_frontend.user_passes import name_of, run_passes, uuid_of
+from coilwork_frontend.user_passes import find_uuid, name_of, run_passes
 from coilwork_lowering.rewrites import complete_values
 
 Compile = Callable[..., Callable[..., Any]]
@@ -118,9 +118,9 @@ def test_uuids_are_attributes_or_methods() -> None:
 
         def __call__(self, gm: GraphModule) -> None: ...
 
-    assert uuid_of(SineToCosine("x")) == "x"
-    assert uuid_of(Method()) == "b'7'"
-    assert uuid_of(fails) is None and uuid_of(SineToCosine("")) is None
+    assert find_uuid(SineToCosine("x")) == "x"
+    assert find_uuid(Method()) == "b'7'"
+    assert find_uuid(fails) is None and find_uuid(SineToCosine("")) is None
     assert name_of(fails) == "fails" and name_of(Method()).endswith("Method")
 
 

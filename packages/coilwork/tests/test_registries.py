@@ -16,22 +16,22 @@ import torch
 
 import coilwork
 from coilwork import registries
-from coilwork.caches import graph_key
 from coilwork.compile_options import CompileOptions, list_options
 from coilwork.errors import CoilworkFallbackWarning, CompileError, IgnoredOptionWarning, OptionError
-from coilwork.package_options import make_executor_options
-from coilwork.registries import BACKENDS, WRAPPERS, backend_of_device, codegen_for
-from coilwork.targets import target_of_device
+from coilwork.graph_key import make_graph_key
+from coilwork.registries import BACKENDS, WRAPPERS, find_codegen, find_device_backend
+from coilwork.stage_settings import make_executor_options
+from coilwork.targets import find_target
 from coilwork_cache import GraphCache, NullStore, compiler_identity
 from coilwork_cpp import CppCodegen
 from coilwork_ir import registration
-from coilwork_ir.conformance import check_wrapper, failures
-from coilwork_ir.device_traits import ATEN_CPU, PROCESSOR, has_trait, traits_of
+from coilwork_ir.conformance import check_wrapper, format_failures
+from coilwork_ir.device_traits import ATEN_CPU, PROCESSOR, get_traits, has_trait
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.program.text import parse_program
 from coilwork_ir.registration import RegistrationError
-from coilwork_ir.target import LEAST, TARGETS, Capabilities, Target, target
+from coilwork_ir.target import LEAST, TARGETS, Capabilities, Target, get_target
 from coilwork_ir.wrapper import WrapOptions, Wrapper
 from coilwork_runtime import DeviceError, load_artifact
 
@@ -90,7 +90,7 @@ NO_BACKEND = 3
 
 def read_again() -> None:
     """What is installed is read again."""
-    for cached in (registration._list, compiler_identity, traits_of):
+    for cached in (registration._list, compiler_identity, get_traits):
         cached.cache_clear()
 
 
@@ -117,7 +117,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget: None) -> 
     [("x86-64-avx512", "cpp"), ("aarch64-neon", "cpp"), ("sm_90", "triton"), ("gfx942", "triton")],
 )
 def test_ours(target: str, name: str) -> None:
-    assert codegen_for(TARGETS[target]).name == name
+    assert find_codegen(TARGETS[target]).name == name
 
 
 def test_ours_are_what_the_metadata_registers() -> None:
@@ -129,7 +129,7 @@ def test_ours_are_what_the_metadata_registers() -> None:
 
 def test_a_target_nobody_serves() -> None:
     with pytest.raises(CompileError, match="no code generator supports target npu_1") as caught:
-        codegen_for(STRANGE)
+        find_codegen(STRANGE)
     assert caught.value.code == "no-codegen"
     assert BACKENDS.group in str(caught.value)
 
@@ -144,14 +144,14 @@ def test_a_target_nobody_serves() -> None:
 )
 def test_devices_nobody_serves_say_what_helps(device: str, words: str) -> None:
     with pytest.raises(DeviceError, match=words):
-        backend_of_device(device)
+        find_device_backend(device)
 
 
 @pytest.mark.usefixtures("installed")
 def test_another_packages_back_end_is_asked_like_ours() -> None:
-    assert codegen_for(STRANGE).name == "strange"
-    assert backend_of_device("npu:1") is BACKEND
-    assert target_of_device("npu:1", CompileOptions()).arch == "npu:1"
+    assert find_codegen(STRANGE).name == "strange"
+    assert find_device_backend("npu:1") is BACKEND
+    assert find_target("npu:1", CompileOptions()).arch == "npu:1"
     assert BACKENDS.list()[-1].origin == "npu 2.0"
 
 
@@ -167,7 +167,7 @@ def test_a_back_end_says_what_its_devices_are_like() -> None:
 
 def test_installing_a_back_end_is_another_compiler_to_caches(installed: Path) -> None:
     def key() -> str:
-        return graph_key(GraphCache(NullStore()), "graph", "cpu", CompileOptions())
+        return make_graph_key(GraphCache(NullStore()), "graph", "cpu", CompileOptions())
 
     here = key()
     installed.write_text("")
@@ -178,11 +178,11 @@ def test_installing_a_back_end_is_another_compiler_to_caches(installed: Path) ->
 def test_what_is_no_back_end_says_so_and_who_brings_it(installed: Path) -> None:
     installed.write_text(f"[{BACKENDS.group}]\nstrange = {__name__}:NO_BACKEND\n")
     with pytest.raises(RegistrationError, match="is no back end") as caught:
-        codegen_for(STRANGE)
+        find_codegen(STRANGE)
     assert "it has no codegen, compiler" in str(caught.value)
     assert "uninstall npu 2.0" in str(caught.value)
     # ours are found before it is looked at
-    assert codegen_for(TARGETS["sm_90"]).name == "triton"
+    assert find_codegen(TARGETS["sm_90"]).name == "triton"
 
 
 @pytest.mark.parametrize(
@@ -193,13 +193,13 @@ def test_only_the_generator_that_is_needed_is_imported(target: str, needed: str,
     code = f"""
 import sys
 import coilwork.backend
-from coilwork.registries import codegen_for
-from coilwork.caches import COMPONENTS
+from coilwork.registries import find_codegen
+from coilwork.graph_key import COMPONENTS
 from coilwork_cache import compiler_identity
 from coilwork_ir.target import TARGETS
 compiler_identity(COMPONENTS)
 assert not {{"coilwork_cpp", "coilwork_triton", "coilwork_cpp_wrapper"}} & set(sys.modules)
-codegen_for(TARGETS["{target}"])
+find_codegen(TARGETS["{target}"])
 assert "{needed}" in sys.modules and "{spared}" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -296,8 +296,8 @@ def test_a_package_that_registers_no_wrapper_is_named(install: Install, text: st
 @pytest.mark.parametrize("name", [name for name in WRAPPERS.own if name != "fx"])
 def test_ours_keep_the_contract_of_wrappers(name: str) -> None:
     """FX is tried in its own package, with kernels that are interpreted."""
-    results = check_wrapper(WRAPPERS.find(name), codegen=CppCodegen(), target=target("x86-64-avx2"))
-    assert failures(results) == ""
+    results = check_wrapper(WRAPPERS.find(name), codegen=CppCodegen(), target=get_target("x86-64-avx2"))
+    assert format_failures(results) == ""
     refused = {result.case for result in results if result.status == "refused"}
     assert refused == ({"numbers that data decides"} if name == "cpp" else set())
 

@@ -24,7 +24,7 @@ from coilwork_frontend.calling_convention.result_aliasing import (
     plan_shared_results,
 )
 from coilwork_frontend.torch_compat.aot_autograd import ResultFacts
-from coilwork_frontend.torch_compat.tensors import creation_of, storage_identity
+from coilwork_frontend.torch_compat.tensors import find_creation, get_storage_identity
 
 Compile = Callable[..., Callable[..., Any]]
 Group = Callable[[Tensor], Sequence[Tensor]]
@@ -134,11 +134,11 @@ def facts_of(tensors: Sequence[Tensor]) -> list[object]:
             # `set_` has left a view nothing to be a view of
             return found
         found.append([y is other for other in tensors])
-        found.append([storage_identity(y) == storage_identity(other) for other in tensors])
+        found.append([get_storage_identity(y) == get_storage_identity(other) for other in tensors])
         found.append((tuple(y.shape), y.stride(), y.storage_offset(), y.dtype, y.untyped_storage().nbytes()))
         found.append((y.is_leaf, y.requires_grad, y.grad_fn is None, y.is_conj(), y.is_neg(), type(y)))
         found.append([y._base is other for other in tensors] if y._is_view() else None)
-        found.append(creation_of(y))
+        found.append(find_creation(y))
         found.append(y.detach().resolve_conj().resolve_neg().tolist() if y.numel() < 50 else None)
     return found
 
@@ -222,7 +222,7 @@ def test_what_shows_an_input_without_being_its_view(mode: str, dtype: torch.dtyp
         with context():
             found = function(x)
         made.append([(y._is_view(), y._base is x, y.is_inference(), y.requires_grad) for y in found])
-        assert all(storage_identity(y) == storage_identity(x) for y in found)
+        assert all(get_storage_identity(y) == get_storage_identity(x) for y in found)
         assert [y.detach().tolist() for y in found] == [y.detach().tolist() for y in show(x)]
     assert made[0] == made[1]
 
@@ -415,8 +415,8 @@ def test_detached_views_beside_the_views(dynamic: bool) -> None:
             assert one.tolist() == other.tolist(), name
             assert (one.stride(), one.storage_offset()) == (other.stride(), other.storage_offset()), name
             assert one.requires_grad == other.requires_grad, name
-            shared = [storage_identity(one) == storage_identity(y) for y in ours]
-            assert shared == [storage_identity(other) == storage_identity(y) for y in eager], name
+            shared = [get_storage_identity(one) == get_storage_identity(y) for y in ours]
+            assert shared == [get_storage_identity(other) == get_storage_identity(y) for y in eager], name
         losses = tuple(
             loss + next(y for y in group if y.requires_grad).square().sum()
             for loss, group in zip(losses, (ours, eager), strict=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from coilwork.backend import check_names
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError
-from coilwork.package_options import list_rewrites
+from coilwork.stage_settings import list_rewrites
 from coilwork_lowering.rewrites import Rewrite, call, tensor
 
 Compile = Callable[..., Callable[..., Any]]

@@ -8,14 +8,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import resolve
 from coilwork.compile_options import CompileOptions
-from coilwork.registries import codegen_for
+from coilwork.registries import find_codegen
 from coilwork.stages import lower_to_program
 from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.program.nodes import Launch
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import lower
 from coilwork_tools.explain.report import StageClock
-from coilwork_tools.explain.trace import Trace
+from coilwork_tools.explain.trace_folder import Trace
 
 
 def add_one(*steps: torch.Tensor) -> tuple[()]:
@@ -27,7 +27,7 @@ def add_one(*steps: torch.Tensor) -> tuple[()]:
 def launches(options: CompileOptions, target: str = "sm_90") -> int:
     inputs = [torch.zeros(64 * (k + 1)) for k in range(20)]
     graph = lower(make_fx(add_one, tracing_mode="fake")(*inputs), name="g").graph
-    targets = declare_capabilities(Targets(main=TARGETS[target]), codegen_for)
+    targets = declare_capabilities(Targets(main=TARGETS[target]), find_codegen)
     program = lower_to_program(graph, targets, options, trace=Trace(None), clock=StageClock())
     return sum(isinstance(instruction, Launch) for instruction in program.instructions)
 

@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
 from coilwork.stages import run_stages
-from coilwork.targets import choose_targets, resident_bytes, target_of_device, targets_text
+from coilwork.targets import choose_targets, count_resident_bytes, find_target, make_targets_text
 from coilwork_ir.index import as_int
 from coilwork_ir.loops import Scatter
 from coilwork_ir.loops.text import parse_graph
@@ -30,20 +30,20 @@ graph @g {{
 
 
 def test_the_cpu_is_described_by_what_it_is() -> None:
-    found = target_of_device("cpu", CompileOptions())
+    found = find_target("cpu", CompileOptions())
     assert found.kind == "cpu"
     assert found.name in TARGETS
     assert found.multiprocessors >= 1
 
 
 def test_triton_on_the_cpu_is_a_gpu_target() -> None:
-    assert target_of_device("cpu", CompileOptions(triton_on_cpu=True)) == TARGETS["sm_90"]
-    assert target_of_device("cpu", CompileOptions()) != TARGETS["sm_90"]
+    assert find_target("cpu", CompileOptions(triton_on_cpu=True)) == TARGETS["sm_90"]
+    assert find_target("cpu", CompileOptions()) != TARGETS["sm_90"]
 
 
 def test_a_graph_is_compiled_for_its_devices() -> None:
     choice = choose_targets(parse_graph(GRAPH.format(where="")), CompileOptions())
-    assert choice.main == choice.of("cpu") == target_of_device("cpu", CompileOptions())
+    assert choice.main == choice.of("cpu") == find_target("cpu", CompileOptions())
     assert choice.of("cuda:7") == choice.main
 
 
@@ -60,9 +60,9 @@ def test_the_cache_key_describes_the_devices_of_a_graph() -> None:
     gm = torch.fx.symbolic_trace(Sum())
     for node in gm.graph.nodes:
         node.meta["val"] = torch.empty(2)
-    here = targets_text(gm, CompileOptions())
-    assert target_of_device("cpu", CompileOptions()).name in here
-    assert targets_text(gm, CompileOptions(triton_on_cpu=True)) != here
+    here = make_targets_text(gm, CompileOptions())
+    assert find_target("cpu", CompileOptions()).name in here
+    assert make_targets_text(gm, CompileOptions(triton_on_cpu=True)) != here
 
 
 def largest_of_rows() -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
@@ -96,16 +96,16 @@ def test_what_stays_in_a_gpus_cache_is_updated_together(
     monkeypatch.setattr("coilwork.backends.describe_gpu", described)
     gm, inputs = largest_of_rows()
     options = CompileOptions(strict=True)
-    assert resident_bytes(gm, options) == stays_mib << 20
+    assert count_resident_bytes(gm, options) == stays_mib << 20
     compiled = run_stages(open_job(gm, inputs, role="inference", options=options), fallback=())
     (scatter,) = (node for node in compiled.graph.nodes if isinstance(node, Scatter))
     assert [as_int(r.extent) for r in scatter.ranges if r.extent is not None] == ranges
     # so graphs are cached for one size of cache
-    assert f"l2_bytes={l2_mib << 20}" in targets_text(gm, options)
+    assert f"l2_bytes={l2_mib << 20}" in make_targets_text(gm, options)
 
 
 def test_a_graph_without_a_gpu_has_no_cache_of_one() -> None:
     with FakeTensorMode():
         gm = make_fx(lambda x: x + 1)(torch.empty(2))
-    assert resident_bytes(gm, CompileOptions()) is None
-    assert resident_bytes(gm, CompileOptions(triton_on_cpu=True)) == TARGETS["sm_90"].resident_bytes
+    assert count_resident_bytes(gm, CompileOptions()) is None
+    assert count_resident_bytes(gm, CompileOptions(triton_on_cpu=True)) == TARGETS["sm_90"].resident_bytes

@@ -35,7 +35,7 @@ from coilwork_cache.errors import (
     UnencodableValueWarning,
     UntrustedEntryWarning,
 )
-from coilwork_cache.folder import default_root
+from coilwork_cache.folder import find_default_root
 from coilwork_cache.key import compiler_identity, content_key
 from coilwork_cache.local_store import LocalStore, open_local_store
 from coilwork_cache.maintenance import (
@@ -70,7 +70,7 @@ __all__ = [
     "InspectableStore",
     "LocalStore",
     "open_local_store",
-    "default_root",
+    "find_default_root",
     "MemoryStore",
     "TieredStore",
     "NullStore",

@@ -259,7 +259,7 @@ MAX_FRAME_BYTES = len(FRAME_MAGIC) + 1 + 2 * 256
 RAW_KIND = "raw"
 
 
-def frame_head(kind: str, codec: str) -> bytes:
+def make_frame_head(kind: str, codec: str) -> bytes:
     """The head for entries of `kind` written by `codec`; both are ASCII of at most 255 characters."""
     head = FRAME_MAGIC + bytes([FRAME_FORMAT])
     for name in (kind, codec):
@@ -270,7 +270,7 @@ def frame_head(kind: str, codec: str) -> bytes:
 
 def strip_head(data: bytes, kind: str, codec: str) -> bytes:
     """Return the bytes behind the head; CodecError if the head is not exactly that of `kind` and `codec`."""
-    head = frame_head(kind, codec)
+    head = make_frame_head(kind, codec)
     if not data.startswith(head):
         raise CodecError(f"{kind} entry", f"its head is not that of kind {kind!r} written by codec {codec!r}")
     return data[len(head) :]

@@ -23,7 +23,7 @@ else:
     BINARY_FLAG = 0
 
 
-def default_root(environ: Mapping[str, str]) -> Path:
+def find_default_root(environ: Mapping[str, str]) -> Path:
     """`COILWORK_CACHE_DIR` if `environ` sets it, else the user's cache folder as the platform defines it.
 
     Raises RootUnavailableError where neither gives an absolute path (a user without a home folder, a
@@ -31,14 +31,14 @@ def default_root(environ: Mapping[str, str]) -> Path:
     """
     chosen = environ.get("COILWORK_CACHE_DIR", "")
     if chosen:
-        return absolute_root(Path(chosen))
+        return make_absolute(Path(chosen))
     root = platformdirs.user_cache_path("coilwork", False)
     if not root.is_absolute():
         raise RootUnavailableError(str(root), "this user has no home folder")
     return root
 
 
-def absolute_root(path: Path) -> Path:
+def make_absolute(path: Path) -> Path:
     """`path` below the root of the file system, whatever the current folder will be later.
 
     Raises RootUnavailableError where it begins at a home folder or a current folder that is not there.
@@ -87,7 +87,7 @@ def make_private_folders(path: Path) -> None:
             folder.mkdir(mode=PRIVATE_FOLDER)
 
 
-def owner_problem(handle: int) -> str | None:
+def find_owner_problem(handle: int) -> str | None:
     """Why the open file `handle` isn't to be trusted: it belongs to another user. None if it is ours."""
     if sys.platform == "win32":
         return None

@@ -85,14 +85,14 @@ def compiler_identity(packages: tuple[str, ...], groups: tuple[str, ...] = ()) -
         spec = find_spec(package)
         for folder in (spec and spec.submodule_search_locations) or ():
             digest.update(f"\n{package}\n".encode())
-            digest.update(sources_digest(Path(folder)))
+            digest.update(digest_sources(Path(folder)))
     for group in groups:
         for point in sorted(entry_points(group=group), key=lambda point: (point.name, point.value)):
             digest.update(f"\n{_describe(point)}".encode())
     return digest.hexdigest()
 
 
-def sources_digest(folder: Path) -> bytes:
+def digest_sources(folder: Path) -> bytes:
     """A hash of every source file below `folder`, names and contents: Python, C++, figures of machines, and
     the functions that kernels carry along.
     """

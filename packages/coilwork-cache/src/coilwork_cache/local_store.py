@@ -52,12 +52,12 @@ from coilwork_cache.folder import (
     BINARY_FLAG,
     PRIVATE_FILE,
     PRIVATE_FOLDER,
-    absolute_root,
-    default_root,
+    find_default_root,
+    find_owner_problem,
     list_files,
+    make_absolute,
     make_private_folders,
     open_private_folder,
-    owner_problem,
     remove_older_than,
     write_atomically,
 )
@@ -194,7 +194,7 @@ class LocalStore:
     ) -> None:
         if max_bytes <= 0:
             raise InvalidSettingError(f"max_bytes={max_bytes}", "must be at least 1")
-        self.root = default_root(os.environ) if root is None else absolute_root(root)
+        self.root = find_default_root(os.environ) if root is None else make_absolute(root)
         self.max_bytes = max_bytes
         self._durable = durable
         self._folder = self.root / LAYOUT
@@ -211,7 +211,7 @@ class LocalStore:
         try:
             with path.open("rb") as file:
                 # The root was checked once; if it was removed since, somebody else may have made it anew.
-                stranger = owner_problem(file.fileno())
+                stranger = find_owner_problem(file.fileno())
                 header = file.read(HEADER_BYTES)
                 payload = file.read()
         except FileNotFoundError:

@@ -24,7 +24,7 @@ from coilwork_cache.codec import (
     JsonCodec,
     JsonValue,
     MappedCodec,
-    frame_head,
+    make_frame_head,
     strip_head,
 )
 from coilwork_cache.errors import CacheCorruptionWarning, CodecError, UnencodableValueWarning, announce
@@ -72,7 +72,7 @@ class TypedCache(Generic[T]):
             self._tally.add(StoreStats(failures=1))
             announce(UnencodableValueWarning(f"{self.kind} entry {key}", error.reason))
             return
-        data = frame_head(self.kind, self._codec.name) + payload
+        data = make_frame_head(self.kind, self._codec.name) + payload
         self.store.put(key, data)
         self._tally.put(len(data))
 

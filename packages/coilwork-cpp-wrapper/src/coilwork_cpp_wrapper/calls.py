@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from coilwork_cpp_wrapper.scope import Scope, dtype_code, refuse
+from coilwork_cpp_wrapper.scope import Scope, get_dtype_code, refuse
 from coilwork_cpp_wrapper.torch_compat import Library, new_library, relay_to
 from coilwork_ir.buffers import Argument, Buffer, DeviceValue, ListValue, Ref, SymbolOutput, TorchValue
 from coilwork_ir.dtypes import DType
@@ -48,8 +48,8 @@ from coilwork_runtime.c_shim import (
     Parameter,
     Schema,
     Type,
-    c_types,
     find_schema,
+    list_c_types,
 )
 
 # ---- arguments ----
@@ -166,7 +166,7 @@ def _dispatch(kind: Type, value: Argument, scope: Scope) -> Code:
 def _enum_code(kind: Type, value: Argument) -> Code:
     match kind.name, value:
         case "ScalarType", DType():
-            return dtype_code(value)
+            return get_dtype_code(value)
         case "Layout" | "MemoryFormat", TorchValue(attribute) if attribute in ATTRIBUTES:
             return Call(ATTRIBUTES[attribute])
         case _, int():
@@ -195,20 +195,20 @@ def _require_cpu(device: str) -> None:
 # C functions of single operators
 
 
-def shim_parameters(kind: Type) -> tuple[str, ...]:
+def list_shim_parameters(kind: Type) -> tuple[str, ...]:
     """C types of the parameters that a parameter of type `kind` becomes.
 
     Raises:
         UnsupportedArgument: not a type that functions of the table have.
     """
-    types = c_types(kind)
+    types = list_c_types(kind)
     if types is None:
         raise UnsupportedArgument(f"type {kind}")
     return types
 
 
-def shim_values(parameter: Parameter, value: Argument, scope: Scope) -> tuple[Code, ...]:
-    """Arguments for `shim_parameters(parameter.type)`.
+def list_shim_values(parameter: Parameter, value: Argument, scope: Scope) -> tuple[Code, ...]:
+    """Arguments for `list_shim_parameters(parameter.type)`.
 
     Raises:
         UnsupportedArgument: the value has no C form.
@@ -279,7 +279,7 @@ _NAMESPACE: Final = "coilwork_relays"
 _REGISTERING: Final = threading.Lock()
 
 
-def needs_relay(bound: Iterable[tuple[Parameter, Argument]]) -> bool:
+def must_relay(bound: Iterable[tuple[Parameter, Argument]]) -> bool:
     """Tell if a call is given a name that only Python can pass."""
     return any(parameter.type.name == "Any" and isinstance(value, str) for parameter, value in bound)
 
@@ -351,11 +351,11 @@ def emit_call(call: ExternCall, scope: Scope) -> Iterator[Statement]:
     yield from _settle_results(call, scope)
 
 
-def shim_prototype(schema: Schema, shim: CFunction) -> str:
+def make_shim_prototype(schema: Schema, shim: CFunction) -> str:
     """The declaration of the C function `shim` of the operator `schema`."""
     outs = [p for p in schema.parameters if p.is_out]
     rest = [p for p in schema.parameters if not p.is_out]
-    kinds = [kind for p in (*outs, *rest) for kind in shim_parameters(p.type)]
+    kinds = [kind for p in (*outs, *rest) for kind in list_shim_parameters(p.type)]
     if not _writes_in_place(schema):
         kinds += ["AtenTensorHandle*"] * len(schema.results)
     return f"AOTITorchError {shim.symbol}({', '.join(kinds)});"
@@ -372,7 +372,7 @@ def is_relayed(call: ExternCall) -> bool:
     schema = find_schema(call.target)
     if schema is None or all(parameter.type.name != "Any" for parameter in schema.parameters):
         return False
-    return needs_relay(bind_arguments(call, schema))
+    return must_relay(bind_arguments(call, schema))
 
 
 def _writes_in_place(schema: Schema) -> bool:
@@ -424,7 +424,7 @@ def _call_shim(
     call: ExternCall, schema: Schema, shim: CFunction, bound: tuple[Bound, ...], scope: Scope
 ) -> Iterator[Statement]:
     ordered = [b for b in bound if b[0].is_out] + [b for b in bound if not b[0].is_out]
-    values = [code for parameter, value in ordered for code in shim_values(parameter, value, scope)]
+    values = [code for parameter, value in ordered for code in list_shim_values(parameter, value, scope)]
     if not _writes_in_place(schema):
         if len(call.outputs) > len(schema.results):
             raise UnsupportedArgument(f"it has {len(schema.results)} results")
@@ -464,7 +464,7 @@ def _call_dispatcher(
         raise UnsupportedArgument(f"it returns ({', '.join(kinds)}), which torch's C dispatcher mixes up")
     if len(bound) > MOST_ARGUMENTS:
         raise UnsupportedArgument(f"it has more than {MOST_ARGUMENTS} arguments")
-    operator = relay_name(schema) if needs_relay(bound) else schema.name
+    operator = relay_name(schema) if must_relay(bound) else schema.name
     values = Braces(tuple(dispatch_value(parameter, value, scope) for parameter, value in bound))
     count = len(schema.results)
     results = f"call_{scope.number}"
@@ -537,7 +537,7 @@ def _settle_results(call: ExternCall, scope: Scope) -> Iterator[Statement]:
         if not isinstance(output, Buffer):
             continue
         name = Name(scope.name(output.name))
-        layout = (Call("rt::move", (name,)), *scope.layout(output), dtype_code(output.dtype))
+        layout = (Call("rt::move", (name,)), *scope.layout(output), get_dtype_code(output.dtype))
         yield Assign(name, Call("rt::with_layout", layout))
         if number in call.aligned:
             yield Assign(name, Call("rt::aligned", layout))

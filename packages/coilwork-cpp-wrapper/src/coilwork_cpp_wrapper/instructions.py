@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_cpp_wrapper.calls import emit_call
-from coilwork_cpp_wrapper.scope import Scope, dtype_code, read_size_code, refuse
+from coilwork_cpp_wrapper.scope import Scope, get_dtype_code, read_size_code, refuse
 from coilwork_ir.buffers import Argument, Buffer, Ref
 from coilwork_ir.dtypes import DType, parse_dtype
 from coilwork_ir.errors import EmitError
@@ -38,7 +38,7 @@ from coilwork_ir.program.nodes import (
     Reuse,
     SubprogramCall,
 )
-from coilwork_ir.program.walk import as_call
+from coilwork_ir.program.walk import find_call
 from coilwork_ir.streams import Copy, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host
 from coilwork_ir.syntax.cpp import (
     Assign,
@@ -126,13 +126,13 @@ def emit_run(call: SubprogramCall, scope: Scope) -> Iterator[Statement]:
     yield from _run(call.body, call.operands, results, call.origins, scope, suffix=f"_{scope.number}")
     for position, output in enumerate(call.outputs):
         given = Call("rt::move", (element(results, position),))
-        settled = Call("rt::with_layout", (given, *scope.layout(output), dtype_code(output.dtype)))
+        settled = Call("rt::with_layout", (given, *scope.layout(output), get_dtype_code(output.dtype)))
         yield Declare("rt::Tensor", scope.name(output.name), settled)
 
 
 def _settle_result(value: Code, output: Buffer, scope: Scope) -> Code:
     """A result in memory of its own, whatever the nested program returned: its operand, or another layout."""
-    return Call("rt::copied", (value, *scope.layout(output), dtype_code(output.dtype)))
+    return Call("rt::copied", (value, *scope.layout(output), get_dtype_code(output.dtype)))
 
 
 def _run(
@@ -189,7 +189,7 @@ def _array(kind: str, name: str, items: list[Code]) -> Statement:
 MOST_LINES: Final = 6
 
 
-def origin_lines(origins: tuple[Origin, ...]) -> tuple[str, ...]:
+def list_origin_lines(origins: tuple[Origin, ...]) -> tuple[str, ...]:
     """Comment lines: one per source line, naming its operations; at most `MOST_LINES`, then how many more
     there are.
     """
@@ -216,7 +216,7 @@ def _line(key: tuple[str, int, str, str], ops: list[str]) -> str:
     return "  ".join(parts)
 
 
-def error_lines(what: str, origins: tuple[Origin, ...]) -> str:
+def make_error_lines(what: str, origins: tuple[Origin, ...]) -> str:
     """Return the lines that name a failing instruction in its message, with up to three source lines."""
     lines = [f"  node    {what}"]
     for origin in origins[:3]:
@@ -242,13 +242,15 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
         case CheckLayout():
             yield from _check_layout(instruction, scope)
         case Alloc(buffer=buffer):
-            yield _define(buffer, Call("rt::empty", (*scope.layout(buffer), dtype_code(buffer.dtype))), scope)
+            yield _define(
+                buffer, Call("rt::empty", (*scope.layout(buffer), get_dtype_code(buffer.dtype))), scope
+            )
         case AllocPool():
             size = Call("rt::empty_pool", (scope.index(instruction.size_bytes),))
             yield Declare("rt::Tensor", scope.name(instruction.pool), size)
         case PoolView(buffer=buffer):
             pool, offset = Name(scope.name(instruction.pool)), scope.index(instruction.offset_bytes)
-            carved = Call("rt::carve", (pool, offset, *scope.layout(buffer), dtype_code(buffer.dtype)))
+            carved = Call("rt::carve", (pool, offset, *scope.layout(buffer), get_dtype_code(buffer.dtype)))
             yield _define(buffer, carved, scope)
         case Reuse():
             yield from _reuse(instruction, scope)
@@ -288,7 +290,7 @@ def _step(
     what: str, instruction: Launch | ExternCall | CheckSize | CondCall | LoopCall | SubprogramCall | Copy
 ) -> Statement:
     """Return where a failure from here on comes from."""
-    return Do(Call("rt::at", (string(error_lines(what, instruction.origins)),)))
+    return Do(Call("rt::at", (string(make_error_lines(what, instruction.origins)),)))
 
 
 def _define(buffer: Buffer, value: Code, scope: Scope) -> Statement:
@@ -298,7 +300,7 @@ def _define(buffer: Buffer, value: Code, scope: Scope) -> Statement:
 def _check_layout(instruction: CheckLayout, scope: Scope) -> Iterator[Statement]:
     buffer = scope.buffer(instruction.buffer)
     name = Name(scope.name(buffer.name))
-    dtype = dtype_code(buffer.dtype)
+    dtype = get_dtype_code(buffer.dtype)
     layout = scope.layout(buffer)
     described = string(buffer.dtype.torch_name)
     yield Do(Call("rt::check_layout", (name, string(buffer.name), *layout, dtype, described)))
@@ -310,7 +312,7 @@ def _view(buffer: Buffer, source_name: str, offset: Code, scope: Scope) -> Code:
     source = scope.buffer(source_name)
     old = Name(scope.name(source_name))
     if buffer.dtype is not source.dtype:
-        return Call("rt::view_bits", (old, *scope.layout(buffer), offset, dtype_code(buffer.dtype)))
+        return Call("rt::view_bits", (old, *scope.layout(buffer), offset, get_dtype_code(buffer.dtype)))
     if (buffer.shape, buffer.strides) == (source.shape, source.strides) and offset == integer(0):
         return Call(f"{old.text}.alias")
     return Call("rt::view", (old, *scope.layout(buffer), offset))
@@ -329,7 +331,7 @@ def _reuse(instruction: Reuse, scope: Scope) -> Iterator[Statement]:
 
 def _launch(launch: Launch, scope: Scope) -> Iterator[Statement]:
     manifest = scope.kernel(launch.kernel)
-    yield from (Remark(line) for line in origin_lines(launch.origins))
+    yield from (Remark(line) for line in list_origin_lines(launch.origins))
     pointers: list[Code] = [Call(f"{scope.name(a)}.data") for a in launch.args]
     sizes: list[Code] = [scope.index(s) for s in launch.sizes]
     scratch: list[Code] = []
@@ -344,7 +346,7 @@ def _launch(launch: Launch, scope: Scope) -> Iterator[Statement]:
         name = f"scratch_{scope.number}_{position}"
         elements = scope.index(read_size_code(code, launch.sizes))
         shape = (Braces((elements,)), Braces((integer(1),)))
-        yield Declare("const rt::Tensor", name, Call("rt::empty", (*shape, dtype_code(dtype))))
+        yield Declare("const rt::Tensor", name, Call("rt::empty", (*shape, get_dtype_code(dtype))))
         scratch.append(Call(f"{name}.data"))
     call = Call(scope.entry(launch.kernel), (*pointers, *sizes, *scratch))
     if not manifest.checks:
@@ -366,10 +368,10 @@ def _scratch(manifest: KernelManifest) -> Iterator[tuple[DType, SizeBytecode]]:
 def _call(
     instruction: ExternCall | Copy | CondCall | LoopCall | SubprogramCall, scope: Scope
 ) -> Iterator[Statement]:
-    yield from (Remark(line) for line in origin_lines(instruction.origins))
+    yield from (Remark(line) for line in list_origin_lines(instruction.origins))
     match instruction:
         case ExternCall() | Copy():
-            if (call := as_call(instruction)) is not None:
+            if (call := find_call(instruction)) is not None:
                 yield _step(f"extern {call.target}", call)
                 yield from emit_call(call, scope)
         case CondCall():

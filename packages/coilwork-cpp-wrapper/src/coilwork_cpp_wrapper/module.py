@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Final, Literal
 
-from coilwork_cpp_wrapper.calls import find_shim, is_relayed, shim_prototype
+from coilwork_cpp_wrapper.calls import find_shim, is_relayed, make_shim_prototype
 from coilwork_cpp_wrapper.instructions import emit_instruction
 from coilwork_cpp_wrapper.scope import PYTHON_REMEDY, Scope
 from coilwork_cpp_wrapper.torch_compat import abi_version
@@ -29,7 +29,13 @@ from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.program.nodes import AllocPool, BindSymbol, ExternCall, Launch, Program, Return
 from coilwork_ir.program.regions import inline_regions, outline_regions
-from coilwork_ir.program.walk import all_kernels, as_call, buffers, distinct_programs, symbols_bound_in
+from coilwork_ir.program.walk import (
+    find_call,
+    index_buffers,
+    list_distinct_programs,
+    list_kernels,
+    list_program_symbols,
+)
 from coilwork_ir.syntax.cpp import (
     Call,
     CppPrinter,
@@ -126,7 +132,7 @@ PREFIXES: Final = (
 )  # fmt: skip
 
 
-def identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> Mapping[str, str]:
+def make_identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> Mapping[str, str]:
     """A distinct valid identifier for each of `names`, the name itself where that is one that nothing else
     uses.
 
@@ -167,14 +173,14 @@ def emit_cpp(program: Program, specs: Mapping[str, KernelSpec]) -> CppProgram:
             something that is not on the CPU; `missing-source`, a kernel has no C++ source.
     """
     program = inline_regions(outline_regions(program))
-    parts = distinct_programs(program)
+    parts = list_distinct_programs(program)
     _check_devices(parts)
     kernels = _kernel_units(program, specs)
     keys = tuple(dict.fromkeys(c.key for part in parts for c in part.constants))
     functions = {id(part): f"run_{number}" for number, part in enumerate(parts)}
-    items: list[Item] = [Verbatim(preamble_text("shim.hpp")), Verbatim(preamble_text("support.hpp"))]
+    items: list[Item] = [Verbatim(read_preamble("shim.hpp")), Verbatim(read_preamble("support.hpp"))]
     items += [Verbatim(f"static const uint64_t TORCH_VERSION = 0x{abi_version():016x};")]
-    items += [Verbatim(preamble_text("dispatch.hpp"))]
+    items += [Verbatim(read_preamble("dispatch.hpp"))]
     declarations = [*_entries(specs, kernels), *_list_prototypes(parts)]
     if declarations:
         items.append(Verbatim("\n".join(['extern "C" {', *declarations, "}"])))
@@ -200,7 +206,7 @@ def emit_cpp(program: Program, specs: Mapping[str, KernelSpec]) -> CppProgram:
     )
 
 
-def preamble_text(name: str) -> str:
+def read_preamble(name: str) -> str:
     """One of the C++ files that every program starts with."""
     return (files("coilwork_cpp_wrapper") / "preamble" / name).read_text(encoding="utf-8")
 
@@ -218,7 +224,7 @@ def _write_heading(program: Program) -> str:
 
 def _check_devices(parts: tuple[Program, ...]) -> None:
     for part in parts:
-        for buffer in buffers(part).values():
+        for buffer in index_buffers(part).values():
             if buffer.device != "cpu":
                 _refuse_device(buffer.name, buffer.device)
         for instruction in part.instructions:
@@ -250,7 +256,7 @@ def _refuse_device(name: str, device: str) -> None:
 
 def _kernel_units(program: Program, specs: Mapping[str, KernelSpec]) -> tuple[KernelUnit, ...]:
     units: list[KernelUnit] = []
-    for kernel in all_kernels(program):
+    for kernel in list_kernels(program):
         spec = specs.get(kernel.name)
         if spec is None:
             raise EmitError("missing-source", f"no source for kernel {kernel.name} of @{program.name}")
@@ -266,7 +272,7 @@ def _kernel_units(program: Program, specs: Mapping[str, KernelSpec]) -> tuple[Ke
                 name=kernel.name, text=spec.source, entry=spec.entry, symbol="", features=spec.features
             )
         )
-    symbols = identifiers([unit.name for unit in units])
+    symbols = make_identifiers([unit.name for unit in units])
     return tuple(replace(unit, symbol=f"coilwork_kernel_{symbols[unit.name]}") for unit in units)
 
 
@@ -284,7 +290,7 @@ def _entries(specs: Mapping[str, KernelSpec], kernels: tuple[KernelUnit, ...]) -
 def _list_relayed(parts: tuple[Program, ...]) -> Iterator[str]:
     for part in parts:
         for instruction in part.instructions:
-            call = as_call(instruction)
+            call = find_call(instruction)
             if call is not None and is_relayed(call):
                 yield call.target
 
@@ -294,11 +300,11 @@ def _list_prototypes(parts: tuple[Program, ...]) -> Iterator[str]:
     seen: set[str] = set()
     for part in parts:
         for instruction in part.instructions:
-            call = as_call(instruction)
+            call = find_call(instruction)
             shim = None if call is None else find_shim(call)
             if shim is not None and shim[1].symbol not in seen:
                 seen.add(shim[1].symbol)
-                yield shim_prototype(*shim)
+                yield make_shim_prototype(*shim)
 
 
 class _Emission:
@@ -316,15 +322,15 @@ class _Emission:
         self._program = program
         self._functions = functions
         self._keys = keys
-        own = tuple(symbol.name for symbol in symbols_bound_in(program))
+        own = tuple(symbol.name for symbol in list_program_symbols(program))
         self._bound = frozenset(own)
         self._outer: dict[str, Expr] = {}
-        self._symbol_names = dict(identifiers(own))
-        names = identifiers(_local_names(program), taken=self._symbol_names.values())
+        self._symbol_names = dict(make_identifiers(own))
+        names = make_identifiers(_local_names(program), taken=self._symbol_names.values())
         self._taken = frozenset(names.values())
         self._scope = Scope(
             name=names.__getitem__,
-            buffer=buffers(program).__getitem__,
+            buffer=index_buffers(program).__getitem__,
             symbol=self._symbol,
             kernel=specs.__getitem__,
             entry={unit.name: unit.symbol for unit in kernels}.__getitem__,
@@ -366,7 +372,7 @@ class _Emission:
     def _symbol(self, symbol: Expr) -> str:
         if symbol.name not in self._bound and symbol.name not in self._outer:
             taken = {*self._taken, *self._symbol_names.values()}
-            self._symbol_names.update(identifiers([symbol.name], taken=taken))
+            self._symbol_names.update(make_identifiers([symbol.name], taken=taken))
             self._outer[symbol.name] = symbol
         return self._symbol_names[symbol.name]
 
@@ -390,7 +396,7 @@ def _declare_parameters(program: Program, keys: tuple[str, ...], scope: Scope) -
 
 
 def _local_names(program: Program) -> Iterator[str]:
-    yield from buffers(program)
+    yield from index_buffers(program)
     yield from (i.pool for i in program.instructions if isinstance(i, AllocPool))
 
 
@@ -404,7 +410,7 @@ def _output_ports(program: Program) -> tuple[Port, ...]:
     last = program.instructions[-1]
     if not isinstance(last, Return):
         raise EmitError("no-return", f"program @{program.name} does not end in a return")
-    known = buffers(program)
+    known = index_buffers(program)
     return tuple(_output_port(value, known) for value in last.values)
 
 
@@ -436,7 +442,7 @@ def _write_entry(inputs: tuple[Port, ...], outputs: tuple[Port, ...], function: 
     """
     tensors = sum(port.kind == "tensor" for port in inputs)
     results = sum(port.kind != "size" for port in outputs)
-    template = preamble_text("entry.hpp")
+    template = read_preamble("entry.hpp")
     return Verbatim(
         template.replace("@SIGNATURE@", string(_signature(inputs, outputs)).text)
         .replace("@INPUTS@", str(tensors))

@@ -28,11 +28,11 @@ from coilwork_ir.index import (
     as_expr,
     ceildiv,
     floordiv,
+    get_node,
     is_subtracted,
     maximum,
     minimum,
     mod,
-    node,
     provably_nonneg,
     provably_positive,
 )
@@ -65,7 +65,7 @@ def index_code(expr: Expr, name_of: Callable[[Expr], str]) -> Code:
     C++ rounds quotients towards zero and remainders follow; where neither operand can be negative that is
     the floor, and elsewhere `rt::floordiv` and `rt::mod` correct it.
     """
-    match node(expr):
+    match get_node(expr):
         case Const(value):
             return integer(value)
         case Sym(_, symbol):
@@ -84,7 +84,7 @@ def index_code(expr: Expr, name_of: Callable[[Expr], str]) -> Code:
             return _nest("rt::greatest", [index_code(o, name_of) for o in operands])
 
 
-def braces_code(values: Iterable[Expr], name_of: Callable[[Expr], str]) -> Code:
+def make_braces(values: Iterable[Expr], name_of: Callable[[Expr], str]) -> Code:
     """Sizes or strides."""
     return Braces(tuple(index_code(v, name_of) for v in values))
 
@@ -174,14 +174,14 @@ class Scope:
 
     def braces(self, values: Iterable[Expr]) -> Code:
         """Sizes or strides."""
-        return braces_code(values, self.symbol)
+        return make_braces(values, self.symbol)
 
     def layout(self, buffer: Buffer) -> tuple[Code, Code]:
         """Shape and strides of `buffer`."""
         return self.braces(buffer.shape), self.braces(buffer.strides)
 
 
-def dtype_code(dtype: DType) -> Code:
+def get_dtype_code(dtype: DType) -> Code:
     """The number that torch gives an element type.
 
     Raises:

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_cpp_wrapper.build import CompiledProgram, build_library, load_program
+from coilwork_cpp_wrapper.build_program import CompiledProgram, build_library, load_program
 from coilwork_cpp_wrapper.module import CppProgram, KernelUnit, Port, emit_cpp
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource, write_kernels
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.program.nodes import Program
-from coilwork_ir.program.walk import all_kernels
+from coilwork_ir.program.walk import list_kernels
 from coilwork_ir.wrapper import WrapOptions
 from coilwork_runtime import ArtifactError
 from coilwork_runtime.manifest.kernel_manifest import KernelArgument, KernelSpec
@@ -64,7 +64,7 @@ class CppWrapper:
     def refuses(self, program: Program) -> str:
         """The operator, device or element type that C++ cannot do yet."""
         try:
-            emit_cpp(program, {kernel.name: _stand_in(kernel) for kernel in all_kernels(program)})
+            emit_cpp(program, {kernel.name: _stand_in(kernel) for kernel in list_kernels(program)})
         except EmitError as error:
             return str(error)
         return ""
@@ -78,7 +78,7 @@ class CppWrapper:
             EmitError: the program does what C++ cannot do yet, or a kernel is in another language.
             KernelBuildError, MissingCompilerError: it cannot be built.
         """
-        used = [(sources[k.name], k.origins) for k in all_kernels(program) if k.name in sources]
+        used = [(sources[k.name], k.origins) for k in list_kernels(program) if k.name in sources]
         cpp = emit_cpp(program, {spec.name: spec for spec in load_kernels(write_kernels(used))})
         options.write(TEXT, cpp.text)
         library = build_library(cpp, store=options.store, workers=options.workers)

@@ -12,27 +12,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from coilwork_cpp.nests.columns import write_column_body
-from coilwork_cpp.nests.loops import Span, decode_unit, thread_grain, unit_count, units_span
+from coilwork_cpp.nests.loops import Span, compute_thread_grain, count_units, declare_units_span, decode_unit
 from coilwork_cpp.nests.pointwise import write_pointwise_body
 from coilwork_cpp.nests.rows import write_row_body
-from coilwork_cpp.options import CppOptions, options_from
+from coilwork_cpp.options import CppOptions, parse_options
 from coilwork_cpp.planning.legality import check_loops, settle_user_mappings
 from coilwork_cpp.planning.plan import Plan, plan_of, refuse_unknown
-from coilwork_cpp.planning.regions import Region, check_nests_in_order, regions_of
-from coilwork_cpp.planning.table import common_directives, has_ranges, propose
-from coilwork_cpp.prelude.prelude import declarations
+from coilwork_cpp.planning.regions import Region, check_nests_in_order, list_regions
+from coilwork_cpp.planning.table import has_ranges, list_common_directives, propose
+from coilwork_cpp.prelude.prelude import list_declarations
 from coilwork_cpp.rewrites.split import Scratch
 from coilwork_cpp.rewrites.table import Launch, rewrite_launch
 from coilwork_cpp.values.block import Block
-from coilwork_cpp.values.element_types import SMALL_FLOATS, memory_type
+from coilwork_cpp.values.element_types import SMALL_FLOATS, get_memory_type
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError, ParseError, VerifyError
 from coilwork_ir.fresh_names import FreshNames
-from coilwork_ir.index import Expr, as_expr, total
+from coilwork_ir.index import Expr, add_all, as_expr
 from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.kernels.rewrite import store_small_floats_as_bits
-from coilwork_ir.kernels.verify_cores import check_core_taken
+from coilwork_ir.kernels.verify_template_kernels import check_core_taken
 from coilwork_ir.mapping import (
     Contract,
     Directive,
@@ -40,10 +40,10 @@ from coilwork_ir.mapping import (
     Join,
     Mapped,
     Mapping,
-    always,
     find,
     find_given,
     format_mapped,
+    make_single_version,
     parse_given,
     parse_mapping,
     refuse_given,
@@ -77,7 +77,7 @@ from coilwork_ir.target import Capabilities, RowWalks, Sorting, Target
 # ---- capabilities ----
 
 
-def capabilities_of(target: Target) -> Capabilities:
+def get_capabilities(target: Target) -> Capabilities:
     """Return the capabilities of kernels for `target`, a CPU."""
     return Capabilities(
         # nothing is kept, but a row is read again at no cost from the share of the cache that a core has
@@ -156,7 +156,7 @@ def plan_kernel(kernel: Kernel, target: Target, options: CppOptions) -> Planned:
     kernel = store_small_floats_as_bits(kernel, kept=SMALL_FLOATS)
     loops = target.machine.loops
     launch = rewrite_launch(kernel, options, loops)
-    common = common_directives(kernel, target, options)
+    common = list_common_directives(kernel, target, options)
     bare = Planned(kernel=kernel, launch=launch, common=common, mappings=())
     candidates = () if options.batch_invariant else options.candidates
     planned = _plan_candidates(bare, target, candidates) if candidates else _plan_named(bare, target, ())
@@ -213,7 +213,7 @@ def describe_kernel(kernel: Kernel, target: Target, options: CppOptions) -> str:
         EmitError: the kernel holds something that has no C++ form.
     """
     mapped = [
-        Mapped(kernel=piece, versions=always(kernel.name, target.kind, mapping))
+        Mapped(kernel=piece, versions=make_single_version(kernel.name, target.kind, mapping))
         for piece, mapping in plan_kernel(kernel, target, options).pieces
     ]
     return format_mapped(kernel, mapped)
@@ -249,7 +249,7 @@ def write_planned(planned: Planned, target: Target) -> KernelSource:
     vector_math = functions is not None and functions.kind == "vector"
     contracted = find(planned.common, Contract) is not None
     contraction = () if contracted else ('#pragma GCC optimize("fp-contract=off")',)
-    before = (*contraction, *declarations(list_called(items), vector_math=vector_math))
+    before = (*contraction, *list_declarations(list_called(items), vector_math=vector_math))
     file = Source(heading=_format_heading(kernel, target), items=(*map(Verbatim, before), *items))
     return KernelSource(
         name=kernel.name,
@@ -300,7 +300,7 @@ def _source_args(kernel: Kernel, memory: Sequence[Scratch]) -> tuple[SourceArg, 
 
 
 def _count_traffic(kernel: Kernel, roles: tuple[str, ...]) -> Expr:
-    return total([as_expr(0), *(a.span * a.dtype.itemsize for a in kernel.args if a.role in roles)])
+    return add_all([as_expr(0), *(a.span * a.dtype.itemsize for a in kernel.args if a.role in roles)])
 
 
 def _format_heading(kernel: Kernel, target: Target) -> str:
@@ -317,7 +317,7 @@ def _find_aliased(kernel: Kernel) -> frozenset[str]:
 
 def _fields(kernel: Kernel, tensors: Sequence[TensorArg]) -> list[tuple[str, str]]:
     """Type and name of every parameter, tensors and scratch first, then sizes."""
-    pointers = [(f"{'const ' if t.role == 'in' else ''}{memory_type(t.dtype)}*", t.name) for t in tensors]
+    pointers = [(f"{'const ' if t.role == 'in' else ''}{get_memory_type(t.dtype)}*", t.name) for t in tensors]
     return pointers + [("i64", size.name) for size in kernel.sizes]
 
 
@@ -334,7 +334,7 @@ def _group_works(planned: Planned) -> list[list[_Work]]:
     groups: list[list[_Work]] = []
     for kernel, mapping in planned.pieces:
         check_nests_in_order(kernel, mapping.nests)
-        for nest, region in zip(mapping.nests, regions_of(kernel, mapping.nests), strict=True):
+        for nest, region in zip(mapping.nests, list_regions(kernel, mapping.nests), strict=True):
             refuse_unknown(kernel, (*planned.common, *nest.directives))
             plan = plan_of(kernel, region, nest, planned.common)
             check_loops(kernel, region, plan, args)
@@ -367,7 +367,7 @@ def _write_nest(
     together = plan.together
     if together:
         axis = plan.threaded[0]
-        spans = {axis.symbol: units_span(unit, axis, Name("begin"), Name("end"))}
+        spans = {axis.symbol: declare_units_span(unit, axis, Name("begin"), Name("end"))}
     else:
         spans = decode_unit(unit, plan, Name("unit"))
     before: tuple[Declare, ...] = ()
@@ -388,8 +388,8 @@ def _write_nest(
     check = regions[0].check
     return _Nest(
         function=function,
-        units=top.index(unit_count(plan)),
-        grain=thread_grain([work.plan for work in works], top),
+        units=top.index(count_units(plan)),
+        grain=compute_thread_grain([work.plan for work in works], top),
         check=None if check is None else check[0],
     )
 
@@ -495,7 +495,7 @@ class CppCodegen:
 
     def capabilities(self, target: Target) -> Capabilities:
         """Return the capabilities of its kernels on `target`, with the way they walk rows."""
-        return capabilities_of(target)
+        return get_capabilities(target)
 
     def emit(self, kernel: Kernel, target: Target, options: MappingOf[str, object]) -> KernelSource:
         """Source text of `kernel` for `target`; `options` are the fields of `CppOptions`.
@@ -504,7 +504,7 @@ class CppCodegen:
             EmitError: the kernel holds something that has no C++ form, or an option is wrong.
         """
         check_core_taken(kernel, self.capabilities(target), self.name)
-        return emit_kernel(kernel, target, options_from(options))
+        return emit_kernel(kernel, target, parse_options(options))
 
     def describe(self, kernel: Kernel, target: Target, options: MappingOf[str, object]) -> str:
         """Return the mapping of `kernel` as text for people, or each of its pieces with that piece's mapping.
@@ -513,4 +513,4 @@ class CppCodegen:
             EmitError: as `emit`.
         """
         check_core_taken(kernel, self.capabilities(target), self.name)
-        return describe_kernel(kernel, target, options_from(options))
+        return describe_kernel(kernel, target, parse_options(options))

@@ -9,7 +9,7 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, iterate_postorder
 
 # Instructions per element of a sort: of its values, or of its positions.
 _SORT: Final = 32
@@ -36,7 +36,7 @@ class Facts:
         return self.stage[value] + (1 if isinstance(value, Reduce | Sort) else 0)
 
 
-def facts_of(
+def collect_facts(
     roots: Sequence[Scalar], ranges: Iterable[Expr], *, columns: frozenset[Expr] = frozenset()
 ) -> Facts:
     """The facts about all values below `roots`.
@@ -50,7 +50,7 @@ def facts_of(
     uses: dict[Scalar, int] = dict.fromkeys(roots, 0)
     for root in roots:
         uses[root] += 1
-    for value in postorder(roots):
+    for value in iterate_postorder(roots):
         own: frozenset[Expr] = frozenset()
         match value:
             case Load():
@@ -79,7 +79,7 @@ def facts_of(
 def count_instructions(roots: Iterable[Scalar]) -> int:
     """Estimated instructions to compute `roots` at one point, every value once."""
     total = 0
-    for value in postorder(roots):
+    for value in iterate_postorder(roots):
         match value:
             case Op():
                 total += SCALAR_OPS[value.op].cost
@@ -95,7 +95,7 @@ def count_instructions(roots: Iterable[Scalar]) -> int:
 def recompute_cost(value: Scalar, inner: frozenset[Expr], facts: Facts) -> int:
     """Estimated instructions to compute `value` again in a later pass over `inner`, loads being cheap."""
     total = 0
-    for node in postorder((value,)):
+    for node in iterate_postorder((value,)):
         if isinstance(node, Op) and facts.varies[node] & inner:
             total += SCALAR_OPS[node.op].cost
     return total

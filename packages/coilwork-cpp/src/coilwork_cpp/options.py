@@ -36,7 +36,7 @@ class CppOptions:
     candidates: tuple[str, ...] = ()
 
 
-def options_from(settings: Mapping[str, object]) -> CppOptions:
+def parse_options(settings: Mapping[str, object]) -> CppOptions:
     """The options named by `settings`.
 
     Raises:

@@ -31,7 +31,7 @@ from coilwork_frontend.calling_convention.result_aliasing import (
     plan_shared_results,
 )
 from coilwork_frontend.capture.collectives import functionalize_collectives, has_group_inputs, name_groups
-from coilwork_frontend.capture.dtype_checks import EagerKernels, has_rejected_types, writes_other_types
+from coilwork_frontend.capture.dtype_checks import EagerKernels, has_rejected_types, has_writes_of_other_types
 from coilwork_frontend.capture.eager_fallback import (
     Splits,
     compile_around,
@@ -49,8 +49,8 @@ from coilwork_frontend.capture.eager_trial import (
     EagerTrial,
     RefusedCallError,
     UnknownGradientError,
-    calls_gradients,
-    mixes_meta_tensors,
+    has_gradient_calls,
+    has_mixed_meta_tensors,
     restore_shapes,
     run_refused,
 )
@@ -80,16 +80,16 @@ from coilwork_frontend.capture.unbacked_sizes import (
 )
 from coilwork_frontend.capture.write_overlaps import (
     fill_expansion_source,
+    has_overlapping_writes,
     list_repeated_writes,
     make_repeated_error,
     write_expansion_source,
-    writes_to_overlaps,
 )
 from coilwork_frontend.errors import CompileError, describe
 from coilwork_frontend.torch_compat.aot_autograd import (
     BoxedCallable,
     compile_with_aot_autograd,
-    result_facts,
+    get_result_facts,
     return_own_objects,
 )
 from coilwork_ir.calling_convention import CallingConvention, CallRole
@@ -430,7 +430,9 @@ def _run_unmended(
     Raises:
         CompileError: tracing would get something wrong, and only compiled code may run.
     """
-    if (calls_gradients(gm) or writes_other_types(gm) or writes_to_overlaps(gm)) and trial.refuses():
+    if (
+        has_gradient_calls(gm) or has_writes_of_other_types(gm) or has_overlapping_writes(gm)
+    ) and trial.refuses():
         restore_shapes(captured, example_inputs)
         forward: Callable[..., Any] = captured.forward
         return forward
@@ -511,10 +513,10 @@ class _Compilers:
         return self.stages.partition(joint, inputs, **rest)
 
     def compile_forward(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
-        if mixes_meta_tensors(gm):
+        if has_mixed_meta_tensors(gm):
             raise UnknownGradientError("a call takes tensors on meta beside others")
-        shared = plan_shared_results(self.objects, self.results, result_facts(), recorded=True)
-        gm = restore_marks(gm, list_marks(self.results, result_facts()))
+        shared = plan_shared_results(self.objects, self.results, get_result_facts(), recorded=True)
+        gm = restore_marks(gm, list_marks(self.results, get_result_facts()))
         is_refused = self.trial.refuses_training
         return self.stages.compile(gm, example_inputs, role="forward", shared=shared, is_refused=is_refused)
 
@@ -526,9 +528,9 @@ class _Compilers:
             )
 
     def compile_inference(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
-        if mixes_meta_tensors(gm):
+        if has_mixed_meta_tensors(gm):
             raise RefusedCallError("a call takes tensors on meta beside others")
-        gm = restore_marks(gm, list_marks(self.results, result_facts()))
-        shared = plan_shared_results(identify_results(gm), self.results, result_facts(), recorded=False)
+        gm = restore_marks(gm, list_marks(self.results, get_result_facts()))
+        shared = plan_shared_results(identify_results(gm), self.results, get_result_facts(), recorded=False)
         is_refused = self.trial.refuses
         return self.stages.compile(gm, example_inputs, role="inference", shared=shared, is_refused=is_refused)

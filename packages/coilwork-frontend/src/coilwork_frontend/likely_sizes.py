@@ -15,7 +15,7 @@ import torch
 from coilwork_frontend.torch_compat.sizes import list_traced_values
 from coilwork_ir.index import Expr, evaluate
 from coilwork_ir.program.nodes import Launch, Program
-from coilwork_ir.program.walk import all_kernels, walk
+from coilwork_ir.program.walk import list_kernels, walk
 
 # Rows of a multiple of so many elements start at multiples of 16 bytes, whatever their dtype.
 _ALIGNED_ELEMENTS: Final = 16
@@ -47,7 +47,7 @@ def list_likely_arguments(program: Program, known: Iterable[tuple[str, int]]) ->
         for instruction in part.instructions:
             if isinstance(instruction, Launch) and instruction.kernel not in arguments:
                 arguments[instruction.kernel] = tuple(_argument(size, values) for size in instruction.sizes)
-    combined = {kernel.name for kernel in all_kernels(program) if kernel.combined is not None}
+    combined = {kernel.name for kernel in list_kernels(program) if kernel.combined is not None}
     return {name: sizes for name, sizes in arguments.items() if any(sizes) and name not in combined}
 
 

@@ -18,12 +18,12 @@ class RandomState:
 
     def has_moved(self) -> bool:
         """Tell if numbers have been drawn since."""
-        now = random_state()
+        now = get_random_state()
         pairs = zip((self.cpu, *self.cuda), (now.cpu, *now.cuda))
         return len(self.cuda) != len(now.cuda) or not all(torch.equal(a, b) for a, b in pairs)
 
 
-def random_state() -> RandomState:
+def get_random_state() -> RandomState:
     """Return the current states."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ()
     return RandomState(cpu=torch.get_rng_state(), cuda=cuda)

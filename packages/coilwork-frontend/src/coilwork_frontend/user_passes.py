@@ -19,7 +19,7 @@ def name_of(item: Any) -> str:
     return name if isinstance(name, str) else type(item).__qualname__
 
 
-def uuid_of(item: Any) -> str | None:
+def find_uuid(item: Any) -> str | None:
     """Return the `uuid` of a pass or rewrite, an attribute or a method; `None` if there is none.
 
     It differs between passes, and between versions of a pass.
@@ -29,14 +29,14 @@ def uuid_of(item: Any) -> str | None:
     return str(uuid) if isinstance(uuid, str | bytes | int) and uuid not in ("", b"") else None
 
 
-def keys_of(items: Sequence[Any]) -> str:
+def make_key_text(items: Sequence[Any]) -> str:
     """Return names and uuids of passes or rewrites as text for a cache key."""
-    return repr([(name_of(item), uuid_of(item)) for item in items])
+    return repr([(name_of(item), find_uuid(item)) for item in items])
 
 
 def list_unkeyed(items: Sequence[Any]) -> tuple[str, ...]:
     """Return the names of passes or rewrites without a uuid; graphs that they change are not cached."""
-    return tuple(name_of(item) for item in items if uuid_of(item) is None)
+    return tuple(name_of(item) for item in items if find_uuid(item) is None)
 
 
 def run_passes(

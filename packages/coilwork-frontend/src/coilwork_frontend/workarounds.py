@@ -62,13 +62,13 @@ WORKAROUNDS: Final = (
     Workaround(
         what="results are written into tensors of types that eager says they cannot be cast to",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.dtype_checks:writes_other_types",
+        fix="coilwork_frontend.capture.dtype_checks:has_writes_of_other_types",
         test="coilwork/tests/test_refused_calls.py:test_results_that_a_tensor_cannot_hold",
     ),
     Workaround(
         what="what is written to lies in one place with another operand, or with itself, and gets a result",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.write_overlaps:writes_to_overlaps",
+        fix="coilwork_frontend.capture.write_overlaps:has_overlapping_writes",
         test="coilwork/tests/test_refused_calls.py:test_writes_to_memory_that_is_read",
     ),
     Workaround(
@@ -157,7 +157,7 @@ WORKAROUNDS: Final = (
             "before 2.13 a singular matrix goes unnoticed: checks of linear algebra are dropped as dead code"
         ),
         versions=("2.11", "2.12"),
-        fix="coilwork_frontend.torch_compat.aot_autograd:checks_have_effects",
+        fix="coilwork_frontend.torch_compat.aot_autograd:keep_checks",
         test="coilwork-frontend/tests/test_torch_compat.py:test_checks_of_linear_algebra_stay_in_graphs",
     ),
     Workaround(

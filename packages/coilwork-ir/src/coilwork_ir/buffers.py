@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, total
+from coilwork_ir.index import Expr, add_all, as_expr, as_int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Buffer:
 
     def offset_of(self, index: tuple[Expr, ...]) -> Expr:
         """Flat offset, in elements from the buffer's first, of the element at `index`."""
-        return total(i * s for i, s in zip(index, self.strides, strict=True))
+        return add_all(i * s for i, s in zip(index, self.strides, strict=True))
 
     @property
     def numel(self) -> Expr:
@@ -47,11 +47,12 @@ class Buffer:
         if any(as_int(extent) == 0 for extent in self.shape):
             return as_expr(0)
         return (
-            total((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)) + 1
+            add_all((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
+            + 1
         )
 
 
-def contiguous_strides(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
+def make_contiguous_strides(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """Row-major strides for `shape`, in elements."""
     strides: list[Expr] = []
     step = as_expr(1)
@@ -148,12 +149,12 @@ GraphOutput: TypeAlias = Ref | Expr | None
 """A tensor by name, an integer, or nothing."""
 
 
-def references(argument: Argument) -> tuple[str, ...]:
+def list_references(argument: Argument) -> tuple[str, ...]:
     """Names of the buffers that `argument` mentions, in order."""
     match argument:
         case Ref(name) | Item(name):
             return (name,)
         case ListValue(items):
-            return tuple(name for item in items for name in references(item))
+            return tuple(name for item in items for name in list_references(item))
         case _:
             return ()

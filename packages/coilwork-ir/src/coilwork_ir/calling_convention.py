@@ -209,11 +209,6 @@ class CallingConvention:
         inputs = [row for row in self.rows if isinstance(row, InputRole)]
         return tuple(tuple(row for row in inputs if row.value.position == k) for k in range(self.takes))
 
-    def roles_of(self, position: int) -> tuple[OutputRole, ...]:
-        """The roles of a result; one that goes as the program gives it has none."""
-        value = Value("out", position)
-        return tuple(row for row in self.rows if isinstance(row, OutputRole) and row.value == value)
-
     def add(self, *rows: Role) -> CallingConvention:
         """This with further rows, around those there are."""
         if not rows:

@@ -74,11 +74,11 @@ class Declaring(Protocol):
 
 def has_trait(device: str, trait: str) -> bool:
     """True if `device`, `"cuda:0"` or only its type, has the trait."""
-    return trait in traits_of(device.partition(":")[0])
+    return trait in get_traits(device.partition(":")[0])
 
 
 @cache
-def traits_of(device_type: str) -> frozenset[str]:
+def get_traits(device_type: str) -> frozenset[str]:
     """The traits of devices of a type.
 
     Raises:

@@ -2,7 +2,8 @@
 
 `DType` is the compiler's own enumeration, so that the IRs need no torch. The names are the ones the text
 forms print (`f32`, `bf16`, `i64`, `bool`); `torch_name` is the attribute of the `torch` module.
-`round_to_dtype`, `float_bits` and `bits_value` round and take apart floats of any type, as torch does.
+`round_to_dtype`, `get_float_bits` and `read_float_bits` round and take apart floats of any type, as torch
+does.
 """
 
 from __future__ import annotations
@@ -236,10 +237,10 @@ def round_to_dtype(value: float, dtype: DType) -> float:
     """
     if not dtype.is_float or dtype is DType.F64:
         return value
-    return bits_value(float_bits(value, dtype), dtype)
+    return read_float_bits(get_float_bits(value, dtype), dtype)
 
 
-def float_bits(value: float, dtype: DType) -> int:
+def get_float_bits(value: float, dtype: DType) -> int:
     """The bits of `value`, rounded to the float type `dtype`; a NaN keeps its sign where the type has one."""
     if dtype is DType.F64:
         return _pattern(value, dtype)
@@ -252,7 +253,7 @@ def float_bits(value: float, dtype: DType) -> int:
     return _pattern(_round_by_packing(wide, _FORMS[dtype][0]), dtype)
 
 
-def bits_value(bits: int, dtype: DType) -> float:
+def read_float_bits(bits: int, dtype: DType) -> float:
     """The number that `bits` are as a float of type `dtype`."""
     if dtype is DType.BF16:
         bits, dtype = bits << 16, DType.F32
@@ -276,7 +277,7 @@ def _small_bits(wide: float, form: FloatFormat) -> int:
         found = form.beyond
     elif magnitude < form.least_normal:
         # adding the number whose last place is the type's least lets the addition round
-        aligned = bits_value(magnitude, DType.F32) + bits_value(form.aligner, DType.F32)
+        aligned = read_float_bits(magnitude, DType.F32) + read_float_bits(form.aligner, DType.F32)
         found = _pattern(_round_by_packing(aligned, "<f"), DType.F32) - form.aligner
     else:
         shift = 23 - form.fraction

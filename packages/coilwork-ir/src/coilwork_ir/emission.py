@@ -15,10 +15,10 @@ from coilwork_ir.errors import CoilworkIRError, EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Candidate, Kernel
 from coilwork_ir.kernels.text import format_kernel
-from coilwork_ir.loops.access import buffers_defined_by
+from coilwork_ir.loops.access import list_defined_buffers
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.program.nodes import Launch, Program
-from coilwork_ir.program.walk import all_kernels, buffers, walk
+from coilwork_ir.program.walk import index_buffers, list_kernels, walk
 from coilwork_ir.target import Target, Targets
 
 # ---- Kernels ----
@@ -88,7 +88,7 @@ def _assign_kernels(
     """Every kernel, with who writes it for what, and the settings for that."""
     devices = _kernel_devices(program)
     proposed = {proposal.kernel: proposal.candidates for part in walk(program) for proposal in part.proposals}
-    for kernel in all_kernels(program):
+    for kernel in list_kernels(program):
         target = generation.targets.of(devices[kernel.name])
         codegen = generation.find(target)
         candidates = proposed.get(kernel.name, ())
@@ -122,7 +122,7 @@ def _kernel_devices(program: Program) -> dict[str, str]:
     """
     devices: dict[str, str] = {}
     for part in walk(program):
-        known = buffers(part)
+        known = index_buffers(part)
         for instruction in part.instructions:
             if isinstance(instruction, Launch):
                 device = known[instruction.args[0]].device if instruction.args else "cpu"
@@ -145,7 +145,7 @@ def describe_targets(
         if isinstance(entry, Buffer):
             devices.setdefault(entry.device)
     for node in graph.nodes:
-        for buffer in buffers_defined_by(node):
+        for buffer in list_defined_buffers(node):
             devices.setdefault(buffer.device)
     by_device = tuple((device, describe(device)) for device in devices)
     gpus = [target for _, target in by_device if target.is_gpu]

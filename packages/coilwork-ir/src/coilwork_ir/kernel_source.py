@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Add, Const, Expr, FloorDiv, Max, Min, Mod, Mul, Sym, node
+from coilwork_ir.index import Add, Const, Expr, FloorDiv, Max, Min, Mod, Mul, Sym, get_node
 from coilwork_ir.loc import Origin
 from coilwork_ir.mapping import Choose, Guard, Limit, Mapping, Version, Versions, find_all, format_mapping
 
@@ -224,7 +224,7 @@ def write_manifest(source: KernelSource, origins: Sequence[Origin] = ()) -> byte
     return _record(fields, ("name", "language", "entry", "args"))
 
 
-def size_code(expr: Expr, sizes: Sequence[str], parameters: list[str]) -> bytes:
+def encode_size(expr: Expr, sizes: Sequence[str], parameters: list[str]) -> bytes:
     """`expr` as code for a stack machine; symbols that are none of `sizes` are added to `parameters`.
 
     Raises:
@@ -245,7 +245,7 @@ class _Names:
         self.parameters: list[str] = []
 
     def code(self, expr: Expr) -> bytes:
-        return size_code(expr, self._sizes, self.parameters)
+        return encode_size(expr, self._sizes, self.parameters)
 
 
 def _steps(expr: Expr, sizes: Sequence[str], parameters: list[str], steps: list[bytes]) -> int:
@@ -259,7 +259,7 @@ def _steps(expr: Expr, sizes: Sequence[str], parameters: list[str], steps: list[
 
         return reduce(join, operands[1:], _steps(operands[0], sizes, parameters, steps))
 
-    match node(expr):
+    match get_node(expr):
         case Const(value):
             if not SMALLEST <= value <= LARGEST:
                 raise EmitError("manifest-size", f"the size {value} does not fit 64 bits")

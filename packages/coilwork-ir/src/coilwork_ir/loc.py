@@ -35,7 +35,7 @@ class Origin:
         return f"{self.op} at {where}" + (f" ({self.module})" if self.module else "")
 
 
-def origin_of_trace(op: str, trace: object) -> Origin:
+def get_trace_origin(op: str, trace: object) -> Origin:
     """The operation `op`, of no node, with the innermost frame of `trace`, a traceback as text if there is
     one.
     """

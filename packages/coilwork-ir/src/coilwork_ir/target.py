@@ -199,7 +199,7 @@ class Target:
     @property
     def machine(self) -> MachineModel:
         """Its measured figures: `model`, or those of this package."""
-        return machine_model(self) if self.model is None else self.model
+        return get_machine_model(self) if self.model is None else self.model
 
     @property
     def key_text(self) -> str:
@@ -374,7 +374,7 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
 TARGETS: Final[Mapping[str, Target]] = MappingProxyType({target.name: target for target in _BUILT_IN})
 
 
-def target(name: str) -> Target:
+def get_target(name: str) -> Target:
     """The built-in description called `name`.
 
     Raises:
@@ -386,7 +386,7 @@ def target(name: str) -> Target:
         raise ValueError(f"unknown target {name!r}; built in: {', '.join(TARGETS)}") from None
 
 
-def machine_model(target: Target) -> MachineModel:
+def get_machine_model(target: Target) -> MachineModel:
     """The figures in the data file that serves for `target`: of its name, or else of a device like it."""
     return read_model(_find_data_file(target.name, target.is_gpu))
 

@@ -23,7 +23,7 @@ from coilwork_ir.buffers import (
     Ref,
     ResultPath,
     SymbolOutput,
-    references,
+    list_references,
 )
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import VerifyError
@@ -80,7 +80,7 @@ class Place:
             return f"(a node too broken to print: {error})"
 
 
-def first_line(text: str) -> str:
+def get_first_line(text: str) -> str:
     """The first line of `text`, without the brace that opens a body."""
     return text.strip().split("\n", 1)[0].removesuffix("{").strip()
 
@@ -96,7 +96,7 @@ class Box:
     extents: tuple[Expr, ...]
 
 
-def whole_of(shape: Sequence[Expr]) -> Box:
+def make_whole_box(shape: Sequence[Expr]) -> Box:
     """All elements of a buffer of `shape`."""
     return Box((as_expr(0),) * len(shape), tuple(shape))
 
@@ -121,7 +121,7 @@ def add_box(boxes: Sequence[Box], added: Box) -> tuple[Box, ...]:
 
 def is_whole(boxes: Sequence[Box], shape: Sequence[Expr]) -> bool:
     """Tell if one of `boxes` is provably all of a buffer of `shape`."""
-    everything = whole_of(shape)
+    everything = make_whole_box(shape)
     return any(_equal(box, everything) for box in boxes)
 
 
@@ -283,7 +283,7 @@ class Scope:
 
     def check_argument(self, argument: Argument, place: Place) -> None:
         """Buffers and symbols that a call's argument mentions exist."""
-        for name in references(argument):
+        for name in list_references(argument):
             self.use(name, place)
         for expr in _expressions(argument):
             self.check_symbols(expr, (), place)
@@ -332,7 +332,7 @@ def _expressions(argument: Argument) -> tuple[Expr, ...]:
             return ()
 
 
-def buffer_of(value: object) -> str | None:
+def find_buffer(value: object) -> str | None:
     """The buffer that a graph result names, or None for sizes and nothing."""
     return value.name if isinstance(value, Ref) else None
 

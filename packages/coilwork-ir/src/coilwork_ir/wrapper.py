@@ -52,7 +52,7 @@ class WrapOptions:
         build: builds all kernels and returns them by name. A wrapper that builds sources itself doesn't
             call it.
         runtime: the functions that check and view tensors, where the caller wants its own ones to be used
-            (`coilwork_wrapper.surface` lists them); else None.
+            (`coilwork_wrapper.runtime_interface` lists them); else None.
         write: takes a text for the trace, by the name of its file.
         store: keeps what the wrapper builds between processes.
         workers: processes that it may start; 0 for one per core.

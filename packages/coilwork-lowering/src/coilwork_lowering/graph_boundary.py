@@ -17,24 +17,24 @@ from coilwork_lowering.building.values import (
     Relation,
     TensorValue,
     Value,
-    device_text,
-    dtype_of,
-    layout_of,
-    same_strides,
-    whole,
+    are_same_strides,
+    find_layout,
+    format_device,
+    get_dtype,
+    make_whole_value,
 )
-from coilwork_lowering.errors import LoweringError, refusal
+from coilwork_lowering.errors import LoweringError, make_refusal
 from coilwork_lowering.extern.asynchronous import settle
 from coilwork_lowering.extern.quantization import require_floats
-from coilwork_lowering.facts.fx_nodes import origin_of
+from coilwork_lowering.facts.fx_nodes import get_origin
 from coilwork_lowering.higher_order.rounds import RoundNumber
 from coilwork_lowering.joint.free_strides import has_free_strides
-from coilwork_lowering.python_arithmetic import condition_value, truth
+from coilwork_lowering.python_arithmetic import lower_condition, truth
 from coilwork_lowering.reinplacing import Reinplacing
 from coilwork_lowering.scalar_math import index
-from coilwork_lowering.torch_compat.graphs import is_fake, number_in
-from coilwork_lowering.torch_compat.operators import Overload, schema_of
-from coilwork_lowering.torch_compat.sizes import plain_symbol, shape_env_of
+from coilwork_lowering.torch_compat.graphs import is_fake, read_number
+from coilwork_lowering.torch_compat.operators import Overload, get_schema
+from coilwork_lowering.torch_compat.sizes import find_plain_symbol, get_shape_env
 
 if TYPE_CHECKING:
     import sympy
@@ -94,24 +94,24 @@ class GraphInputs:
             buffer = self.builder.declare(
                 self.builder.sizes.exprs(fake.shape),
                 # capture shows quantised operands as floats
-                bound.dtype if bound is not None and bound.dtype.is_quantized else dtype_of(fake.dtype),
-                device_text(fake.device),
+                bound.dtype if bound is not None and bound.dtype.is_quantized else get_dtype(fake.dtype),
+                format_device(fake.device),
                 strides=captured if strides is None else strides,
                 name=node.name,
             )
-            if not self.operands and not same_strides(buffer.shape, buffer.strides, captured):
+            if not self.operands and not are_same_strides(buffer.shape, buffer.strides, captured):
                 self.builder.relaid_inputs.add(buffer.name)
             self.inputs.append(buffer)
             self.builder.sizes.note_input_sizes(buffer.shape)
-            return whole(buffer)
+            return make_whole_value(buffer)
         if isinstance(fake, torch.SymInt) and bound is not None:
             # an integer that differs from round to round, in a tensor of no dimensions
             carried = self.builder.declare((), bound.dtype, bound.device, name=node.name)
             self.inputs.append(carried)
-            return self.builder.read_integer(whole(carried), fake)
+            return self.builder.read_integer(make_whole_value(carried), fake)
         if isinstance(fake, torch.SymInt):
             name = self.builder.sizes.name_of(fake)
-            passed = None if name is None else self.builder.sizes.symbol(name, shape_env_of(fake))
+            passed = None if name is None else self.builder.sizes.symbol(name, get_shape_env(fake))
             self.inputs.append(_make_unused_symbol(node.name) if passed is None else passed)
             return self.builder.sizes.expr(fake)
         if isinstance(fake, RoundNumber):
@@ -148,37 +148,37 @@ class GraphInputs:
                 node, "graph-form", f"attribute {node.target} is a {type(attribute).__name__}"
             )
         fake = node.meta.get("val", attribute)
-        device = device_text(fake.device)
+        device = format_device(fake.device)
         if (
             attribute.dim() == 0
-            and not dtype_of(attribute.dtype).is_opaque
+            and not get_dtype(attribute.dtype).is_opaque
             and not is_fake(attribute)
             and is_only_read(node)
         ):
             # A number written as a tensor. As a constant of the code it costs no load, nor a copy between
             # devices.
-            value = const(number_in(attribute), dtype_of(attribute.dtype))
+            value = const(read_number(attribute), get_dtype(attribute.dtype))
             return self.builder.pointwise((), value.dtype, device, lambda point: value, name=node.name)
         key = str(node.target)
         buffer = self.builder.declare(
             self.builder.sizes.exprs(fake.shape),
-            dtype_of(fake.dtype),
-            device_text(attribute.device),
+            get_dtype(fake.dtype),
+            format_device(attribute.device),
             strides=self.builder.sizes.exprs(fake.stride()),
             name=node.name,
         )
         self.constants.append(Constant(buffer=buffer, key=key))
         self.tensors[key] = attribute
-        return self.builder.move_to(whole(buffer), device)
+        return self.builder.move_to(make_whole_value(buffer), device)
 
     def _refusal(self, node: torch.fx.Node, code: str, what: str) -> LoweringError:
-        return refusal(node, code, what, origins=self.builder.origins)
+        return make_refusal(node, code, what, origins=self.builder.origins)
 
 
 def list_symbol_inputs(gm: torch.fx.GraphModule) -> list[sympy.Symbol]:
     """The symbols that `gm` takes as integers."""
     values = (node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder")
-    names = (plain_symbol(value) for value in values if isinstance(value, torch.SymInt))
+    names = (find_plain_symbol(value) for value in values if isinstance(value, torch.SymInt))
     return [name for name in names if name is not None]
 
 
@@ -190,7 +190,7 @@ def _make_unused_symbol(name: str) -> Expr:
 def is_only_read(node: torch.fx.Node) -> bool:
     """Tell whether no user of `node` writes into it or returns a view of it."""
     return all(
-        isinstance(user.target, Overload) and not any(a.alias_info for a in schema_of(user.target).arguments)
+        isinstance(user.target, Overload) and not any(a.alias_info for a in get_schema(user.target).arguments)
         for user in node.users
     )
 
@@ -237,7 +237,7 @@ class GraphOutputs:
             case NumberValue(scalar):
                 return Ref(self.builder.store_number(scalar).buffer.name)
             case Relation() | bool() if self.is_region:
-                return Ref(self.builder.store_number(condition_value(value)).buffer.name)
+                return Ref(self.builder.store_number(lower_condition(value)).buffer.name)
             case Expr() | int() if self.is_region:
                 return Ref(self.builder.store_number(index(as_expr(value))).buffer.name)
             case Relation():
@@ -260,7 +260,7 @@ class GraphOutputs:
 
     def _tensor(self, node: torch.fx.Node, value: TensorValue) -> Buffer:
         """`value` in memory that the graph may return, with the strides of capture."""
-        self.builder.origins = (origin_of(node),)
+        self.builder.origins = (get_origin(node),)
         if self.is_region:
             require_floats(node, "an operator of control flow", [value], self.builder.origins)
         strides = self.builder.sizes.exprs(node.meta["val"].stride())
@@ -268,9 +268,9 @@ class GraphOutputs:
             strides = self.buffers[len(self.outputs)].strides
         if not self.overwriting.may_return(node, value):
             return self.builder.copy(value, strides=strides).buffer
-        root, layout = self.builder.buffers.root(value.buffer.name), layout_of(value)
+        root, layout = self.builder.buffers.root(value.buffer.name), find_layout(value)
         if self.builder.in_flight.awaits(root):
-            if layout is None or not same_strides(value.shape, layout.strides, strides):
+            if layout is None or not are_same_strides(value.shape, layout.strides, strides):
                 # what is still being written can't be copied
                 settle(self.builder, (root,), written=False)
         return self._own_view(node, self.builder.materialize(value, strides).buffer)

@@ -13,10 +13,15 @@ from typing import Any
 
 import torch
 
-from coilwork_ir.loc import Origin, origin_of_trace
+from coilwork_ir.loc import Origin, get_trace_origin
 from coilwork_lowering.facts.fx_nodes import name_of_target
-from coilwork_lowering.torch_compat.graphs import current_stack_trace
-from coilwork_lowering.torch_compat.sizes import environment_among, environment_of, guard_count, guard_texts
+from coilwork_lowering.torch_compat.graphs import get_current_stack_trace
+from coilwork_lowering.torch_compat.sizes import (
+    find_shape_env,
+    find_shape_env_among,
+    guard_count,
+    guard_texts,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +43,7 @@ class GuardWatch:
     """Watch guards on the sizes of `gm` from now on. A graph without open sizes has none."""
 
     def __init__(self, gm: torch.fx.GraphModule) -> None:
-        self._env = environment_of(gm)
+        self._env = find_shape_env(gm)
         self._seen = self._count()
 
     def _count(self) -> int:
@@ -87,13 +92,13 @@ def _watch(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    env = environment_among(args)
+    env = find_shape_env_among(args)
     if env is None:
         return _function(*args, **kwargs)
     before = guard_count(env)
     result = _function(*args, **kwargs)
     for condition, where in guard_texts(env, max(before, _trail.seen)):
-        origin = origin_of_trace(name_of_target(_op), current_stack_trace())
+        origin = get_trace_origin(name_of_target(_op), get_current_stack_trace())
         _record(AddedGuard(condition=condition, where=where, origin=origin))
     _trail.seen = max(_trail.seen, guard_count(env))
     return result

@@ -19,15 +19,15 @@ from coilwork_ir.operators import find_target_info
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.size_assertions import assert_guards, lower_assertion, lower_divisor
 from coilwork_lowering.building.size_table import SizeTable, solve_terms
-from coilwork_lowering.building.values import NumberValue, TensorValue, Value, coordinate_symbols
-from coilwork_lowering.errors import LoweringError, MistracedError, refusal
+from coilwork_lowering.building.values import NumberValue, TensorValue, Value, make_coordinate_symbols
+from coilwork_lowering.errors import LoweringError, MistracedError, make_refusal
 from coilwork_lowering.extern.asynchronous import lower_wait, settle
 from coilwork_lowering.extern.calls import call_extern, list_results
 from coilwork_lowering.extern.quantization import find_quantized_type, require_kernel
-from coilwork_lowering.facts.alias_analysis import is_wait, mutated_operands
-from coilwork_lowering.facts.fx_nodes import is_view, operator_name, origin_of
-from coilwork_lowering.facts.operand_checks import accepts_shapes, accepts_types
-from coilwork_lowering.facts.scalar_overflow import accepts_numbers
+from coilwork_lowering.facts.alias_analysis import is_wait, list_mutated_operands
+from coilwork_lowering.facts.fx_nodes import get_operator_name, get_origin, is_view
+from coilwork_lowering.facts.operand_checks import has_valid_shapes, has_valid_types
+from coilwork_lowering.facts.scalar_overflow import has_valid_numbers
 from coilwork_lowering.graph_boundary import GraphInputs, GraphOutputs, list_returned, list_symbol_inputs
 from coilwork_lowering.guard_watch import AddedGuard, GuardWatch
 from coilwork_lowering.higher_order.associative_scan import (
@@ -58,8 +58,8 @@ from coilwork_lowering.python_arithmetic import DIVISIONS, compute, is_number_fu
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.reinplacing import Reinplacing, Update, list_buffers
 from coilwork_lowering.rules import Call, NotLowered
-from coilwork_lowering.torch_compat.operators import Overload, schema_of
-from coilwork_lowering.torch_compat.sizes import makes_sizes
+from coilwork_lowering.torch_compat.operators import Overload, get_schema
+from coilwork_lowering.torch_compat.sizes import is_part_of_sizes
 
 if TYPE_CHECKING:
     import sympy
@@ -119,7 +119,7 @@ def lower(
     watch = GuardWatch(gm)
     guards: list[AddedGuard] = []
     expanded = _expand_higher_order(
-        gm, lambda node: guards.extend(watch.take_added(origin_of(node))), options
+        gm, lambda node: guards.extend(watch.take_added(get_origin(node))), options
     )
     lowered = _Lowering(expanded, name=name, options=options, example_strides=example_strides).run()
     return replace(lowered, guards=(*guards, *lowered.guards))
@@ -144,7 +144,7 @@ def _is_of_scalars(function: torch.fx.GraphModule, options: LoweringOptions) -> 
         )
     except LoweringError:
         return False
-    return extract_combination(traced, coordinate_symbols("i", traced.results[0].shape)) is not None
+    return extract_combination(traced, make_coordinate_symbols("i", traced.results[0].shape)) is not None
 
 
 def _is_attention(node: torch.fx.Node, module: torch.fx.GraphModule, options: LoweringOptions) -> bool:
@@ -202,7 +202,7 @@ class _Lowering:
         guards: list[AddedGuard] = []
         is_entered = self.results.is_region
         for node in self.gm.graph.nodes:
-            origin = origin_of(node)
+            origin = get_origin(node)
             self.builder.origins = (origin,)
             self.builder.hint = node.name
             if not is_entered and node.op != "placeholder":
@@ -278,9 +278,9 @@ class _Lowering:
                 return compute(target, operands)
             except NotLowered as cause:
                 return self.symbolic_result(node, cause)
-        if operator_name(node) == "with_effects":
+        if get_operator_name(node) == "with_effects":
             return self.effectful(node)
-        region = _REGIONS.get(operator_name(node))
+        region = _REGIONS.get(get_operator_name(node))
         if region is not None:
             return region(self.builder, node, tuple(self.value(a) for a in node.args), self.lower_nested)
         if target in (take_row, store_row):
@@ -304,7 +304,7 @@ class _Lowering:
         raise self.refuse(
             node,
             "no-lowering",
-            f"{operator_name(node)} has no lowering",
+            f"{get_operator_name(node)} has no lowering",
             reason="higher-order operators and Python functions cannot be called from the compiled program",
         )
 
@@ -312,7 +312,7 @@ class _Lowering:
         """Wait for operators that still write what `node` reads, or use what it overwrites."""
         if node.target is operator.getitem or is_view(node) or is_wait(node.target):
             return
-        for operands, written in ((node.all_input_nodes, False), (mutated_operands(node), True)):
+        for operands, written in ((node.all_input_nodes, False), (list_mutated_operands(node), True)):
             values = (self.values.get(operand) for operand in operands)
             roots = (self.builder.buffers.root(name) for value in values for name in list_buffers(value))
             settle(self.builder, tuple(dict.fromkeys(roots)), written=written)
@@ -366,10 +366,10 @@ class _Lowering:
             return self.sizes.expr(fake)
         if isinstance(fake, bool | int | float):
             return fake
-        raise self.refuse(node, "symbol", f"{operator_name(node)} on sizes", reason=str(cause)) from cause
+        raise self.refuse(node, "symbol", f"{get_operator_name(node)} on sizes", reason=str(cause)) from cause
 
     def operator(self, node: torch.fx.Node, target: Overload) -> Value:
-        name = operator_name(node)
+        name = get_operator_name(node)
         info = find_target_info(name)
         if info.is_size_query:
             return self.plain_number(node)
@@ -391,7 +391,7 @@ class _Lowering:
             except NotLowered:
                 self.builder.rewind(mark)
         if is_wait(target):
-            value = call.tensor(schema_of(target).arguments[0].name)
+            value = call.tensor(get_schema(target).arguments[0].name)
             root = self.builder.buffers.root(value.buffer.name)
             inputs = {entry.name for entry in self.entries.inputs if isinstance(entry, Buffer)}
             borrowed = self.results.is_region and root in inputs
@@ -431,7 +431,7 @@ class _Lowering:
         self.builder.reads_numbers = True
         value = call.tensor("self")
         number = self.builder.read(value, [as_expr(0)] * len(value.shape))
-        if isinstance(call.result, torch.SymFloat) and makes_sizes(call.result, self.gm):
+        if isinstance(call.result, torch.SymFloat) and is_part_of_sizes(call.result, self.gm):
             # a size may be computed when the tensor holds something else already
             stored = self.builder.read(self.builder.store_number(number), ())
             self.sizes.float(call.result, stored)
@@ -441,7 +441,7 @@ class _Lowering:
         fake = node.meta.get("val")
         if isinstance(fake, torch.SymInt | int):
             return self.sizes.expr(fake)
-        raise self.refuse(node, "graph-form", f"{operator_name(node)} without a value in its metadata")
+        raise self.refuse(node, "graph-form", f"{get_operator_name(node)} without a value in its metadata")
 
     def bind(
         self, node: torch.fx.Node, target: Overload, name: str, *, args: Sequence[Any], result: Any
@@ -449,7 +449,7 @@ class _Lowering:
         """Arguments by the schema's names, with defaults."""
         arguments: dict[str, Value] = {}
         fakes: dict[str, Any] = {}
-        for position, formal in enumerate(schema_of(target).arguments):
+        for position, formal in enumerate(get_schema(target).arguments):
             if position < len(args) and not formal.kwarg_only:
                 argument = args[position]
             elif formal.name in node.kwargs:
@@ -498,21 +498,21 @@ class _Lowering:
 
     def fault(self, node: torch.fx.Node, error: Exception) -> LoweringError:
         """The error for `node`, whose rule failed with `error`."""
-        rule = "the rule" if operator_name(node) in RULES else "the lowering"
-        what = f"{rule} of {operator_name(node)} failed"
+        rule = "the rule" if get_operator_name(node) in RULES else "the lowering"
+        what = f"{rule} of {get_operator_name(node)} failed"
         reason = str(error) if isinstance(error, CoilworkIRError) else f"{type(error).__name__}: {error}"
         return self.refuse(node, "rule-failed", what, reason=reason)
 
     def refuse(self, node: torch.fx.Node, code: str, what: str, *, reason: str = "") -> LoweringError:
-        return refusal(node, code, what, origins=self.builder.origins, reason=reason)
+        return make_refusal(node, code, what, origins=self.builder.origins, reason=reason)
 
 
 def _accepts(target: Overload, call: Call) -> bool:
     """Tell if eager takes the types, numbers and shapes of the call, as far as tables know."""
     return (
-        accepts_types(target, call.fakes)
-        and accepts_numbers(target, call.fakes)
-        and accepts_shapes(target, call.fakes)
+        has_valid_types(target, call.fakes)
+        and has_valid_numbers(target, call.fakes)
+        and has_valid_shapes(target, call.fakes)
     )
 
 

@@ -84,7 +84,7 @@ class LoweringOptions:
 
     def falls_back(self, target: str, node: str = "") -> bool:
         """Tell if `target`, e.g. `"aten.cumsum.default"`, is left to ATen: for `node`, if that is given."""
-        if not names(self.fallback, target):
+        if not is_listed(self.fallback, target):
             return False
         nodes = [place for operator, place in self.fallback_nodes if operator == target]
         return not nodes or not node or node in nodes
@@ -146,6 +146,6 @@ class RewriteOptions:
     find_model: FindModel = field(default=find_like_model, repr=False, compare=False)
 
 
-def names(listed: tuple[str, ...], target: str) -> bool:
+def is_listed(listed: tuple[str, ...], target: str) -> bool:
     """Tell whether `listed` holds the overload `target` or its packet."""
     return target in listed or target.rpartition(".")[0] in listed

@@ -15,8 +15,8 @@ from torch import fx
 
 from coilwork_ir.loc import Origin
 from coilwork_ir.passes import Before, Pass, PassTable
-from coilwork_lowering.facts.fx_nodes import is_view, operator_name, origin_of
-from coilwork_lowering.layout import lay_out_convolutions, pad_products
+from coilwork_lowering.aten_layouts import lay_out_convolutions, pad_products
+from coilwork_lowering.facts.fx_nodes import get_operator_name, get_origin, is_view
 from coilwork_lowering.lower import Lowered, lower
 from coilwork_lowering.options import LayoutOptions, LoweringOptions
 from coilwork_lowering.registry import RULES
@@ -33,11 +33,11 @@ def list_generated_calls(gm: torch.fx.GraphModule, *, views: bool) -> tuple[Orig
     nothing are among them.
     """
     return tuple(
-        origin_of(node)
+        get_origin(node)
         for module in gm.modules()
         if isinstance(module, torch.fx.GraphModule)
         for node in module.graph.nodes
-        if node.op == "call_function" and operator_name(node) in RULES and (views or not is_view(node))
+        if node.op == "call_function" and get_operator_name(node) in RULES and (views or not is_view(node))
     )
 
 

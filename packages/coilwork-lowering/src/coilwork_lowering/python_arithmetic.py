@@ -134,16 +134,16 @@ def compute(target: Any, operands: tuple[Value, ...]) -> Value:
         return other + truth(operands[0]) * (chosen - other)
     if target is torch.sym_ite and isinstance(operands[0], NumberValue):
         # a boolean out of a tensor as 1 or 0
-        return NumberValue(where(condition_value(operands[0]), _float(operands[1]), _float(operands[2])))
+        return NumberValue(where(lower_condition(operands[0]), _float(operands[1]), _float(operands[2])))
     if target in (operator.not_, torch.sym_not) and isinstance(operands[0], Relation):
         return _negate(operands[0])
     relations = [v for v in operands if isinstance(v, Relation)]
     if target in _LOGIC and len(relations) == len(operands):
         return _lower_connective(target, *relations)
     if target in _LOGIC:
-        return NumberValue(op(_LOGIC[target], *(condition_value(v) for v in operands)))
+        return NumberValue(op(_LOGIC[target], *(lower_condition(v) for v in operands)))
     if target in (operator.not_, torch.sym_not):
-        return NumberValue(op("bitwise_not", condition_value(operands[0])))
+        return NumberValue(op("bitwise_not", lower_condition(operands[0])))
     if target in _FLOAT:
         return NumberValue(op(_FLOAT[target], *(_float(v) for v in operands)))
     if target in (operator.neg, operator.abs):
@@ -190,13 +190,13 @@ def _float(value: Value) -> Scalar:
         case Expr():
             return cast(index(value), DType.F64)
         case Relation():
-            return cast(condition_value(value), DType.F64)
+            return cast(lower_condition(value), DType.F64)
         case bool() | int() | float():
             return const(float(value), DType.F64)
     raise NotLowered(f"{value!r} is not a number")
 
 
-def condition_value(value: Value) -> Scalar:
+def lower_condition(value: Value) -> Scalar:
     """A boolean about sizes as a scalar.
 
     Raises:

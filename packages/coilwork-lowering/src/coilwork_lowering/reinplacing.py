@@ -19,23 +19,29 @@ from typing import Final
 import torch
 from torch import fx
 
-from coilwork_ir.index import as_int, product
+from coilwork_ir.index import as_int, multiply_all
 from coilwork_ir.loops import Pointwise
 from coilwork_ir.machine import MachineModel
 from coilwork_ir.operators import find_target_info
-from coilwork_ir.scalar import loads
+from coilwork_ir.scalar import list_loads
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.size_assertions import finds_squeezed_size
+from coilwork_lowering.building.size_assertions import has_squeezed_size_assertion
 from coilwork_lowering.building.values import (
     NumberValue,
     TensorValue,
     Value,
+    are_same_strides,
+    find_layout,
     is_whole,
-    layout_of,
-    same_strides,
 )
-from coilwork_lowering.facts.alias_analysis import escapes
-from coilwork_lowering.facts.fx_nodes import is_pointwise, is_reduction, is_view, operator_name, origin_of
+from coilwork_lowering.facts.alias_analysis import is_returned
+from coilwork_lowering.facts.fx_nodes import (
+    get_operator_name,
+    get_origin,
+    is_pointwise,
+    is_reduction,
+    is_view,
+)
 from coilwork_lowering.ops.slice_updates import (
     contains_part,
     is_injective,
@@ -44,7 +50,7 @@ from coilwork_lowering.ops.slice_updates import (
 )
 from coilwork_lowering.ops.storage_aliasing import find_storage_owner
 from coilwork_lowering.rules import NotLowered
-from coilwork_lowering.torch_compat.operators import Overload, schema_of
+from coilwork_lowering.torch_compat.operators import Overload, get_schema
 
 _COPY: Final = torch.ops.aten.copy_.default
 
@@ -79,7 +85,7 @@ class Reinplacing:
 
     def __init__(self, graph: fx.Graph, values: Mapping[fx.Node, Value], builder: Builder) -> None:
         self._position = {node: k for k, node in enumerate(graph.nodes)}
-        asserted = [k for node, k in self._position.items() if finds_squeezed_size(node)]
+        asserted = [k for node, k in self._position.items() if has_squeezed_size_assertion(node)]
         self._last_assertion = max(asserted, default=-1)
         self._values = values
         self._builder = builder
@@ -163,7 +169,7 @@ class Reinplacing:
     ) -> bool:
         reason = reason or self._refusal(node, target, part, by_call=by_call)
         memory = self._builder.buffers.root(target.buffer.name)
-        place = str(origin_of(node))
+        place = str(get_origin(node))
         self.decided.append(Update(node=node.name, place=place, memory=memory, reason=reason))
         if not reason:
             self._taken.add(memory)
@@ -187,7 +193,7 @@ class Reinplacing:
             return "an operator still uses it"
         if root in builder.retained and input_node is None and not by_call:
             return "an operator may use it still"
-        if escapes(node) and not self._is_laid_out_as(target, node):
+        if is_returned(node) and not self._is_laid_out_as(target, node):
             # each result in that memory would be copied into its own
             return "the caller sees another layout"
         for tenant, reader in self._later_readers(root, node):
@@ -199,10 +205,10 @@ class Reinplacing:
 
     def _is_laid_out_as(self, target: TensorValue, node: fx.Node) -> bool:
         layout, promised = (
-            layout_of(self._builder.current(target)),
+            find_layout(self._builder.current(target)),
             self._builder.sizes.exprs(node.meta["val"].stride()),
         )
-        return layout is not None and same_strides(target.shape, layout.strides, promised)
+        return layout is not None and are_same_strides(target.shape, layout.strides, promised)
 
     def _overwriter(self, input_node: fx.Node, node: fx.Node) -> fx.Node | None:
         """The first copy of other contents into all of `input_node` after `node`."""
@@ -233,7 +239,7 @@ class Reinplacing:
         """
         if not isinstance(value, TensorValue) or reader.args[0] is not tenant or reader.kwargs:
             return False
-        name = operator_name(reader)
+        name = get_operator_name(reader)
         value = self._builder.current(value)
         if is_view(reader):
             # made again to put back what was written into the first: it has the same users' right
@@ -265,7 +271,7 @@ class Reinplacing:
         """
         assert isinstance(node.target, Overload)
         arguments: dict[str, Value] = {}
-        for position, formal in enumerate(schema_of(node.target).arguments[2:], start=2):
+        for position, formal in enumerate(get_schema(node.target).arguments[2:], start=2):
             argument = node.args[position] if position < len(node.args) else formal.default_value
             if isinstance(argument, fx.Node):
                 if argument not in self._values:
@@ -289,7 +295,7 @@ class Reinplacing:
             onward = [
                 user
                 for user in last.users
-                if find_target_info(operator_name(user)).replaces_part and user.args[0] is last
+                if find_target_info(get_operator_name(user)).replaces_part and user.args[0] is last
             ]
             if stored_by or not onward:
                 self._stored[last] = bool(stored_by)
@@ -306,7 +312,7 @@ def _is_same_call(a: fx.Node, b: fx.Node) -> bool:
 
 def is_bijective(value: TensorValue) -> bool:
     """Tell if `value` is all elements of its buffer, as far as the counts tell."""
-    return is_whole(value) or product(value.shape) == product(value.buffer.shape)
+    return is_whole(value) or multiply_all(value.shape) == multiply_all(value.buffer.shape)
 
 
 def _saves_a_launch(target: TensorValue, part: TensorValue, machine: MachineModel) -> bool:
@@ -315,7 +321,7 @@ def _saves_a_launch(target: TensorValue, part: TensorValue, machine: MachineMode
 
     Sizes that nobody knows are large.
     """
-    untouched = as_int(product(target.shape) - product(part.shape))
+    untouched = as_int(multiply_all(target.shape) - multiply_all(part.shape))
     return untouched is None or 2 * untouched * target.dtype.itemsize >= machine.memory.launch_bytes
 
 
@@ -325,7 +331,7 @@ def list_buffers(value: Value) -> Iterator[str]:
         case TensorValue():
             yield value.buffer.name
         case NumberValue(scalar):
-            yield from (access.buffer for access in loads((scalar,)))
+            yield from (access.buffer for access in list_loads((scalar,)))
         case tuple():
             for item in value:
                 yield from list_buffers(item)

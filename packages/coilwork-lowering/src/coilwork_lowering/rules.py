@@ -11,8 +11,8 @@ import torch
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.values import Shape, TensorValue, Value, device_text, dtype_of
-from coilwork_lowering.torch_compat.graphs import operator_behind
+from coilwork_lowering.building.values import Shape, TensorValue, Value, format_device, get_dtype
+from coilwork_lowering.torch_compat.graphs import find_decomposed_operator
 
 
 class NotLowered(Exception):
@@ -68,7 +68,7 @@ class Call:
     @property
     def captured(self) -> str:
         """The operator that the program called, before decomposition, without an overload."""
-        behind = operator_behind(self.node)
+        behind = find_decomposed_operator(self.node)
         return self.target if behind is None or self.target.startswith(f"{behind}.") else behind
 
     @property
@@ -82,7 +82,7 @@ class Call:
             elif isinstance(item, complex) or (isinstance(item, TensorValue) and item.dtype.is_opaque):
                 return True
             elif isinstance(item, torch.Tensor | torch.dtype):
-                if dtype_of(item.dtype if isinstance(item, torch.Tensor) else item).is_opaque:
+                if get_dtype(item.dtype if isinstance(item, torch.Tensor) else item).is_opaque:
                     return True
         return False
 
@@ -123,12 +123,12 @@ class Call:
     @property
     def dtype(self) -> DType:
         """Element type of the only result."""
-        return dtype_of(self.fake.dtype)
+        return get_dtype(self.fake.dtype)
 
     @property
     def device(self) -> str:
         """Device of the only result."""
-        return device_text(self.fake.device)
+        return format_device(self.fake.device)
 
     def shape(self, builder: Builder) -> Shape:
         """Shape of the only result."""

@@ -14,7 +14,7 @@ from torch import fx
 
 from coilwork_ir.dtypes import TORCH_NAMES
 from coilwork_ir.loc import Origin
-from coilwork_lowering.facts.fx_nodes import name_of_target, operator_name, origin_of
+from coilwork_lowering.facts.fx_nodes import get_operator_name, get_origin, name_of_target
 from coilwork_lowering.higher_order.stacked_loops import is_stacked_loop
 from coilwork_lowering.torch_compat.operators import Overload
 
@@ -61,14 +61,14 @@ def list_uncallable(gm: fx.GraphModule) -> dict[Origin, str]:
             returned = _find_foreign(node.args)
             reason = f"the graph returns {returned}" if returned else ""
         if reason:
-            found[replace(origin_of(node), op=_name_of_call(node))] = reason
+            found[replace(get_origin(node), op=_name_of_call(node))] = reason
     return found
 
 
 def _name_of_call(node: fx.Node) -> str:
     """The operator that `node` calls, also of one that is tied to others by tokens."""
-    is_tied = node.op == "call_function" and operator_name(node) == "with_effects"
-    return name_of_target(node.args[1]) if is_tied else operator_name(node)
+    is_tied = node.op == "call_function" and get_operator_name(node) == "with_effects"
+    return name_of_target(node.args[1]) if is_tied else get_operator_name(node)
 
 
 def _explain_call(gm: fx.GraphModule, node: fx.Node) -> str:

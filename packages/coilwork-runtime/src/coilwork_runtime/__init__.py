@@ -8,7 +8,7 @@ around the call, `cpp/` and `triton_kernels/` build and launch kernels, `artifac
 from coilwork_runtime.artifact import LoadedArtifact, load_artifact, save_artifact
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.calling_convention import bind_roles, bind_separate
-from coilwork_runtime.cpp.build import CppCompiler
+from coilwork_runtime.cpp.cpp_builder import CppCompiler
 from coilwork_runtime.cpp.launch import CpuDevice
 from coilwork_runtime.devices import DeviceFacts, describe_cpu, describe_gpu
 from coilwork_runtime.errors import (
@@ -28,7 +28,7 @@ from coilwork_runtime.errors import (
     raise_failure,
 )
 from coilwork_runtime.executor.interpreter import load_interpreted
-from coilwork_runtime.executor.lifetimes import LifetimeChecker
+from coilwork_runtime.executor.lifetime_checker import LifetimeChecker
 from coilwork_runtime.executor.native_program import NativeProgram, load_native, warm_executor
 from coilwork_runtime.executor.vendor_libraries import ConvolutionLibrary, DriverGraphs, ProductLibrary
 from coilwork_runtime.languages import Device, DeviceLanguage, KernelCompiler, Language

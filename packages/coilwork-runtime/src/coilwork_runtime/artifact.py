@@ -24,15 +24,15 @@ from coilwork_runtime.artifact_file import (
     PROGRAM,
     ROLES,
     Records,
-    constant_bytes,
-    constant_from_bytes,
+    decode_constant,
     describe_constant,
+    encode_constant,
     read_records,
     write_records,
 )
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.calling_convention import bind_roles
-from coilwork_runtime.devices import cpu_features, describe_gpu
+from coilwork_runtime.devices import describe_gpu, read_cpu_features
 from coilwork_runtime.errors import (
     ArtifactError,
     DeviceError,
@@ -44,8 +44,8 @@ from coilwork_runtime.errors import (
 from coilwork_runtime.executor.choice import Driven, ExecutorOptions, Loadable, drive
 from coilwork_runtime.executor.program_reader import Tables, read_program
 from coilwork_runtime.launch_descriptor import Launcher
+from coilwork_runtime.manifest.convention_parser import parse_roles
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec, decode_kernels
-from coilwork_runtime.manifest.roles import parse_roles
 from coilwork_runtime.module_loader import Call, load_kernels
 from coilwork_runtime.triton_kernels.compilation import GpuBinary, decode_binary, encode_binary
 from coilwork_runtime.triton_kernels.triton_interpreter import is_interpreting
@@ -108,7 +108,7 @@ def load_artifact(
     launchers = _launchers(where, _kernels(where, records), records, builder)
     try:
         constants = {
-            key: constant_from_bytes(entry, records.contents[entry["record"]])
+            key: decode_constant(entry, records.contents[entry["record"]])
             for key, entry in facts["constants"].items()
         }
     except RuntimeError as error:
@@ -225,10 +225,10 @@ def _launcher(
 ) -> Launcher | None:
     """A launcher of the saved machine code, or None if it is not for this machine."""
     if not spec.is_triton:
-        if machine != platform.machine() or not cpu_features() >= set(spec.features):
+        if machine != platform.machine() or not read_cpu_features() >= set(spec.features):
             return None
         return builder.load_library(spec, binaries[0][1])
-    if is_interpreting() or not runs_on(spec.target, describe_gpu(0).name):
+    if is_interpreting() or not can_run_on(spec.target, describe_gpu(0).name):
         return None
     return builder.load_binaries(spec, [(config, _decode(path, image)) for config, image in binaries])
 
@@ -237,11 +237,11 @@ def adapt_to_machine(spec: KernelSpec) -> KernelSpec:
     """The kernel as it can be built here: without features that this CPU lacks, or for the present GPU."""
     if spec.is_triton:
         return spec if is_interpreting() else replace(spec, target=describe_gpu(0).name)
-    present = cpu_features()
+    present = read_cpu_features()
     return replace(spec, features=tuple(name for name in spec.features if name in present))
 
 
-def runs_on(target: str, present: str) -> bool:
+def can_run_on(target: str, present: str) -> bool:
     """Return True if machine code for `target` runs on the GPU `present`. NVIDIA's runs on later GPUs of the
     same major version.
     """
@@ -310,7 +310,7 @@ def save_artifact(
     described: dict[str, dict[str, Any]] = {}
     for number, (key, value) in enumerate(sorted(constants.items())):
         record = f"constants/{number}.bin"
-        contents[record] = constant_bytes(value)
+        contents[record] = encode_constant(value)
         described[key] = describe_constant(value) | {"record": record}
     facts = {
         "name": name,

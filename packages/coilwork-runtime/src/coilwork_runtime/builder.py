@@ -9,17 +9,17 @@ from concurrent.futures import Future, as_completed
 from typing import Any, Final
 
 from coilwork_cache import Store
-from coilwork_runtime.cpp.build import CppBuilder, CppLanguage
+from coilwork_runtime.cpp.cpp_builder import CppBuilder, CppLanguage
 from coilwork_runtime.errors import KernelBuildError
 from coilwork_runtime.languages import Building, Language
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.threads import Threads
 from coilwork_runtime.triton_kernels.autotune.search import Search
-from coilwork_runtime.triton_kernels.build import Started, TritonBuilder, TritonLanguage
 from coilwork_runtime.triton_kernels.compilation import GpuBinary, WorkerPool, find_shared_pool
-from coilwork_runtime.triton_kernels.gpu import Gpu, torch_gpu
+from coilwork_runtime.triton_kernels.gpu import Gpu, make_torch_gpu
 from coilwork_runtime.triton_kernels.launch import Built
+from coilwork_runtime.triton_kernels.triton_builder import Started, TritonBuilder, TritonLanguage
 
 MOST_WORKERS = 16
 
@@ -51,12 +51,12 @@ class Builder:
         search: Search | None = None,
         find_language: FindLanguage | None = None,
     ) -> None:
-        self._workers = workers or min(MOST_WORKERS, usable_cores())
+        self._workers = workers or min(MOST_WORKERS, count_usable_cores())
         self._progress = progress
         self._store = store
         self._find_language = find_language
         self._cpp = CppBuilder(store)
-        pool, gpu = pool or find_shared_pool(), gpu or torch_gpu(store)
+        pool, gpu = pool or find_shared_pool(), gpu or make_torch_gpu(store)
         self._triton = TritonBuilder(store, pool, gpu, search=search, workers=self._workers)
         self._triton_language = TritonLanguage(self._triton, pool, gpu)
         self._languages: dict[str, Language] = {
@@ -174,6 +174,6 @@ class Builder:
                     self._progress(done, len(tasks))
 
 
-def usable_cores() -> int:
+def count_usable_cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

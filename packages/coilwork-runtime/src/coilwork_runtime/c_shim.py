@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 
 import torch
 
-from coilwork_runtime.torch_compat import operator_schema
+from coilwork_runtime.torch_compat import find_operator_schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def _schema(target: str) -> Schema:
     if len(parts) != 3:
         raise LookupError(target)
     namespace, name, overload = parts
-    schema = operator_schema(namespace, name, overload)
+    schema = find_operator_schema(namespace, name, overload)
     if schema is None:
         raise LookupError(target)
     return Schema(
@@ -142,7 +142,7 @@ SIMPLE_TYPES: Final[Mapping[str, str]] = MappingProxyType(
 """Types that are one parameter, passed by value; optional ones are pointers to it."""
 
 
-def c_types(kind: Type) -> tuple[str, ...] | None:
+def list_c_types(kind: Type) -> tuple[str, ...] | None:
     """C types of the parameters that one of type `kind` becomes; `None` if there are no such functions."""
     text = str(kind)
     if text in SIMPLE_TYPES:
@@ -242,7 +242,7 @@ LISTS: Final[Mapping[str, tuple[str, str]]] = {
 _DECLARATION: Final = re.compile(r"AOTITorchError\s+(aoti_torch_\w+)\s*\(([^)]*)\)\s*;")
 
 
-def function_name(schema: Schema, device: str) -> str | None:
+def find_function_name(schema: Schema, device: str) -> str | None:
     """The C function for the operator on `device` (`"cpu"`, `"cuda:0"`); `None` if there is none that fits
     its schema.
     """
@@ -286,7 +286,7 @@ def _parameters(schema: Schema) -> tuple[str, ...] | None:
     rest = [p for p in schema.parameters if not p.is_out]
     kinds: list[str] = []
     for parameter in (*outs, *rest):
-        types = LISTS.get(str(parameter.type)) or c_types(parameter.type)
+        types = LISTS.get(str(parameter.type)) or list_c_types(parameter.type)
         if types is None:
             return None
         kinds += types

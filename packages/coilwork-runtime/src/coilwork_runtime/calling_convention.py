@@ -16,16 +16,16 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_runtime.manifest.roles import Act, At, Place, Roles, Row, parse_roles
+from coilwork_runtime.manifest.convention_parser import Act, At, Place, Roles, Row, parse_roles
 from coilwork_runtime.native_build import EXECUTOR
 from coilwork_runtime.torch_compat import (
     creation_kind,
+    get_storage_identity,
     is_alias,
     is_transformed,
     negative_view,
     read_creation,
     record_gradients,
-    storage_identity,
     transform_facts,
     write_creation,
 )
@@ -75,7 +75,7 @@ def share_count(value: object, source: object) -> Any:
     """A tensor like `value` that counts writes with `source`; `value` itself if they share no memory."""
     if type(value) is not torch.Tensor or not isinstance(source, torch.Tensor):
         return value
-    if storage_identity(value) != storage_identity(source):
+    if get_storage_identity(value) != get_storage_identity(source):
         return value
     # a detached tensor keeps the count, also when it is given other contents
     counted = source.detach()

@@ -62,7 +62,7 @@ def check_device(device: Device, where: str, samples: Samples) -> tuple[DeviceRe
     return tuple(_run(name, check, bench) for name, check in CHECKS.items())
 
 
-def failures(results: Iterable[DeviceResult]) -> str:
+def format_failures(results: Iterable[DeviceResult]) -> str:
     """Lines for the checks that failed; `""` if none did."""
     return "\n".join(f"{one.check}: {one.reason}" for one in results if one.status == "failed")
 

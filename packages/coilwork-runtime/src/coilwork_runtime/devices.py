@@ -39,7 +39,7 @@ class DeviceFacts:
 
 def describe_cpu() -> DeviceFacts:
     """Facts about the processor that runs this process."""
-    name = cpu_target_name(platform.machine(), cpu_features())
+    name = find_cpu_target_name(platform.machine(), read_cpu_features())
     return DeviceFacts(name=name, arch=name, multiprocessors=torch.get_num_threads())
 
 
@@ -70,7 +70,7 @@ def describe_gpu(index: int) -> DeviceFacts:
     )
 
 
-def cpu_features() -> frozenset[str]:
+def read_cpu_features() -> frozenset[str]:
     """Instruction set extensions of this CPU, by their Linux names; without such a list, those that torch
     uses.
     """
@@ -85,7 +85,7 @@ def cpu_features() -> frozenset[str]:
     return frozenset()
 
 
-def cpu_target_name(machine: str, features: frozenset[str]) -> str:
+def find_cpu_target_name(machine: str, features: frozenset[str]) -> str:
     """The built-in target that a CPU with `features` can run."""
     if machine in ("aarch64", "arm64"):
         return "aarch64-neon"

@@ -43,13 +43,13 @@ _TORCH: Final[Mapping[str, torch.dtype]] = {
 }
 
 
-def torch_dtype(name: str) -> torch.dtype:
+def get_torch_dtype(name: str) -> torch.dtype:
     """The torch type for an element type's text name, e.g. `"f32"`."""
     return _TORCH[name]
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    """Inverse of `torch_dtype`.
+def get_dtype_name(dtype: torch.dtype) -> str:
+    """Inverse of `get_torch_dtype`.
 
     Raises:
         ValueError: kernels have no such type.

@@ -21,14 +21,14 @@ from typing import Any, Final
 from coilwork_cache import KernelCache, Store, content_key
 from coilwork_runtime.cpp.toolchain import Toolchain, check_toolchain, find_toolchain
 from coilwork_runtime.errors import MissingCompilerError
-from coilwork_runtime.folders import scratch_folder, temporary_folder
+from coilwork_runtime.folders import make_scratch_folder, temporary_folder
 from coilwork_runtime.native_build import (
     EXECUTOR,
     PREBUILT,
     Texts,
     compile_extension,
-    extension_sources,
-    library_name,
+    list_extension_sources,
+    make_library_name,
     read_sources,
 )
 from coilwork_runtime.threads import ForkedLock
@@ -41,7 +41,7 @@ def load_own_extension(name: str, store: Store | None, *, may_build: bool = True
     """An extension module of this package, by name: the one that the wheel brings, else as
     `load_extension`.
     """
-    sources = extension_sources(PACKAGE, name)
+    sources = list_extension_sources(PACKAGE, name)
     return load_extension(name, sources, store, prebuilt=PACKAGE / PREBUILT, may_build=may_build)
 
 
@@ -65,7 +65,7 @@ def load_extension(
             return loaded
         texts = read_sources(sources)
         if prebuilt is not None:
-            path = Path(prebuilt, library_name(name, texts))
+            path = Path(prebuilt, make_library_name(name, texts))
             if path.exists():
                 try:
                     return _register(name, import_from(name, path))
@@ -132,7 +132,7 @@ def _build(texts: Texts) -> bytes | None:
 @functools.cache
 def _build_with(toolchain: Toolchain, texts: Texts) -> bytes | None:
     """The library; asked again with an equal compiler, it is what it was."""
-    return compile_extension(toolchain.words, texts, scratch=scratch_folder())
+    return compile_extension(toolchain.words, texts, scratch=make_scratch_folder())
 
 
 # ---- cost of the executor ----
@@ -161,8 +161,8 @@ def measure_executor() -> ExecutorFacts:
     """Build the executor, whether that is needed or not, and load the one that the package brings, else what
     was built.
     """
-    texts = read_sources(extension_sources(PACKAGE, EXECUTOR))
-    path = Path(PACKAGE, PREBUILT, library_name(EXECUTOR, texts))
+    texts = read_sources(list_extension_sources(PACKAGE, EXECUTOR))
+    path = Path(PACKAGE, PREBUILT, make_library_name(EXECUTOR, texts))
     start, start_cpu = time.perf_counter(), _children_cpu_s()
     try:
         built = compile_extension(find_toolchain().words, texts)

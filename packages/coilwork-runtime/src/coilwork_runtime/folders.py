@@ -31,10 +31,10 @@ def new_folder(purpose: str) -> Path:
     Raises:
         ScratchFolderError: there is no folder that can be written.
     """
-    return Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=scratch_folder()))
+    return Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=make_scratch_folder()))
 
 
-def scratch_folder() -> str:
+def make_scratch_folder() -> str:
     """The folder of this process for files of its own. It is made anew if somebody has removed it.
 
     Raises:

@@ -1,6 +1,6 @@
 """What generated modules use, under the name `rt`. This is the stable surface of the runtime."""
 
-from coilwork_runtime.layouts import (
+from coilwork_runtime.layout_checks import (
     LayoutMemory,
     aligned,
     check_aligned_layout,

@@ -1,8 +1,8 @@
 """Languages that kernels are written in: the protocols, and a language made of a compiler and a device.
 
-A `Language` builds and launches kernels. The runtime has two of its own, in `cpp/build.py` and
-`triton_kernels/build.py`. A back end brings a `KernelCompiler` and a `Device`, of which `DeviceLanguage`
-makes one that keeps binaries in the store.
+A `Language` builds and launches kernels. The runtime has two of its own, in `cpp/cpp_builder.py` and
+`triton_kernels/triton_builder.py`. A back end brings a `KernelCompiler` and a `Device`, of which
+`DeviceLanguage` makes one that keeps binaries in the store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from coilwork_cache import KernelCache, Store, content_key
-from coilwork_runtime.dtypes import torch_dtype
+from coilwork_runtime.dtypes import get_torch_dtype
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec, encode_manifest
 from coilwork_runtime.threads import Threads
@@ -217,7 +217,7 @@ def lay_out_words(
         for one in manifest.args:
             if one.elements is not None:
                 elements = one.elements.evaluate(sizes, manifest.values_of({}))
-                scratch.append(torch.empty(elements, dtype=torch_dtype(one.dtype), device=where))
+                scratch.append(torch.empty(elements, dtype=get_torch_dtype(one.dtype), device=where))
                 words.append(scratch[-1].data_ptr())
             else:
                 value = next(values)

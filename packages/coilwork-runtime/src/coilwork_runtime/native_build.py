@@ -175,20 +175,20 @@ with slashes.
 """
 
 
-def extension_sources(package: Path, name: str) -> Mapping[str, Path]:
+def list_extension_sources(package: Path, name: str) -> Mapping[str, Path]:
     """The files of extension module `name`, `EXECUTOR` or `LAUNCHER`, by name; `package` is the folder of
     this package.
     """
     native = package / "executor" / "native"
     if name == EXECUTOR:
-        return source_files(native)
+        return list_source_files(native)
     if name == LAUNCHER:
         shared = "interfaces/driver.hpp"
         return {"launcher.cpp": package / "triton_kernels" / "launcher.cpp", shared: native / shared}
     raise ValueError(f"no extension module of this package is named {name!r}")
 
 
-def source_files(folder: Path) -> Mapping[str, Path]:
+def list_source_files(folder: Path) -> Mapping[str, Path]:
     """The C++ files in `folder` and below it, by name."""
     paths = (path for path in folder.rglob("*") if path.suffix in (".cpp", ".hpp"))
     return {path.relative_to(folder).as_posix(): path for path in paths}
@@ -199,17 +199,17 @@ def read_sources(files: Mapping[str, Path]) -> Texts:
     return tuple((name, files[name].read_text(encoding="utf-8")) for name in sorted(files))
 
 
-def python_tag() -> str:
+def get_python_tag() -> str:
     """The Python that an extension is built for: `cpython-311-x86_64-linux-gnu`."""
     return str(sysconfig.get_config_var("SOABI"))
 
 
-def library_name(name: str, texts: Texts) -> str:
+def make_library_name(name: str, texts: Texts) -> str:
     """The file name of module `name`, built from `texts` for this Python: other sources have another."""
     digest = hashlib.sha256()
     for part in (*FLAGS, *(part for pair in texts for part in pair)):
         digest.update(part.encode() + b"\0")
-    return f"{name}-{digest.hexdigest()[:20]}.{python_tag()}.so"
+    return f"{name}-{digest.hexdigest()[:20]}.{get_python_tag()}.so"
 
 
 def compile_extension(

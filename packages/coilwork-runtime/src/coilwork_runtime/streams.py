@@ -2,7 +2,7 @@
 
 `None` stands for the stream that a call begins on, torch's current one, and for every stream and event of a
 device that has none. `CallStreams` keeps those of one call by their numbers in the program's bytes; the
-native executor calls its methods by name (native/running/running.hpp).
+native executor calls its methods by name (native/running/steps.hpp).
 """
 
 from __future__ import annotations

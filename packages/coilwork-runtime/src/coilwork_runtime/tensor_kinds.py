@@ -16,13 +16,13 @@ import torch
 from torch import fx
 
 from coilwork_runtime.errors import LayoutError
-from coilwork_runtime.layouts import check_memory
+from coilwork_runtime.layout_checks import check_memory
 from coilwork_runtime.native_build import EXECUTOR
-from coilwork_runtime.torch_compat import are_operators_watched, dispatch_keys, key_bits
+from coilwork_runtime.torch_compat import are_operators_watched, dispatch_keys, get_key_bits
 
 Call = Callable[[list[Any]], Sequence[Any]]
 
-_COMMON: Final = key_bits(
+_COMMON: Final = get_key_bits(
     *(
         "CPU",
         "CUDA",
@@ -35,14 +35,14 @@ _COMMON: Final = key_bits(
     )
 )
 # Of a tensor in the CPU's memory, without what any stored tensor has.
-ON_CPU: Final = key_bits("CPU") & ~key_bits("CUDA")
+ON_CPU: Final = get_key_bits("CPU") & ~get_key_bits("CUDA")
 # Of a tensor that operators read with another sign.
-MARKS: Final = key_bits("Conjugate", "Negative")
+MARKS: Final = get_key_bits("Conjugate", "Negative")
 # The same of one in no memory.
-ON_META: Final = key_bits("Meta") & ~key_bits("CPU")
+ON_META: Final = get_key_bits("Meta") & ~get_key_bits("CPU")
 # A quantised tensor is memory, of an element type of its own.
-_STORED: Final = key_bits("Dense", "Quantized")
-_WATCHED: Final = key_bits("Python", "PythonTLSSnapshot")
+_STORED: Final = get_key_bits("Dense", "Quantized")
+_WATCHED: Final = get_key_bits("Python", "PythonTLSSnapshot")
 _SYMBOLIC: Final = (torch.SymInt, torch.SymFloat, torch.SymBool, fx.Proxy)
 
 

@@ -31,7 +31,7 @@ empty_strided_cuda_current = cast(
 reinterpret = cast(Callable[[torch.Tensor, Sizes, Sizes, int], torch.Tensor], _guards._reinterpret_tensor)
 
 
-def same_layouts(*tensors: torch.Tensor) -> Callable[..., bool]:
+def make_layout_predicate(*tensors: torch.Tensor) -> Callable[..., bool]:
     """A predicate in C++: as many tensors have the types, devices, shapes and strides of `tensors`, which it
     does not keep.
     """
@@ -44,7 +44,7 @@ def same_layouts(*tensors: torch.Tensor) -> Callable[..., bool]:
     return check
 
 
-def direct_operator(overload: Callable[..., Any]) -> Callable[..., Any]:
+def get_direct_operator(overload: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function behind torch's object for an operator overload, which saves a call in Python. Other
     callables stay.
     """
@@ -54,12 +54,12 @@ def direct_operator(overload: Callable[..., Any]) -> Callable[..., Any]:
     return direct
 
 
-def current_cuda_device() -> int:
+def get_current_cuda_device() -> int:
     """Index of the current CUDA device, when CUDA is known to be initialised."""
     return torch._C._cuda_getDevice()
 
 
-def raw_cuda_stream(device: int) -> int:
+def get_raw_cuda_stream(device: int) -> int:
     """The handle of the current stream of a CUDA device."""
     return torch._C._cuda_getCurrentRawStream(device)
 
@@ -74,7 +74,7 @@ tensors_of = cast(
 )
 
 
-def tensor_samples() -> list[torch.Tensor]:
+def make_tensor_samples() -> list[torch.Tensor]:
     """Tensors of the types that programs are mostly given, whose `_cdata` is the address of their
     C++ object.
     """
@@ -89,7 +89,7 @@ def dispatch_keys(value: torch.Tensor) -> int:
     return keys
 
 
-def key_bits(*names: str) -> int:
+def get_key_bits(*names: str) -> int:
     """The bits of these keys; those that torch does not know are left out."""
     bits = 0
     for name in names:
@@ -98,7 +98,7 @@ def key_bits(*names: str) -> int:
     return bits
 
 
-def kind_samples() -> list[tuple[torch.Tensor, int, int, int, int]]:
+def make_kind_samples() -> list[tuple[torch.Tensor, int, int, int, int]]:
     """Tensors of several kinds, each with the bits of its keys, its storage, its bytes, and its place there.
 
     No two tensors have a number in common, but those without a storage.
@@ -141,7 +141,7 @@ _PARTS: Final[Mapping[object, int]] = MappingProxyType(
 )
 
 
-def product_settings() -> int:
+def get_product_settings() -> int:
     """Return torch's present settings of matrix products on CUDA, for products of our own.
 
     Bit 0: `float32` may be computed in TF32. Bits 1 and 2: sums of `float16` may be rounded to it between
@@ -161,7 +161,7 @@ _cudnn_enabled: Final = torch._C._get_cudnn_enabled
 _cudnn_benchmark: Final = torch._C._get_cudnn_benchmark
 
 
-def convolution_settings() -> int:
+def get_convolution_settings() -> int:
     """Return torch's present settings of convolutions on CUDA, for convolutions of our own.
 
     0: nothing that matters. -1: cuDNN is switched off, or torch is to try which of its engines is fastest.
@@ -169,7 +169,7 @@ def convolution_settings() -> int:
     return 0 if _cudnn_enabled() and not _cudnn_benchmark() else -1
 
 
-def profiler_is_on() -> bool:
+def is_profiler_on() -> bool:
     """Return True if torch's profiler records."""
     return bool(getattr(_profiler, "_is_profiler_enabled", False))
 
@@ -182,7 +182,7 @@ def open_profiler_range(name: str) -> AbstractContextManager[object]:
     return within
 
 
-def operator_schema(namespace: str, name: str, overload: str) -> Any | None:
+def find_operator_schema(namespace: str, name: str, overload: str) -> Any | None:
     """The `FunctionSchema` of an operator overload, `None` if torch has no such operator."""
     wanted = "" if overload == "default" else overload
     for schema in torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}"):
@@ -236,7 +236,7 @@ read_creation = cast(Callable[[torch.Tensor], Any], torch._C._autograd._get_crea
 write_creation = cast(Callable[[torch.Tensor, Any], None], torch._C._autograd._set_creation_meta)
 
 
-def storage_identity(tensor: torch.Tensor) -> int:
+def get_storage_identity(tensor: torch.Tensor) -> int:
     """A number that tensors have in common if they share memory, while they live.
 
     Tensors of `torch.func` have no memory of their own: theirs is that of what they wrap.

@@ -31,21 +31,21 @@ from coilwork_ir.loops import (
     Sort,
     View,
 )
-from coilwork_ir.loops.access import buffers_defined_by, buffers_overwritten_by, memory_aliases
-from coilwork_ir.scalar import loads
+from coilwork_ir.loops.access import list_defined_buffers, list_memory_aliases, list_overwritten_buffers
+from coilwork_ir.scalar import list_loads
 from coilwork_ir.target import Capabilities, Target
 from coilwork_scheduler.contractions.implementations import NamesBlocks
 from coilwork_scheduler.contractions.registry import CoreNode
-from coilwork_scheduler.dependence import Dependence, readers_of
+from coilwork_scheduler.dependence import Dependence, index_readers
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.fusion_group import Group
-from coilwork_scheduler.horizontal_fusion import candidate_of, group_launches, make_combo_kernel
+from coilwork_scheduler.horizontal_fusion import find_launch_candidate, group_launches, make_combo_kernel
 from coilwork_scheduler.kernels.canonical import KernelTable, canonicalize
 from coilwork_scheduler.kernels.compose import compose
-from coilwork_scheduler.kernels.core import make_core_kernel
-from coilwork_scheduler.kernels.draft_analysis import is_contraction, scalars_of
+from coilwork_scheduler.kernels.draft_analysis import is_contraction, list_scalars
 from coilwork_scheduler.kernels.rounding import Decisions
 from coilwork_scheduler.kernels.scan_workspace import add_workspace
+from coilwork_scheduler.kernels.template_kernel import make_core_kernel
 from coilwork_scheduler.kernels.tile import tile
 from coilwork_scheduler.order import ExternalMemory, SchedulingUnit, order_units
 from coilwork_scheduler.settings import Settings
@@ -93,7 +93,7 @@ def build_kernels(context: Context, groups: Sequence[Group], rounded: Decisions)
     graph.
     """
     works = _works(context.graph, groups)
-    readers = readers_of(context.graph, context.facts)
+    readers = index_readers(context.graph, context.facts)
     aligned = _find_aligned(context)
     built = {
         index: _kernel(context, work, rounded, readers, aligned)
@@ -124,7 +124,7 @@ def share_launches(assembly: Assembly, context: Context) -> Assembly:
         and context.settings.options.apart.isdisjoint(origin.node for origin in call.origins)
         and _capabilities(context, call.args).combines
         and (
-            candidate := candidate_of(
+            candidate := find_launch_candidate(
                 kernel, call, context.facts.buffers, context.settings.model, context.settings.sizes
             )
         )
@@ -173,7 +173,7 @@ def name_blocks(assembly: Assembly, context: Context) -> Assembly:
         made = [
             buffer.name
             for member in work.members
-            for buffer in buffers_defined_by(context.graph.nodes[member.stage.position])
+            for buffer in list_defined_buffers(context.graph.nodes[member.stage.position])
         ]
         template = next((context.blocks[name] for name in made if name in context.blocks), None)
         kernel, call = assembly.built[run[0]]
@@ -231,7 +231,7 @@ def make_schedule(assembly: Assembly, context: Context) -> Schedule:
                         buffers[name] = workspace.get(name) or facts.buffers[name]
         elif not isinstance(work, Group | KernelCall | Convolution | Attention | AttentionGradient):
             steps.append(work)
-            buffers.update({b.name: b for b in buffers_defined_by(work)})
+            buffers.update({b.name: b for b in list_defined_buffers(work)})
     return Schedule(
         name=graph.name,
         symbols=graph.symbols,
@@ -305,8 +305,8 @@ def _units(
         allocates: dict[str, int] = {}
         for position in positions:
             node = graph.nodes[position]
-            made = [b.name for b in buffers_defined_by(node)]
-            for name in (*facts.reads[position], *made, *(old for old, _ in buffers_overwritten_by(node))):
+            made = [b.name for b in list_defined_buffers(node)]
+            for name in (*facts.reads[position], *made, *(old for old, _ in list_overwritten_buffers(node))):
                 touches.setdefault(facts.root[name])
             for root in facts.released.get(position, ()):
                 touches.setdefault(root)
@@ -361,7 +361,7 @@ def _kernel(
     draft = compose(group, wanted, buffers, context.settings.options.numerics, rounded)
     touched = (
         *(store.buffer for store in draft.stores),
-        *(access.buffer for access in loads(scalars_of(draft))),
+        *(access.buffer for access in list_loads(list_scalars(draft))),
     )
     target = _target(context, touched)
     tiling = tile(draft, buffers, context.settings.sizes, target)
@@ -415,9 +415,9 @@ def _find_aligned(context: Context) -> frozenset[str]:
         if isinstance(buffer, Buffer) and buffer.name in promised:
             found.add(buffer.name)
     for node in graph.nodes:
-        taken_over = {new: old for old, new in buffers_overwritten_by(node)}
-        shared = {new for new, _ in memory_aliases(node)}
-        for buffer in buffers_defined_by(node):
+        taken_over = {new: old for old, new in list_overwritten_buffers(node)}
+        shared = {new for new, _ in list_memory_aliases(node)}
+        for buffer in list_defined_buffers(node):
             if taken_over.get(buffer.name) in found or buffer.name not in shared:
                 found.add(buffer.name)
         if isinstance(node, View) and node.source in found:

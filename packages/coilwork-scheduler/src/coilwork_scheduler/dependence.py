@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from coilwork_ir.buffers import Argument, Buffer, Constant, ListValue, Ref
 from coilwork_ir.fresh_names import FreshNames
-from coilwork_ir.index import Expr, extents_of
+from coilwork_ir.index import Expr, get_extents
 from coilwork_ir.inflight_memory import InFlight
 from coilwork_ir.loops import (
     AssertSize,
@@ -36,14 +36,14 @@ from coilwork_ir.loops import (
     View,
 )
 from coilwork_ir.loops.access import (
-    bodies,
-    buffers_defined_by,
-    buffers_overwritten_by,
-    buffers_read_by,
-    memory_aliases,
-    symbols_bound_by,
+    list_bodies,
+    list_bound_symbols,
+    list_defined_buffers,
+    list_memory_aliases,
+    list_overwritten_buffers,
+    list_read_buffers,
 )
-from coilwork_ir.scalar import range_symbols
+from coilwork_ir.scalar import find_index_symbols
 from coilwork_scheduler.errors import ScheduleError
 
 # ---- Dependence analysis ----
@@ -122,7 +122,7 @@ class _Walk:
         self._last_barrier: int | None = None
         self.released: dict[int, tuple[str, ...]] = {}
         self._in_flight: InFlight[str] = InFlight()
-        self._binds = any(symbols_bound_by(node) for node in graph.nodes)
+        self._binds = any(list_bound_symbols(node) for node in graph.nodes)
         for entry in (*graph.inputs, *graph.constants):
             buffer = entry.buffer if isinstance(entry, Constant) else entry
             if isinstance(buffer, Buffer):
@@ -139,14 +139,14 @@ class _Walk:
 
     def visit(self, position: int, node: Node) -> tuple[int, ...]:
         before: set[int] = set()
-        names = buffers_read_by(node)
+        names = list_read_buffers(node)
         self.reads.append(names)
         for name in names:
             self._require(name, node)
             if name in self.definer:
                 before.add(self.definer[name])
             self._touching[self.root[name]].append(position)
-        for old, _ in buffers_overwritten_by(node):
+        for old, _ in list_overwritten_buffers(node):
             self._require(old, node)
             if old in self.definer:
                 before.add(self.definer[old])
@@ -167,17 +167,17 @@ class _Walk:
             before.update(range(self._last_barrier or 0, position))
             self._last_barrier = position
         if self._binds:
-            for symbol in sorted(symbols_used(node), key=lambda s: s.name):
+            for symbol in sorted(find_used_symbols(node), key=lambda s: s.name):
                 if symbol in self.symbol_definer:
                     before.add(self.symbol_definer[symbol])
-            for symbol in symbols_bound_by(node):
+            for symbol in list_bound_symbols(node):
                 self.symbol_definer[symbol] = position
         before.discard(position)
         return tuple(sorted(before))
 
     def _define_results(self, position: int, node: Node) -> None:
-        shared = dict(memory_aliases(node))
-        for buffer in buffers_defined_by(node):
+        shared = dict(list_memory_aliases(node))
+        for buffer in list_defined_buffers(node):
             source = shared.get(buffer.name)
             root = buffer.name if source is None else self.root[source]
             self._define(buffer, root)
@@ -221,14 +221,14 @@ class _Walk:
             )
 
 
-def readers_of(graph: Graph, facts: Dependence) -> dict[str, list[int]]:
+def index_readers(graph: Graph, facts: Dependence) -> dict[str, list[int]]:
     """Nodes that read each buffer, or take over its memory; the number of nodes stands for the graph's
     results.
     """
     readers: dict[str, list[int]] = {}
     for position, node in enumerate(graph.nodes):
         for name in dict.fromkeys(
-            (*facts.reads[position], *(old for old, _ in buffers_overwritten_by(node)))
+            (*facts.reads[position], *(old for old, _ in list_overwritten_buffers(node)))
         ):
             readers.setdefault(name, []).append(position)
     for output in graph.outputs:
@@ -249,20 +249,20 @@ def is_effect(node: Node) -> bool:
             return False
 
 
-def symbols_used(node: Node) -> frozenset[Expr]:
+def find_used_symbols(node: Node) -> frozenset[Expr]:
     """Size symbols that `node` needs the values of; range variables may be among the result."""
     found: set[Expr] = set()
     for expr in _expressions(node):
         found |= expr.free_symbols
-    found |= range_symbols(bodies(node))
-    found.difference_update(symbols_bound_by(node))
+    found |= find_index_symbols(list_bodies(node))
+    found.difference_update(list_bound_symbols(node))
     return frozenset(found)
 
 
 def _expressions(node: Node) -> Iterator[Expr]:
-    bound = symbols_bound_by(node)
+    bound = list_bound_symbols(node)
     if not bound:
-        for buffer in buffers_defined_by(node):
+        for buffer in list_defined_buffers(node):
             yield from buffer.shape
             yield from buffer.strides
     match node:
@@ -271,11 +271,11 @@ def _expressions(node: Node) -> Iterator[Expr]:
                 if symbol.extent is not None:
                     yield symbol.extent
             if isinstance(node, Contraction) and node.groups is not None:
-                yield from extents_of((node.groups.index,))
+                yield from get_extents((node.groups.index,))
             if isinstance(node, Scatter):
                 yield from node.index
         case Attention() | AttentionGradient():
-            yield from extents_of((*node.weights.ranges, *node.weights.axes))
+            yield from get_extents((*node.weights.ranges, *node.weights.axes))
             if isinstance(node, AttentionGradient):
                 for argument in node.state:
                     yield from _argument_expressions(argument)
@@ -339,11 +339,11 @@ def remove_dead(graph: Graph, facts: Dependence) -> Graph:
         if not needed[position]:
             continue
         node = graph.nodes[position]
-        for name in (*facts.reads[position], *(old for old, _ in buffers_overwritten_by(node))):
+        for name in (*facts.reads[position], *(old for old, _ in list_overwritten_buffers(node))):
             if name in facts.definer:
                 needed[facts.definer[name]] = True
         if facts.symbol_definer:
-            need_symbols(symbols_used(node))
+            need_symbols(find_used_symbols(node))
     kept = tuple(node for node, keep in zip(graph.nodes, needed, strict=True) if keep)
     nodes = _drop_unused_results(kept, graph)
     return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
@@ -357,8 +357,8 @@ def _drop_unused_results(nodes: tuple[Node, ...], graph: Graph) -> tuple[Node, .
     """
     used = {output.name for output in graph.outputs if isinstance(output, Ref)}
     for node in nodes:
-        used.update(buffers_read_by(node))
-        used.update(old for old, _ in buffers_overwritten_by(node))
+        used.update(list_read_buffers(node))
+        used.update(old for old, _ in list_overwritten_buffers(node))
     return tuple(_trim_results(node, used) if isinstance(node, Extern) else node for node in nodes)
 
 
@@ -380,4 +380,4 @@ def must_run(node: Node, facts: Dependence) -> bool:
         return True
     if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter) and node.checks:
         return True
-    return any(facts.root[old] in facts.external for old, _ in buffers_overwritten_by(node))
+    return any(facts.root[old] in facts.external for old, _ in list_overwritten_buffers(node))

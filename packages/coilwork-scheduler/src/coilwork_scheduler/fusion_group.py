@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, extent_of, substitute
+from coilwork_ir.index import Expr, as_expr, as_int, get_extent, substitute
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.loops import Check, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.ops import REDUCE_OPS, StoreMode
@@ -83,10 +83,10 @@ class Stage:
     @property
     def empty(self) -> bool:
         """True if it is known to have no point to compute."""
-        return any(extent_of(s) is _ZERO for s in (*self.parallel, *self.reduced))
+        return any(get_extent(s) is _ZERO for s in (*self.parallel, *self.reduced))
 
 
-def stage_of(position: int, node: Computation) -> Stage:
+def make_stage(position: int, node: Computation) -> Stage:
     """The stage that computes `node`."""
     axes = node.axes if isinstance(node, Reduce) else (node.axis,) if isinstance(node, Scan | Sort) else ()
     parallel, gone_parallel = _drop_unit_ranges(tuple(r for r in node.ranges if r not in axes))
@@ -149,9 +149,9 @@ def stage_of(position: int, node: Computation) -> Stage:
 def _drop_unit_ranges(ranges: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], dict[Expr, Expr]]:
     """Ranges that are kept, and values for the others."""
     for symbol in ranges:
-        if as_int(extent_of(symbol)) == 0:
+        if as_int(get_extent(symbol)) == 0:
             return (symbol,), {other: _ZERO for other in ranges if other is not symbol}
-    kept = tuple(s for s in ranges if as_int(extent_of(s)) != 1)
+    kept = tuple(s for s in ranges if as_int(get_extent(s)) != 1)
     return kept, {s: _ZERO for s in ranges if s not in kept}
 
 
@@ -185,7 +185,7 @@ def _reduction(node: Reduce, body: Scalar, axes: tuple[Expr, ...], output: int) 
 def _sort_stores(node: Sort, body: Scalar, coordinates: tuple[Expr, ...]) -> tuple[StageStore, ...]:
     """The whole row is sorted; of some rows only the first elements are kept."""
     mask = None
-    if node.count is not None and node.count is not extent_of(node.axis):
+    if node.count is not None and node.count is not get_extent(node.axis):
         mask = op("lt", index_value(node.axis), index_value(node.count))
     return tuple(
         StageStore(

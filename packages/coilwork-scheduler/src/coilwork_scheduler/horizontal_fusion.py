@@ -17,15 +17,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, as_expr, as_int, extent_of, substitute, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, get_extent, substitute, symbol
 from coilwork_ir.kernels import Combined, Kernel, KernelCall, Member, Range, Store, TensorArg
-from coilwork_ir.kernels.verify import member_aliasing
+from coilwork_ir.kernels.verify import find_member_aliasing
 from coilwork_ir.loc import UNKNOWN, merge_origins
 from coilwork_ir.scalar import Scalar, substitute_ranges
 from coilwork_scheduler.cost_model import CostModel, KernelWork, SizeHints
 from coilwork_scheduler.kernels.canonical import format_structure
-from coilwork_scheduler.order import ExternalMemory, SchedulingUnit, live_bytes
-from coilwork_scheduler.remarks import Remarks
+from coilwork_scheduler.optimization_remarks import Remarks
+from coilwork_scheduler.order import ExternalMemory, SchedulingUnit, count_live_bytes
 
 # ---- Kinds of kernels ----
 
@@ -47,7 +47,7 @@ class KernelKind:
     extent: int | None
 
 
-def kind_of(kernel: Kernel) -> KernelKind | None:
+def find_kernel_kind(kernel: Kernel) -> KernelKind | None:
     """The kind of `kernel`, if it can share a launch: it does nothing but store a value per point."""
     if not kernel.stores or kernel.checks or kernel.combined is not None or kernel.core is not None:
         return None
@@ -136,11 +136,11 @@ class LaunchCandidate:
     time_us: float
 
 
-def candidate_of(
+def find_launch_candidate(
     kernel: Kernel, call: KernelCall, buffers: Mapping[str, Buffer], model: CostModel, sizes: SizeHints
 ) -> LaunchCandidate | None:
     """The call of `kernel` as a candidate, if its kernel can share a launch."""
-    kind = kind_of(kernel)
+    kind = find_kernel_kind(kernel)
     if kind is None:
         return None
     sizes_bytes = [sizes.size_bytes(buffers[name]) for name in call.args]
@@ -149,7 +149,7 @@ def candidate_of(
         read_bytes=sum(size for size, role in zip(sizes_bytes, roles, strict=True) if role != "out"),
         write_bytes=sum(size for size, role in zip(sizes_bytes, roles, strict=True) if role != "in"),
         operations=0,
-        rows=sizes.numel(tuple(extent_of(r.symbol) for r in kernel.ranges)),
+        rows=sizes.numel(tuple(get_extent(r.symbol) for r in kernel.ranges)),
         row_length=1,
         programs=1,
     )
@@ -188,7 +188,7 @@ def group_launches(
     slots: list[list[int]] = [[] for _ in sequence]
     place: dict[int, int] = {}
     open_launches: dict[str, _Launch] = {}
-    memory = _Memory(live_bytes(units, sequence, external))
+    memory = _Memory(count_live_bytes(units, sequence, external))
     for position, index in enumerate(sequence):
         unit, candidate = units[index], candidates.get(index)
         at = position
@@ -263,7 +263,7 @@ def make_combo_kernel(calls: Sequence[tuple[Kernel, KernelCall]]) -> tuple[Kerne
 
     Tensors and sizes that several calls take are passed once. The name of the kernel is provisional.
     """
-    parts = [(kernel, call, kind) for kernel, call in calls if (kind := kind_of(kernel))]
+    parts = [(kernel, call, kind) for kernel, call in calls if (kind := find_kernel_kind(kernel))]
     first = parts[0][0]
     extents = [kind.extent for _, _, kind in parts if kind.extent is not None]
     alike = len(set(extents)) <= 1
@@ -320,5 +320,5 @@ def _find_aliasing(body: Kernel, members: Sequence[Member]) -> tuple[tuple[str, 
     for member in members:
         for name in member.args:
             readers[name] = readers.get(name, 0) + 1
-    pairs = (pair for member in members for pair in member_aliasing(body, member))
+    pairs = (pair for member in members for pair in find_member_aliasing(body, member))
     return tuple((output, source) for output, source in pairs if readers[source] == 1)

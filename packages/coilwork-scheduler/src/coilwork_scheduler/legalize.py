@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
+from coilwork_ir.buffers import Buffer, Ref, make_contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.fresh_names import FreshNames
-from coilwork_ir.index import Expr, as_int, extent_of, stride_of, symbol
+from coilwork_ir.index import Expr, as_int, find_stride, get_extent, symbol
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Scatter, Sort
-from coilwork_ir.loops.access import buffers_defined_by
-from coilwork_ir.scalar import Load, Scalar, load, loads
+from coilwork_ir.loops.access import list_defined_buffers
+from coilwork_ir.scalar import Load, Scalar, list_loads, load
 from coilwork_ir.target import Sorting
 from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.dependence import Dependence
@@ -40,13 +40,13 @@ def call_library_sorts(graph: Graph, facts: Dependence, settings: Settings) -> G
         if not isinstance(node, Sort):
             nodes.append(node)
             continue
-        sorting = settings.targets.capabilities_of(buffers_defined_by(node)[0].device).sorting
+        sorting = settings.targets.capabilities_of(list_defined_buffers(node)[0].device).sorting
         why = _why_library(node, sorting, settings.sizes)
         in_memory = sorting is not None and sorting.longest is None
-        length = as_int(extent_of(node.axis))
+        length = as_int(get_extent(node.axis))
         settings.remarks.note(
             "sort",
-            tuple(buffer.name for buffer in buffers_defined_by(node)),
+            tuple(buffer.name for buffer in list_defined_buffers(node)),
             not why,
             why or ("rows are sorted in memory" if in_memory else "rows stay on chip"),
             length=-1 if length is None else length,
@@ -69,7 +69,7 @@ def call_library_sorts(graph: Graph, facts: Dependence, settings: Settings) -> G
 
 def _why_library(node: Sort, sorting: Sorting | None, sizes: SizeHints) -> str:
     """Say why a kernel cannot do `node`; empty if it can."""
-    length = as_int(extent_of(node.axis))
+    length = as_int(get_extent(node.axis))
     if sorting is None:
         return "kernels of the target sort nothing"
     if node.body.dtype.itemsize > sorting.most_bytes or node.body.dtype in (DType.F8E4M3, DType.F8E5M2):
@@ -87,7 +87,7 @@ def _why_library(node: Sort, sorting: Sorting | None, sizes: SizeHints) -> str:
         return ""
     if sorting.longest_whole is not None and length > sorting.longest_whole:
         return "rows this long are sorted faster by digits"
-    rows = sizes.numel(tuple(extent_of(r) for r in node.ranges if r is not node.axis))
+    rows = sizes.numel(tuple(get_extent(r) for r in node.ranges if r is not node.axis))
     if rows < sorting.many and sorting.short is not None and length > sorting.short:
         return "a program per row would leave the device idle"
     return ""
@@ -104,13 +104,13 @@ def _whole_buffer(node: Sort, buffers: Mapping[str, Buffer]) -> str | None:
 
 
 def _operand(node: Sort, names: FreshNames) -> Pointwise:
-    like = buffers_defined_by(node)[0]
-    shape = tuple(extent_of(r) for r in node.ranges)
+    like = list_defined_buffers(node)[0]
+    shape = tuple(get_extent(r) for r in node.ranges)
     buffer = Buffer(
         name=names.close_to(f"{like.name}_operand"),
         dtype=node.body.dtype,
         shape=shape,
-        strides=contiguous_strides(shape),
+        strides=make_contiguous_strides(shape),
         device=like.device,
     )
     return Pointwise(
@@ -146,7 +146,7 @@ def _call(node: Sort, source: str) -> Extern:
 
 def _sort_then_slice(node: Sort, source: str, names: FreshNames) -> list[Node]:
     """A call that sorts all of each row, and copies of the first elements."""
-    shape = tuple(extent_of(r) for r in node.ranges)
+    shape = tuple(get_extent(r) for r in node.ranges)
     whole: list[Buffer | None] = []
     copies: list[Node] = []
     for output in node.outputs:
@@ -154,7 +154,7 @@ def _sort_then_slice(node: Sort, source: str, names: FreshNames) -> list[Node]:
             whole.append(None)
             continue
         name = names.close_to(f"{output.name}_all")
-        made = replace(output, name=name, shape=shape, strides=contiguous_strides(shape))
+        made = replace(output, name=name, shape=shape, strides=make_contiguous_strides(shape))
         ranges = tuple(symbol(f"i{k}", extent=size) for k, size in enumerate(output.shape))
         whole.append(made)
         copies.append(
@@ -201,16 +201,16 @@ def _own_element(node: Scatter) -> tuple[Expr, ...] | None:
     alone = {
         found[0]
         for place, found in zip(node.index, moving)
-        if len(found) == 1 and stride_of(place, found[0]) is not None
+        if len(found) == 1 and find_stride(place, found[0]) is not None
     }
-    several = {s for s in node.ranges if as_int(extent_of(s)) != 1}
+    several = {s for s in node.ranges if as_int(get_extent(s)) != 1}
     return node.index if not node.indirect and several <= alone else None
 
 
 def _overlaps(body: Scalar, old: str, facts: Dependence, element: tuple[Expr, ...] | None) -> bool:
     """Tell if `body` reads memory of `old` elsewhere than at `element`."""
     root = facts.root[old]
-    for access in loads((body,)):
+    for access in list_loads((body,)):
         if facts.root[access.buffer] != root:
             continue
         same_element = access.buffer == old and not access.indirect and access.index == element
@@ -222,18 +222,18 @@ def _overlaps(body: Scalar, old: str, facts: Dependence, element: tuple[Expr, ..
 def _materialize_operands(
     node: Pointwise | Scatter, roots: tuple[Scalar, ...], names: FreshNames
 ) -> tuple[list[Pointwise], tuple[Scalar, ...]]:
-    shape = tuple(extent_of(symbol) for symbol in node.ranges)
+    shape = tuple(get_extent(symbol) for symbol in node.ranges)
     before: list[Pointwise] = []
     values: list[Scalar] = []
     for root in roots:
-        if not loads((root,)):
+        if not list_loads((root,)):
             values.append(root)
             continue
         buffer = Buffer(
             name=names.close_to(f"{node.output.name}_value"),
             dtype=root.dtype,
             shape=shape,
-            strides=contiguous_strides(shape),
+            strides=make_contiguous_strides(shape),
             device=node.output.device,
         )
         before.append(Pointwise(output=buffer, ranges=node.ranges, body=root, origins=node.origins))

@@ -67,7 +67,7 @@ def order_units(units: Sequence[SchedulingUnit], external: ExternalMemory) -> tu
 
 
 def _peak(units: Sequence[SchedulingUnit], sequence: Sequence[int], external: ExternalMemory) -> int:
-    return max(live_bytes(units, sequence, external), default=0)
+    return max(count_live_bytes(units, sequence, external), default=0)
 
 
 def _sizes(units: Sequence[SchedulingUnit], external: ExternalMemory) -> dict[str, int]:
@@ -134,7 +134,7 @@ def _list_schedule(
     return tuple(result)
 
 
-def live_bytes(
+def count_live_bytes(
     units: Sequence[SchedulingUnit], sequence: Sequence[int], external: ExternalMemory
 ) -> list[int]:
     """Return the bytes alive at each step of `sequence`, with what the step allocates and what dies in it.

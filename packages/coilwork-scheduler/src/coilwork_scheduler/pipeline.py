@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from coilwork_ir.kernels import Schedule
 from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
-from coilwork_ir.loops.access import buffers_defined_by
+from coilwork_ir.loops.access import list_defined_buffers
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.assemble import (
@@ -35,20 +35,20 @@ from coilwork_scheduler.dependence import Dependence, analyse, remove_dead
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.fusion.fuse import Fuser
 from coilwork_scheduler.fusion.profitability import FusionContext
-from coilwork_scheduler.fusion_group import Group, Stage, group_of, stage_of
+from coilwork_scheduler.fusion_group import Group, Stage, group_of, make_stage
 from coilwork_scheduler.inlining.inline import inline
 from coilwork_scheduler.inlining.template_fusion import fuse_into_templates
 from coilwork_scheduler.kernels.rounding import NO_DECISIONS, find_decisions, has_low_precision
 from coilwork_scheduler.layouts.assign import assign_layouts
 from coilwork_scheduler.layouts.one_dimension import widen_convolutions
 from coilwork_scheduler.legalize import break_overlaps, call_library_sorts
+from coilwork_scheduler.optimization_remarks import Remarks
 from coilwork_scheduler.reduction_rewrites import (
     gather_one_hot,
     hoist_scales,
     reverse_scans,
     unroll_reductions,
 )
-from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.settings import ScheduleOptions, Settings, make_size_hints
 from coilwork_scheduler.splitting.hierarchical_reduction import split_by_rows
 from coilwork_scheduler.splitting.split import split_reductions
@@ -430,13 +430,13 @@ def schedule(
 def _stages(graph: Graph, targets: Targets) -> list[Stage]:
     stages: list[Stage] = []
     for position, node in enumerate(graph.nodes):
-        if isinstance(node, Scan) and not targets.capabilities_of(buffers_defined_by(node)[0].device).scans:
+        if isinstance(node, Scan) and not targets.capabilities_of(list_defined_buffers(node)[0].device).scans:
             raise ScheduleError(
                 "no-scan",
-                f"kernels for target {targets.of(buffers_defined_by(node)[0].device).name} do not scan",
+                f"kernels for target {targets.of(list_defined_buffers(node)[0].device).name} do not scan",
                 origins=node.origins,
                 remedy="lower the operator as an external call",
             )
         if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
-            stages.append(stage_of(position, node))
+            stages.append(make_stage(position, node))
     return stages

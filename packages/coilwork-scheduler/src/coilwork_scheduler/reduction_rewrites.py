@@ -33,9 +33,9 @@ from typing import Final
 
 from coilwork_ir.buffers import Ref
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, extent_of, substitute
+from coilwork_ir.index import Expr, as_expr, as_int, get_extent, substitute
 from coilwork_ir.loops import Check, Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
-from coilwork_ir.loops.access import bodies, buffers_defined_by, buffers_read_by
+from coilwork_ir.loops.access import list_bodies, list_defined_buffers, list_read_buffers
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import (
     Const,
@@ -45,22 +45,22 @@ from coilwork_ir.scalar import (
     Scalar,
     cast,
     const,
+    find_index_symbols,
     index_value,
+    iterate_postorder,
+    list_loads,
     load,
-    loads,
     op,
     placeholder,
-    postorder,
-    range_symbols,
     rewrite,
     substitute_ranges,
     where,
 )
 from coilwork_ir.target import Targets
-from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
-from coilwork_scheduler.dependence import Dependence, readers_of
+from coilwork_scheduler.contractions.sum_of_products import match_contraction_node
+from coilwork_scheduler.dependence import Dependence, index_readers
 from coilwork_scheduler.inlining.substitute import replace_bodies
-from coilwork_scheduler.kernels.draft_analysis import unit_stride
+from coilwork_scheduler.kernels.draft_analysis import find_unit_strides
 from coilwork_scheduler.settings import Settings
 
 # ---- One-hot sums ----
@@ -71,7 +71,7 @@ def gather_one_hot(graph: Graph, facts: Dependence, settings: Settings) -> Graph
     if settings.options.numerics != "fast":
         return graph
     nodes: list[Node] = []
-    makers = {buffer.name: node for node in graph.nodes for buffer in buffers_defined_by(node)}
+    makers = {buffer.name: node for node in graph.nodes for buffer in list_defined_buffers(node)}
     changed = False
     for node in graph.nodes:
         term = _find_only_term(node, makers) if isinstance(node, Reduce) else None
@@ -97,7 +97,7 @@ def _find_only_term(node: Reduce, makers: Mapping[str, Node]) -> Scalar | None:
     if node.kind != "sum" or len(node.axes) != 1 or output is None or output.dtype is not node.body.dtype:
         return None
     (axis,) = node.axes
-    if any(axis in range_symbols((check.condition,)) for check in node.checks):
+    if any(axis in find_index_symbols((check.condition,)) for check in node.checks):
         return None
     found = _comparison(node.body, axis)
     if found is None:
@@ -110,11 +110,11 @@ def _find_only_term(node: Reduce, makers: Mapping[str, Node]) -> Scalar | None:
     inside = op(
         "bitwise_and",
         op("ge", position, const(0, DType.I64)),
-        op("lt", position, index_value(extent_of(axis))),
+        op("lt", position, index_value(get_extent(axis))),
     )
     if not _multiplies_rows(node.body, condition, axis):
         (term,) = rewrite((term,), lambda scalar: _look_up(scalar, axis, position, inside, makers))
-    if axis in range_symbols((term,)):
+    if axis in find_index_symbols((term,)):
         return None
     return where(inside, term, const(0, term.dtype))
 
@@ -124,7 +124,9 @@ def _multiplies_rows(body: Scalar, condition: Scalar, axis: Expr) -> bool:
     infinite ones eager makes NaN.
     """
     (otherwise,) = rewrite((body,), lambda scalar: _assume(scalar, condition, False, products=False))
-    return any(load.dtype.is_float and axis in range_symbols((load,)) for load in loads((otherwise,)))
+    return any(
+        load.dtype.is_float and axis in find_index_symbols((load,)) for load in list_loads((otherwise,))
+    )
 
 
 def _look_up(
@@ -153,12 +155,12 @@ def _look_up(
 def _comparison(body: Scalar, axis: Expr) -> tuple[Scalar, Scalar] | None:
     """The only place in `body` that the axis decides: `axis == position`, and the position."""
     found: tuple[Scalar, Scalar] | None = None
-    for node in postorder((body,)):
+    for node in iterate_postorder((body,)):
         if not isinstance(node, Op) or node.op != "eq":
             continue
         for one, other in (node.operands, node.operands[::-1]):
             is_axis = isinstance(one, IndexValue) and one.expr is axis
-            if is_axis and other.dtype is DType.I64 and axis not in range_symbols((other,)):
+            if is_axis and other.dtype is DType.I64 and axis not in find_index_symbols((other,)):
                 if found is not None and found[0] is not node:
                     return None
                 found = node, other
@@ -202,7 +204,7 @@ _COMBINED: Final[Mapping[str, str]] = MappingProxyType(
 
 def unroll_reductions(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     """Unroll short reductions of computed terms into pointwise nodes. Linear time."""
-    readers = readers_of(graph, facts)
+    readers = index_readers(graph, facts)
     nodes: list[Node] = []
     changed = False
     for node in graph.nodes:
@@ -222,7 +224,7 @@ def _unroll(
 ) -> Pointwise | None:
     output = node.outputs[0]
     combined = _COMBINED.get(node.kind)
-    counts = [as_int(extent_of(axis)) for axis in node.axes]
+    counts = [as_int(get_extent(axis)) for axis in node.axes]
     known = [count for count in counts if count is not None]
     if combined is None or output is None or not node.axes or len(known) < len(counts):
         return None
@@ -232,11 +234,13 @@ def _unroll(
     if not targets.of(output.device).is_gpu or output.dtype is not node.body.dtype:
         return None
     axes = frozenset(node.axes)
-    if contraction_of_node(node) is not None or any(
-        not axes.isdisjoint(range_symbols((check.condition,))) for check in node.checks
+    if match_contraction_node(node) is not None or any(
+        not axes.isdisjoint(find_index_symbols((check.condition,))) for check in node.checks
     ):
         return None
-    rows = [access for access in loads((node.body,)) if not axes.isdisjoint(range_symbols((access,)))]
+    rows = [
+        access for access in list_loads((node.body,)) if not axes.isdisjoint(find_index_symbols((access,)))
+    ]
     if any(_is_row(access, node, facts) for access in rows):
         return None
     if _is_read_again({access.buffer for access in rows}, output.name, graph, readers):
@@ -255,17 +259,17 @@ def _unroll(
 
 
 def _cost(body: Scalar) -> int:
-    return 1 + sum(SCALAR_OPS[node.op].cost for node in postorder((body,)) if isinstance(node, Op))
+    return 1 + sum(SCALAR_OPS[node.op].cost for node in iterate_postorder((body,)) if isinstance(node, Op))
 
 
 def _is_row(access: Load, node: Reduce, facts: Dependence) -> bool:
     """True if `access` goes once through memory that is contiguous along what `node` reduces."""
     if access.indirect:
         return False
-    own = range_symbols((access,))
-    once = all(r in own or as_int(extent_of(r)) == 1 for r in node.ranges)
+    own = find_index_symbols((access,))
+    once = all(r in own or as_int(get_extent(r)) == 1 for r in node.ranges)
     offset = facts.buffers[access.buffer].offset_of(access.index)
-    return once and not unit_stride(offset).isdisjoint(node.axes)
+    return once and not find_unit_strides(offset).isdisjoint(node.axes)
 
 
 def _is_read_again(rows: set[str], result: str, graph: Graph, readers: Mapping[str, Sequence[int]]) -> bool:
@@ -277,7 +281,7 @@ def _is_read_again(rows: set[str], result: str, graph: Graph, readers: Mapping[s
         node = graph.nodes[reader]
         if not isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
             continue
-        if any(access.buffer in rows for access in loads(bodies(node))):
+        if any(access.buffer in rows for access in list_loads(list_bodies(node))):
             return True
     return False
 
@@ -296,7 +300,7 @@ def reverse_scans(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     nodes = list(graph.nodes)
     readers: dict[str, list[int]] = {}
     for position, node in enumerate(nodes):
-        for name in buffers_read_by(node):
+        for name in list_read_buffers(node):
             readers.setdefault(name, []).append(position)
     returned = {output.name for output in graph.outputs if isinstance(output, Ref)}
     changed = False
@@ -305,7 +309,7 @@ def reverse_scans(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
         value = _value_of(scan)
         assert isinstance(scan, Scan) and value is not None
         places = readers.get(value, [])
-        dim, extent = scan.ranges.index(scan.axis), extent_of(scan.axis)
+        dim, extent = scan.ranges.index(scan.axis), get_extent(scan.axis)
         if value in returned or not _read_from_the_end([nodes[p] for p in places], value, dim, extent):
             continue
         changed = True
@@ -338,7 +342,7 @@ def _read_from_the_end(nodes: Sequence[Node], name: str, dim: int, extent: Expr)
             return False
         if isinstance(node, Scatter) and node.into == name:
             return False
-        for access in loads(bodies(node)):
+        for access in list_loads(list_bodies(node)):
             if access.buffer != name:
                 continue
             place = access.index[dim]
@@ -359,7 +363,7 @@ def _is_point(place: Expr) -> bool:
 
 
 def _reverse(scan: Scan) -> Scan:
-    mapping: Mapping[Expr, Expr] = {scan.axis: _mirror(scan.axis, extent_of(scan.axis))}
+    mapping: Mapping[Expr, Expr] = {scan.axis: _mirror(scan.axis, get_extent(scan.axis))}
     body, *conditions = substitute_ranges((scan.body, *(check.condition for check in scan.checks)), mapping)
     checks = tuple(
         Check(condition=condition, message=check.message, error=check.error)
@@ -385,7 +389,7 @@ def _mirror_reads(node: Node, name: str, dim: int, extent: Expr) -> Node:
             other=scalar.other,
         )
 
-    return replace_bodies(node, rewrite(bodies(node), visit))
+    return replace_bodies(node, rewrite(list_bodies(node), visit))
 
 
 # ---- Scales of weights ----
@@ -447,7 +451,7 @@ def _split_scale(factor: Scalar, axes: frozenset[Expr]) -> tuple[Scalar, Scalar]
         narrow: Scalar = weight
         while isinstance(narrow, Op) and narrow.op == "cast":
             (narrow,) = narrow.operands
-        if narrow.dtype in _EXACT and axes.isdisjoint(range_symbols((scale,))):
+        if narrow.dtype in _EXACT and axes.isdisjoint(find_index_symbols((scale,))):
             return cast(narrow, DType.F32), scale
     return None
 

@@ -10,7 +10,7 @@ from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.loc import Origin
 from coilwork_ir.target import Targets
 from coilwork_scheduler.cost_model import CostModel, SizeHints
-from coilwork_scheduler.remarks import Remarks
+from coilwork_scheduler.optimization_remarks import Remarks
 
 if TYPE_CHECKING:
     from coilwork_scheduler.contractions.registry import Registry

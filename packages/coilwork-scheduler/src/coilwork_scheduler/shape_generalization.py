@@ -41,15 +41,15 @@ from coilwork_ir.scalar import (
     Sort,
     cast,
     index_value,
+    iterate_postorder,
     load,
     op,
-    postorder,
     reduce,
     replace_operands,
     scan_again,
 )
 from coilwork_scheduler.kernels.canonical import format_structure, show_constant
-from coilwork_scheduler.remarks import Remarks
+from coilwork_scheduler.optimization_remarks import Remarks
 
 # ---- The least general kernel ----
 
@@ -91,7 +91,7 @@ def find_pattern(kernel: Kernel) -> Pattern | None:
     """
     if kernel.core is not None or kernel.combined is not None or kernel.workspace:
         return None
-    if any(isinstance(node, Contraction | Sort) for node in postorder(_roots(kernel))):
+    if any(isinstance(node, Contraction | Sort) for node in iterate_postorder(_roots(kernel))):
         return None
     extents = [as_int(r.extent) for r in kernel.ranges]
     if any(extent == 0 for extent in extents):
@@ -138,7 +138,7 @@ def _free_constants(kernel: Kernel) -> frozenset[Const]:
     roots = _roots(kernel)
     found: set[Const] = set()
     bound = {root for root in roots if isinstance(root, Const)}
-    for node in postorder(roots):
+    for node in iterate_postorder(roots):
         if isinstance(node, Const) and (node.dtype is DType.I64 or node.dtype in _BITS):
             found.add(node)
         if not isinstance(node, Op) or node.op not in _INDIFFERENT:
@@ -179,7 +179,7 @@ def _expressions(kernel: Kernel) -> Iterator[Expr]:
     constants = _free_constants(kernel)
     yield from (r.extent for r in kernel.ranges)
     yield from (arg.span for arg in kernel.args)
-    for node in postorder(_roots(kernel)):
+    for node in iterate_postorder(_roots(kernel)):
         match node:
             case Load():
                 yield from node.index
@@ -282,7 +282,7 @@ def _rebuild(kernel: Kernel, fills: _Fills) -> Kernel:
     refill.symbols.update({new.name: new for new in axes.values()})
     constants = _free_constants(kernel)
     done: dict[Scalar, Scalar] = {}
-    for node in postorder(_roots(kernel)):
+    for node in iterate_postorder(_roots(kernel)):
         operands = [done[operand] for operand in node.operands]
         if isinstance(node, Const) and node in constants:
             bits = refill.replace(_encode_bits(node))

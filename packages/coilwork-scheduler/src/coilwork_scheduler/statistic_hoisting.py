@@ -16,20 +16,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from coilwork_ir.buffers import Buffer, contiguous_strides
+from coilwork_ir.buffers import Buffer, make_contiguous_strides
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, bounds, extent_of, product, provably_positive
+from coilwork_ir.index import Expr, as_expr, find_bounds, get_extent, multiply_all, provably_positive
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce
 from coilwork_ir.scalar import (
     Op,
     Scalar,
     cast,
     const,
+    find_index_symbols,
     index_value,
+    list_loads,
     load,
-    loads,
     op,
-    range_symbols,
     substitute_ranges,
     where,
 )
@@ -109,7 +109,7 @@ class _Search:
             return None
         if output.dtype not in (DType.F32, DType.F64) or not self.targets.of(output.device).is_gpu:
             return None
-        if not all(provably_positive(extent_of(axis)) for axis in node.axes):
+        if not all(provably_positive(get_extent(axis)) for axis in node.axes):
             return None
         outer = self._axes_of_statistics(node)
         inner = tuple(axis for axis in node.axes if axis not in outer)
@@ -121,8 +121,8 @@ class _Search:
             return None
         varying = [v for term in terms for v in (term.weight, term.value) if v is not None]
         waits = any(
-            access.buffer in self.facts.definer and axes.isdisjoint(range_symbols((access,)))
-            for access in loads(varying)
+            access.buffer in self.facts.definer and axes.isdisjoint(find_index_symbols((access,)))
+            for access in list_loads(varying)
         )
         if waits or len(varying) > _MOST_SUMS:
             return None
@@ -132,8 +132,8 @@ class _Search:
     def _axes_of_statistics(self, node: Reduce) -> frozenset[Expr]:
         """The axes of `node` that rows have numbers along: results of reductions are read at them."""
         found: set[Expr] = set()
-        for access in loads((node.body,)):
-            along = range_symbols((access,)).intersection(node.axes)
+        for access in list_loads((node.body,)):
+            along = find_index_symbols((access,)).intersection(node.axes)
             if (
                 along
                 and len(along) < len(node.axes)
@@ -144,7 +144,7 @@ class _Search:
 
     def _stays(self, axes: Sequence[Expr], device: str) -> bool:
         """Tell if rows are short enough for a program to keep, so that it reads them once in any case."""
-        longest = bounds(product(extent_of(axis) for axis in axes)).hi
+        longest = find_bounds(multiply_all(get_extent(axis) for axis in axes)).hi
         return longest is not None and self.targets.capabilities_of(device).rows.keeps(longest)
 
     def _is_statistic(self, term: _Term, axes: frozenset[Expr], position: int) -> bool:
@@ -155,20 +155,20 @@ class _Search:
             return False
         read = {
             access.buffer
-            for access in loads([v for v in (term.weight, term.value) if v is not None])
-            if not axes.isdisjoint(range_symbols((access,)))
+            for access in list_loads([v for v in (term.weight, term.value) if v is not None])
+            if not axes.isdisjoint(find_index_symbols((access,)))
         }
         for statistic in self._reductions_behind(term.invariant):
             made = self.graph.nodes[statistic]
             assert isinstance(made, Reduce)
-            common = read.intersection(access.buffer for access in loads((made.body,)))
+            common = read.intersection(access.buffer for access in list_loads((made.body,)))
             if common and all(self.facts.definer.get(name, -1) < statistic < position for name in read):
                 return True
         return False
 
     def _reductions_behind(self, values: Sequence[Scalar]) -> Iterator[int]:
         """Places of the reductions that `values` are computed from, number by number."""
-        todo = [access.buffer for access in loads(values)]
+        todo = [access.buffer for access in list_loads(values)]
         seen: set[str] = set()
         while todo and len(seen) < _STEPS:
             name = todo.pop()
@@ -180,7 +180,7 @@ class _Search:
             if isinstance(node, Reduce):
                 yield definer
             elif isinstance(node, Pointwise):
-                todo += [access.buffer for access in loads((node.body,))]
+                todo += [access.buffer for access in list_loads((node.body,))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +198,7 @@ class _TermSplitter:
         return self.known[value]
 
     def _split_op(self, value: Scalar, depth: int) -> list[_Term]:
-        if self.axes.isdisjoint(range_symbols((value,))):
+        if self.axes.isdisjoint(find_index_symbols((value,))):
             return [_Term(invariant=(value,))]
         if not isinstance(value, Op):
             return []
@@ -223,7 +223,7 @@ class _TermSplitter:
             (first, *others) = self.split(other, depth)
             if others:
                 continue
-            if self.axes.isdisjoint(range_symbols((factor,))):
+            if self.axes.isdisjoint(find_index_symbols((factor,))):
                 scaled = None if first.value is None else op("mul", first.value, factor)
                 return [
                     _Term(value=scaled, invariant=tuple(op("mul", part, factor) for part in first.invariant))
@@ -300,7 +300,7 @@ class _SumBuilder:
     def _weights(self, weight: Scalar | None) -> Scalar:
         if weight is not None:
             return self._sum(weight)
-        points = product(extent_of(axis) for axis in self.along.axes)
+        points = multiply_all(get_extent(axis) for axis in self.along.axes)
         return cast(index_value(points), self.output.dtype)
 
     def _sum(self, body: Scalar) -> Scalar:
@@ -311,12 +311,12 @@ class _SumBuilder:
         return load(made.name, self.along.rows, made.dtype)
 
     def _buffer(self, what: str) -> Buffer:
-        shape = tuple(extent_of(r) for r in self.along.rows)
+        shape = tuple(get_extent(r) for r in self.along.rows)
         return replace(
             self.output,
             name=self.name(f"{self.output.name}_{what}"),
             shape=shape,
-            strides=contiguous_strides(shape),
+            strides=make_contiguous_strides(shape),
         )
 
 

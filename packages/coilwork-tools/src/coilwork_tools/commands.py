@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from coilwork_frontend.options import OptionInfo
+from coilwork_frontend.option_table import OptionInfo
 from coilwork_ir.backend import Backend
 from coilwork_ir.machine import TUNING, MachineModel, list_borrowed
 from coilwork_ir.registration import Registered, RegistrationError, Registry
@@ -26,7 +26,7 @@ from coilwork_ir.wrapper import Wrapper
 from coilwork_runtime import Device, KernelCompiler
 from coilwork_runtime.extensions import ExecutorFacts, measure_executor
 from coilwork_runtime.triton_kernels.autotune.records import list_findings
-from coilwork_tools.explain.trace import MAPPING_SUFFIX
+from coilwork_tools.explain.trace_folder import MAPPING_SUFFIX
 
 Backends: TypeAlias = Registry[Backend[Any, Any, Any]]
 

@@ -32,7 +32,7 @@ class GpuActivity:
     steps: tuple[tuple[str, float], ...] = ()
 
 
-def cpu_times_ms(call: Call, *, repeats: int) -> list[float]:
+def measure_cpu_ms(call: Call, *, repeats: int) -> list[float]:
     """Wall milliseconds of each of `repeats` calls."""
     times = []
     for _ in range(repeats):
@@ -42,7 +42,7 @@ def cpu_times_ms(call: Call, *, repeats: int) -> list[float]:
     return times
 
 
-def cuda_times_ms(call: Call, *, repeats: int) -> list[float]:
+def measure_cuda_ms(call: Call, *, repeats: int) -> list[float]:
     """Milliseconds between CUDA events around each call, L2 flushed before each; includes waits
     for the host.
     """
@@ -59,7 +59,7 @@ def cuda_times_ms(call: Call, *, repeats: int) -> list[float]:
     return times
 
 
-def host_issue_times_ms(call: Call, *, repeats: int) -> list[float]:
+def measure_host_issue_ms(call: Call, *, repeats: int) -> list[float]:
     """Milliseconds the host needs to issue each call to an idle GPU, without waiting for its end."""
     times = []
     for _ in range(repeats):
@@ -71,18 +71,18 @@ def host_issue_times_ms(call: Call, *, repeats: int) -> list[float]:
     return times
 
 
-def gpu_activity(call: Call, *, repeats: int) -> list[GpuActivity]:
+def measure_gpu_activity(call: Call, *, repeats: int) -> list[GpuActivity]:
     """GPU-busy time and kernels of each call by the profiler, L2 flushed before each (the flush is not
     counted).
     """
-    return gpu_activities({"": call}, repeats=repeats)[""]
+    return measure_gpu_activities({"": call}, repeats=repeats)[""]
 
 
-def gpu_activities(
+def measure_gpu_activities(
     calls: Mapping[str, Call], *, repeats: int, flush: bool = True
 ) -> dict[str, list[GpuActivity]]:
-    """Do as `gpu_activity`, for several calls in alternating rounds; without `flush`, L2 is as the call
-    before left it.
+    """Do as `measure_gpu_activity`, for several calls in alternating rounds; without `flush`, L2 is as the
+    call before left it.
     """
     evicting = torch.empty(_FLUSH_BYTES if flush else 0, dtype=torch.uint8, device="cuda")
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
@@ -115,7 +115,7 @@ def gpu_activities(
     return activities
 
 
-def cuda_peak_bytes(call: Call) -> int:
+def measure_cuda_peak_bytes(call: Call) -> int:
     """Peak of PyTorch's CUDA allocator during one call, above what is allocated before it."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -126,7 +126,7 @@ def cuda_peak_bytes(call: Call) -> int:
     return peak - before
 
 
-def cpu_peak_bytes(call: Call) -> int:
+def measure_cpu_peak_bytes(call: Call) -> int:
     """Peak of PyTorch's CPU allocator during one call, above what is allocated before it.
 
     Summed from the profiler's allocation events: exact and repeatable where resident-set sizes are neither.

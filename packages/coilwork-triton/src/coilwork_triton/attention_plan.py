@@ -24,7 +24,16 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, as_expr, as_int, bounds, product, stride_of, substitute, symbol
+from coilwork_ir.index import (
+    Expr,
+    as_expr,
+    as_int,
+    find_bounds,
+    find_stride,
+    multiply_all,
+    substitute,
+    symbol,
+)
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore
@@ -43,19 +52,19 @@ from coilwork_ir.mapping import (
     find_all,
 )
 from coilwork_ir.mapping import Tile as TileOf
-from coilwork_ir.mapping.directive import values_of
-from coilwork_ir.mapping.product_blocks import LEAST_SIDE, names_of
-from coilwork_ir.scalar import Op, Parameter, Scalar, cast, op, postorder, rewrite
+from coilwork_ir.mapping.directive import list_values
+from coilwork_ir.mapping.product_blocks import LEAST_SIDE, list_names
+from coilwork_ir.scalar import Op, Parameter, Scalar, cast, iterate_postorder, op, rewrite
 from coilwork_ir.target import Target
 from coilwork_triton.iteration.mapping_parameters import (
     ParameterPlace,
+    get_single_value,
     launch_config,
     plan_choices,
-    single_value,
 )
 from coilwork_triton.iteration.refusals import list_unfit_directives, refuse
-from coilwork_triton.iteration.shape import needs_64_bits
-from coilwork_triton.launch.parameters import BLOCKS, STAGES, WARPS, next_power_of_two
+from coilwork_triton.iteration.shape import must_use_64_bits
+from coilwork_triton.launch.parameters import BLOCKS, STAGES, WARPS, round_up_to_power_of_two
 from coilwork_triton.launch.search_space import open_numbers, search_limits
 from coilwork_triton.options import TritonOptions, check_likely
 
@@ -193,7 +202,7 @@ def plan_attention_mapping(
 
     def launch(closed: Mapping) -> Config:
         numbers = attention_parameters(kernel, closed)
-        return launch_config({name: single_value(number) for name, number in numbers.items()}, closed)
+        return launch_config({name: get_single_value(number) for name, number in numbers.items()}, closed)
 
     check_choice(mapping)
     found, configs = plan_choices(
@@ -211,13 +220,13 @@ def plan_attention_mapping(
 def _outline(
     kernel: Kernel, roles: Roles, numbers: MappingOf[str, Number], options: TritonOptions
 ) -> Mapping:
-    others = names_of(kernel, roles.others)
+    others = list_names(kernel, roles.others)
     if options.index_dtype == "auto":
         numels = tuple(r.extent for r in (roles.rows, roles.keys, roles.columns, roles.length))
         core = find_core(kernel)
         assert core is not None
-        numels = (*numels, product(r.extent for r in roles.others))
-        wide = needs_64_bits(kernel, numels, (*core.bodies, *(store.value for store in kernel.stores)))
+        numels = (*numels, multiply_all(r.extent for r in roles.others))
+        wide = must_use_64_bits(kernel, numels, (*core.bodies, *(store.value for store in kernel.stores)))
     else:
         wide = options.index_dtype == "i64"
     return Mapping(
@@ -344,11 +353,11 @@ def _listed_blocks(kernel: Kernel) -> tuple[int, int]:
 
 
 def _whole_block(r: Range) -> int:
-    return max(LEAST_SIDE, next_power_of_two(as_int(r.extent) or 1))
+    return max(LEAST_SIDE, round_up_to_power_of_two(as_int(r.extent) or 1))
 
 
 def _clip(size: int, points: int) -> int:
-    return min(size, max(LEAST_SIDE, next_power_of_two(points)))
+    return min(size, max(LEAST_SIDE, round_up_to_power_of_two(points)))
 
 
 def _estimate(extent: Expr, likely: MappingOf[Expr, int]) -> int:
@@ -356,7 +365,7 @@ def _estimate(extent: Expr, likely: MappingOf[Expr, int]) -> int:
     if known is None and extent in likely and likely[extent]:
         known = likely[extent]
     if known is None:
-        known = bounds(extent).hi
+        known = find_bounds(extent).hi
     return _MOST_BLOCK if known is None else known
 
 
@@ -387,19 +396,19 @@ def _reasons(kernel: Kernel, roles: Roles, mapping: Mapping, target: Target) -> 
         if loop.ranges != (roles.keys.symbol.name,):
             yield "loop", "keys are gone through in blocks, and nothing else"
         yield from _check_sizes("loop", loop.by, _listed_blocks(kernel)[1])
-        if any(not 1 <= n <= _MOST_STAGES for n in values_of(loop.stages)):
+        if any(not 1 <= n <= _MOST_STAGES for n in list_values(loop.stages)):
             yield "loop", f"1 to {_MOST_STAGES} blocks are on their way at a time"
     if isinstance(keep, Keep):
-        if keep.ranges != (roles.length.symbol.name,) or set(values_of(keep.by)) != {
+        if keep.ranges != (roles.length.symbol.name,) or set(list_values(keep.by)) != {
             _whole_block(roles.length)
         }:
             yield "keep", "a block has whole terms of its products"
-    if isinstance(warps, Warps) and any(n > _MOST_WARPS or n & (n - 1) for n in values_of(warps.count)):
+    if isinstance(warps, Warps) and any(n > _MOST_WARPS or n & (n - 1) for n in list_values(warps.count)):
         yield "warps", f"a program has 1, 2, 4 or {_MOST_WARPS}"
 
 
 def _check_tiles(kernel: Kernel, roles: Roles, mapping: Mapping) -> Iterator[tuple[str, str]]:
-    others = names_of(kernel, roles.others)
+    others = list_names(kernel, roles.others)
     wanted = [(roles.columns.symbol.name,), (roles.rows.symbol.name,), *([others] if others else [])]
     tiles = list(find_all(mapping.directives, TileOf))
     if [tile.ranges for tile in tiles] != wanted:
@@ -407,19 +416,19 @@ def _check_tiles(kernel: Kernel, roles: Roles, mapping: Mapping) -> Iterator[tup
         yield "tile", f"programs have blocks of {told}, in this order"
         return
     columns, rows, *rest = tiles
-    if set(values_of(columns.by)) != {_whole_block(roles.columns)}:
+    if set(list_values(columns.by)) != {_whole_block(roles.columns)}:
         yield "tile", "a block has whole columns"
     row_block, key_block = _listed_blocks(kernel)
     is_gradient = isinstance(kernel.core, AttentionGradientCore)
     yield from _check_sizes("tile", rows.by, gcd(row_block, key_block) if is_gradient else row_block)
-    if any(set(values_of(tile.by)) != {1} for tile in rest):
+    if any(set(list_values(tile.by)) != {1} for tile in rest):
         yield "tile", "a program has one point of the others"
     if any(tile.padded or tile.to != "program" for tile in tiles):
         yield "tile", "tiles are of programs, without padding"
 
 
 def _check_sizes(keyword: str, number: Number, most: int) -> Iterator[tuple[str, str]]:
-    odd = [n for n in values_of(number) if n & (n - 1) or not LEAST_SIDE <= n <= most]
+    odd = [n for n in list_values(number) if n & (n - 1) or not LEAST_SIDE <= n <= most]
     if odd:
         yield keyword, f"blocks are powers of two from {LEAST_SIDE} to {most}, and {odd[0]} is none"
 
@@ -450,7 +459,7 @@ def find_sharing(kernel: Kernel, roles: Roles, index: Expr) -> tuple[Sharing, ..
 def _count_sharing(index: Expr, r: Range) -> Expr | None:
     if r.symbol not in index.free_symbols:
         return r.extent
-    step = stride_of(index, r.symbol)
+    step = find_stride(index, r.symbol)
     if step is not None:
         return as_expr(1) if as_int(step) != 0 else None
     extent = as_int(r.extent)
@@ -460,7 +469,7 @@ def _count_sharing(index: Expr, r: Range) -> Expr | None:
         outer = symbol("outer", extent=extent // count)
         inner = symbol("inner", extent=count)
         moved = substitute(index, {r.symbol: outer * count + inner})
-        if inner not in moved.free_symbols and stride_of(moved, outer) is not None:
+        if inner not in moved.free_symbols and find_stride(moved, outer) is not None:
             return as_expr(count)
     return None
 
@@ -468,7 +477,7 @@ def _count_sharing(index: Expr, r: Range) -> Expr | None:
 def index_of_store(kernel: Kernel, number: int) -> Expr | None:
     """The index at which result `number` of a gradient is stored; None if it is not."""
     for store in kernel.stores:
-        if any(isinstance(v, Parameter) and v.position == number for v in postorder((store.value,))):
+        if any(isinstance(v, Parameter) and v.position == number for v in iterate_postorder((store.value,))):
             return store.index
     return None
 

@@ -11,7 +11,7 @@ _LONGEST_SORTED: Final = 4096
 _MOST_SORTED_BYTES: Final = 4
 
 
-def capabilities_of(target: Target) -> Capabilities:
+def get_capabilities(target: Target) -> Capabilities:
     """The capabilities of kernels for `target`, a GPU: the same on all GPUs but for measured figures."""
     walks, sorts = target.machine.row_walks, target.machine.sorts
     return Capabilities(

@@ -6,22 +6,22 @@ from collections.abc import Mapping
 from functools import partial
 
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, provably_divisible, total
+from coilwork_ir.index import Expr, add_all, provably_divisible
 from coilwork_ir.kernel_source import KernelSource, Role, SourceArg
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.text import format_kernel
-from coilwork_ir.kernels.verify_cores import check_core_taken
+from coilwork_ir.kernels.verify_template_kernels import check_core_taken
 from coilwork_ir.mapping import Mapped, Versions, format_mapped, verify_mapping
 from coilwork_ir.mapping import Mapping as Directives
 from coilwork_ir.scalar import find_contraction
 from coilwork_ir.syntax.python import Function, Verbatim
 from coilwork_ir.target import Capabilities, Target
 from coilwork_triton.attention_plan import find_core, plan_attention_mapping
-from coilwork_triton.capabilities import capabilities_of
+from coilwork_triton.capabilities import get_capabilities
 from coilwork_triton.combo_kernel import plan_member, plan_member_mapping, write_combo_kernel
 from coilwork_triton.contraction_plan import plan_product_mapping
 from coilwork_triton.emit_kernel import EmittedKernel, emit_kernel
-from coilwork_triton.facts.kernel_analysis import roots_of
+from coilwork_triton.facts.kernel_analysis import list_roots
 from coilwork_triton.kernel_passes.table import LEGALIZATION, begin_draft
 from coilwork_triton.options import TritonOptions, parse_options
 from coilwork_triton.planning import Plan, map_plan, plan_computation
@@ -29,7 +29,7 @@ from coilwork_triton.proposals.mapping_proposal import Planned, plan_mapping
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.statements.combine_functions import define_combine_functions
 from coilwork_triton.text.device_library import collect_functions
-from coilwork_triton.text.language import define_function, print_kernels, triton_type
+from coilwork_triton.text.language import define_function, get_triton_type, print_kernels
 from coilwork_triton.user_mappings import apply_member_mapping, apply_user_mapping
 
 
@@ -47,7 +47,7 @@ class TritonCodegen:
 
     def capabilities(self, target: Target) -> Capabilities:
         """Return what its kernels can do on `target`, and how they go through rows."""
-        return capabilities_of(target)
+        return get_capabilities(target)
 
     def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:
         """The Triton source of `kernel` for `target`; `options` are the fields of `TritonOptions` by name.
@@ -61,7 +61,7 @@ class TritonCodegen:
         settings = parse_options(options)
         kernel = LEGALIZATION.run(kernel, target)
         for arg in kernel.args:
-            triton_type(arg.dtype)
+            get_triton_type(arg.dtype)
         return _write(kernel, _plan(kernel, target, settings), target)
 
     def emit_mapping(self, kernel: Kernel, mapping: Directives, target: Target) -> KernelSource:
@@ -75,7 +75,7 @@ class TritonCodegen:
         """
         check_core_taken(kernel, self.capabilities(target), self.name)
         for arg in kernel.args:
-            triton_type(arg.dtype)
+            get_triton_type(arg.dtype)
         check, options = partial(verify_mapping, kernel), TritonOptions()
         plan: Plan
         if kernel.combined is not None:
@@ -83,7 +83,7 @@ class TritonCodegen:
         elif find_core(kernel) is not None:
             limit = options.max_configs
             plan = plan_attention_mapping(kernel, mapping, target, check=check, max_configs=limit)
-        elif find_contraction(roots_of(kernel)) is not None:
+        elif find_contraction(list_roots(kernel)) is not None:
             plan = plan_product_mapping(kernel, mapping, target, check=check, max_configs=options.max_configs)
         else:
             setting = Setting(draft=begin_draft(kernel), target=target, options=options)
@@ -135,7 +135,7 @@ def _source(kernel: Kernel, written: EmittedKernel, target: Target, library: set
     blocks = [name for name, _ in written.configs[0].meta]
     function = define_function(kernel.name, names, written.body, constants=blocks)
     computed = kernel if kernel.combined is None else kernel.combined.body
-    own = define_combine_functions(roots_of(computed), kernel.numerics, library)
+    own = define_combine_functions(list_roots(computed), kernel.numerics, library)
     functions: list[Function | Verbatim] = [*collect_functions(library), *own, *written.functions, function]
     return KernelSource(
         name=kernel.name,
@@ -179,4 +179,4 @@ def _arguments(kernel: Kernel, written: EmittedKernel) -> tuple[SourceArg, ...]:
 
 
 def _traffic(kernel: Kernel, roles: tuple[Role, ...]) -> Expr:
-    return total(a.span * a.dtype.itemsize for a in kernel.args if a.role in roles)
+    return add_all(a.span * a.dtype.itemsize for a in kernel.args if a.role in roles)

@@ -28,7 +28,7 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le, substitute, symbol, total
+from coilwork_ir.index import Expr, add_all, as_expr, as_int, multiply_all, provably_le, substitute, symbol
 from coilwork_ir.kernel_source import SearchSpace
 from coilwork_ir.kernels import Combined, Kernel, Member
 from coilwork_ir.mapping import FlatGrid, Index, Mapping, Tile, find_all, verify_mapping
@@ -63,7 +63,7 @@ from coilwork_triton.proposals.mapping_proposal import (
 )
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.text.index_printer import IndexPrinter
-from coilwork_triton.text.language import define_function, tl, triton_type
+from coilwork_triton.text.language import define_function, get_triton_type, tl
 
 _INT32_MAX: Final = 2**31 - 1
 # Bytes that may be copied to measure configurations; the memory of a model's parameters and their optimizer
@@ -110,7 +110,7 @@ def write_combo_kernel(
     ]
     return EmittedKernel(
         body=(*lines, *_branch_to_member(calls)),
-        grid=(total(programs),),
+        grid=(add_all(programs),),
         configs=planned.configs,
         versions=open_versions(planned),
         index_dtype=shape.index_dtype,
@@ -197,7 +197,7 @@ def _is_worth_measuring(kernel: Kernel, body: Kernel, points: int, target: Targe
     bytes.
     """
     grids = target.machine.grids
-    updated = as_int(total(a.span * a.dtype.itemsize for a in kernel.args if a.role == "inout"))
+    updated = as_int(add_all(a.span * a.dtype.itemsize for a in kernel.args if a.role == "inout"))
     lines = [r.kind for r in body.ranges] == ["parallel"] and not kernel.sizes
     return (
         lines
@@ -230,7 +230,7 @@ def _programs(planned: Planned, member: Member) -> Expr:
     shape, single = planned.shape, not has_open_blocks(planned.mapping)
     blocks = {symbol(name, lo=1): as_expr(value) for name, value in planned.configs[0].meta if single}
     values = dict(zip(planned.kernel.sizes, member.sizes, strict=True))
-    return substitute(product(shape.programs(tile) for tile in shape.parallel), {**blocks, **values})
+    return substitute(multiply_all(shape.programs(tile) for tile in shape.parallel), {**blocks, **values})
 
 
 def _first_programs(programs: list[Expr], printer: IndexPrinter, lines: list[Statement]) -> list[Expression]:
@@ -273,7 +273,7 @@ def _scalar(value: Expression, dtype: DType) -> Expression:
     """`value` as a `dtype`, and never as a constant, for each of which the function would be
     compiled anew.
     """
-    return tl("full", List(()), value, triton_type(dtype))
+    return tl("full", List(()), value, get_triton_type(dtype))
 
 
 def _branch_to_member(calls: Sequence[_Call]) -> list[Statement]:

@@ -24,7 +24,7 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError, ParseError, VerifyError
-from coilwork_ir.index import Expr, as_expr, ceildiv, product, provably_divisible, symbol
+from coilwork_ir.index import Expr, as_expr, ceildiv, multiply_all, provably_divisible, symbol
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.mapping import (
@@ -45,31 +45,31 @@ from coilwork_ir.mapping import (
     verify_mapping,
 )
 from coilwork_ir.mapping import Tile as TileOf
-from coilwork_ir.mapping.directive import values_of
+from coilwork_ir.mapping.directive import list_values
 from coilwork_ir.mapping.product_blocks import (
     LEAST_SIDE,
     Blocks,
     Factors,
     Work,
-    factors_of,
-    names_of,
+    compute_work,
+    find_whole_sides,
+    get_contraction,
+    list_names,
     propose_blocks,
-    whole_sides,
-    work_of,
 )
 from coilwork_ir.mapping.user_mappings import refuse_candidate
 from coilwork_ir.scalar import Contraction
 from coilwork_ir.target import Target
 from coilwork_triton.iteration.mapping_parameters import (
     ParameterPlace,
+    get_single_value,
     launch_config,
     plan_choices,
-    single_value,
 )
-from coilwork_triton.iteration.mapping_parameters import parameter_places as find_places
+from coilwork_triton.iteration.mapping_parameters import iterate_parameter_places as find_places
 from coilwork_triton.iteration.refusals import list_unfit_directives, refuse
-from coilwork_triton.iteration.shape import Shape, Tile, build_flat_tile, needs_64_bits
-from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, WARPS, Letter, powers_of_two
+from coilwork_triton.iteration.shape import Shape, Tile, build_flat_tile, must_use_64_bits
+from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, WARPS, Letter, iterate_powers_of_two
 from coilwork_triton.launch.search_space import open_numbers, search_limits
 from coilwork_triton.options import TritonOptions
 
@@ -95,7 +95,7 @@ class PlannedProduct:
     @cached_property
     def shape(self) -> ContractionShape:
         """Tiles and masks, as the mapping says."""
-        return shape_of_product(self.kernel, self.mapping, self.target)
+        return get_product_shape(self.kernel, self.mapping, self.target)
 
 
 def propose_product(kernel: Kernel, target: Target, options: TritonOptions) -> PlannedProduct:
@@ -104,10 +104,10 @@ def propose_product(kernel: Kernel, target: Target, options: TritonOptions) -> P
     Raises:
         EmitError: it is no product that Triton multiplies.
     """
-    factors, invariant = factors_of(kernel), options.batch_invariant
-    work = work_of(factors)
+    factors, invariant = get_contraction(kernel), options.batch_invariant
+    work = compute_work(factors)
     if invariant:
-        found = invariant_product_launch(work, target)
+        found = make_invariant_product_launch(work, target)
     elif options.candidates:
         check = partial(_check_launch, kernel, factors, target, options)
         found = read_candidates(kernel, factors, options.candidates, check)[: options.max_configs]
@@ -117,7 +117,9 @@ def propose_product(kernel: Kernel, target: Target, options: TritonOptions) -> P
     space = (
         SearchSpace()
         if invariant
-        else product_search_space(work, target, whole=_find_unmasked_sides(factors, configs), configs=configs)
+        else make_product_search_space(
+            work, target, whole=_find_unmasked_sides(factors, configs), configs=configs
+        )
     )
     numbers = open_numbers(configs, space)
     mapping = outline_product(kernel, factors, numbers, options)
@@ -148,24 +150,24 @@ def plan_product_mapping(
     Raises:
         EmitError: there is no text for a directive, which the error names.
     """
-    factors = factors_of(kernel)
+    factors = get_contraction(kernel)
 
     def check_choice(choice: Mapping) -> None:
         check(choice)
         check_product(kernel, factors, choice, target)
 
     def launch(closed: Mapping) -> Config:
-        numbers = product_parameters(kernel, factors, closed)
-        return launch_config({name: single_value(number) for name, number in numbers.items()}, closed)
+        numbers = list_product_parameters(kernel, factors, closed)
+        return launch_config({name: get_single_value(number) for name, number in numbers.items()}, closed)
 
     check_choice(mapping)
-    work = work_of(factors)
+    work = compute_work(factors)
     found, configs = plan_choices(
         kernel,
         mapping,
-        places=tuple(product_places(kernel, factors, mapping)),
+        places=tuple(iterate_product_places(kernel, factors, mapping)),
         launch=launch,
-        limits=lambda one, configs: product_search_space(work, target, whole={}, configs=configs).limits,
+        limits=lambda one, configs: make_product_search_space(work, target, whole={}, configs=configs).limits,
         check=check_choice,
         max_configs=max_configs,
     )
@@ -177,11 +179,11 @@ def outline_product(
 ) -> Mapping:
     """The product `kernel` in blocks, with `numbers` for the parameters of its launch."""
     rows, columns, others = (
-        names_of(kernel, side) for side in (factors.rows, factors.columns, factors.others)
+        list_names(kernel, side) for side in (factors.rows, factors.columns, factors.others)
     )
     if options.index_dtype == "auto":
-        numels = tuple(whole_sides(factors).values())
-        wide = needs_64_bits(kernel, numels, [store.value for store in kernel.stores])
+        numels = tuple(find_whole_sides(factors).values())
+        wide = must_use_64_bits(kernel, numels, [store.value for store in kernel.stores])
     else:
         wide = options.index_dtype == "i64"
     return Mapping(
@@ -191,7 +193,7 @@ def outline_product(
             *([TileOf(ranges=others, by=1)] if others else []),
             FlatGrid(),
             Order(ranges=(*rows, *columns), by=numbers[GROUP]),
-            Loop(ranges=names_of(kernel, factors.axes), by=numbers[BLOCKS["r"]], stages=numbers[STAGES]),
+            Loop(ranges=list_names(kernel, factors.axes), by=numbers[BLOCKS["r"]], stages=numbers[STAGES]),
             factors.unit,
             Warps(count=numbers[WARPS]),
             Index(dtype="i64") if wide else Index(dtype="i32", promised=options.index_dtype == "i32"),
@@ -204,7 +206,7 @@ def _find_unmasked_sides(factors: Factors, configs: tuple[Config, ...]) -> dict[
     """The points of sides that all blocks divide, by letter."""
     return {
         letter: numel
-        for letter, numel in whole_sides(factors).items()
+        for letter, numel in find_whole_sides(factors).items()
         if letter != "z" and all(provably_divisible(numel, dict(c.meta)[BLOCKS[letter]]) for c in configs)
     }
 
@@ -252,17 +254,17 @@ def _read_candidate(kernel: Kernel, factors: Factors, text: str) -> Config:
     wanted: dict[str, Number] = {}
     for letter, tile in tiles.items():
         if tile is None:
-            names = ", ".join(names_of(kernel, sides[letter]))
+            names = ", ".join(list_names(kernel, sides[letter]))
             raise refuse(kernel, "tile", f"it names no block of {names}")
         wanted[BLOCKS[letter]] = tile.by
-    if loop is None or loop.ranges != names_of(kernel, factors.axes):
+    if loop is None or loop.ranges != list_names(kernel, factors.axes):
         raise refuse(kernel, "loop", "it names no block of terms")
     wanted |= {BLOCKS["r"]: loop.by, GROUP: order.by if order else GROUPED, STAGES: loop.stages}
     count = warps.count if warps else _WARPS
     if any(isinstance(number, Open) for number in (*wanted.values(), count)):
         raise refuse(kernel, "choose", "a candidate leaves nothing open")
-    meta = tuple((name, single_value(number)) for name, number in wanted.items())
-    return Config(meta=meta, num_warps=single_value(count), num_stages=1)
+    meta = tuple((name, get_single_value(number)) for name, number in wanted.items())
+    return Config(meta=meta, num_warps=get_single_value(count), num_stages=1)
 
 
 def propose_product_launches(work: Work, target: Target, limit: int) -> tuple[Config, ...]:
@@ -270,7 +272,7 @@ def propose_product_launches(work: Work, target: Target, limit: int) -> tuple[Co
     return tuple(_config(block) for block in propose_blocks(work, target))[:limit]
 
 
-def invariant_product_launch(work: Work, target: Target) -> tuple[Config, ...]:
+def make_invariant_product_launch(work: Work, target: Target) -> tuple[Config, ...]:
     """The one configuration of `batch_invariant`: it depends on what is multiplied, not on how many rows and
     columns there are.
     """
@@ -281,7 +283,7 @@ def invariant_product_launch(work: Work, target: Target) -> tuple[Config, ...]:
     return (_config(replace(block, stages=max(1, min(block.stages, target.shared_memory_bytes // each)))),)
 
 
-def product_search_space(
+def make_product_search_space(
     work: Work, target: Target, *, whole: MappingOf[str, Expr], configs: tuple[Config, ...]
 ) -> SearchSpace:
     """The search space around `configs`. Sides that are `whole` have no mask: their blocks divide these
@@ -292,11 +294,15 @@ def product_search_space(
         name = BLOCKS[letter]
         proposed = [dict(c.meta)[name] for c in configs]
         numel = whole.get(letter)
-        sizes = [n for n in powers_of_two(LEAST_SIDE, most) if numel is None or provably_divisible(numel, n)]
+        sizes = [
+            n
+            for n in iterate_powers_of_two(LEAST_SIDE, most)
+            if numel is None or provably_divisible(numel, n)
+        ]
         values[name] = tuple(sorted({*proposed, *sizes}))
     values[GROUP] = (1, 4, 8, 16)
     values[STAGES] = tuple(range(1, MOST_STAGES + 1))
-    values[WARPS] = tuple(powers_of_two(1, MOST_WARPS))
+    values[WARPS] = tuple(iterate_powers_of_two(1, MOST_WARPS))
     y, x, r = (symbol(BLOCKS[letter], lo=1) for letter in "yxr")
     warps, stages = symbol(WARPS, lo=1), symbol(STAGES, lo=1)
     limits: tuple[tuple[Expr, Expr], ...] = (
@@ -341,18 +347,18 @@ class ContractionShape:
     def grid(self) -> tuple[Expr, ...]:
         """One extent, over sizes and block names."""
         blocks = [ceildiv(t.numel, symbol(t.block, lo=1)) for t in (self.rows, self.columns)]
-        return (product([*blocks, *(() if self.batch is None else (self.batch.numel,))]),)
+        return (multiply_all([*blocks, *(() if self.batch is None else (self.batch.numel,))]),)
 
 
-def shape_of_product(kernel: Kernel, mapping: Mapping, target: Target) -> ContractionShape:
+def get_product_shape(kernel: Kernel, mapping: Mapping, target: Target) -> ContractionShape:
     """The shape of `kernel`, a product, as `mapping` runs it on `target`.
 
     Raises:
         EmitError: there is no text for a directive, which the error names, or for the product.
     """
-    factors = factors_of(kernel)
+    factors = get_contraction(kernel)
     check_product(kernel, factors, mapping, target)
-    numbers = product_parameters(kernel, factors, mapping)
+    numbers = list_product_parameters(kernel, factors, mapping)
     rows = _tile("y", factors.rows, numbers)
     columns = _tile("x", factors.columns, numbers)
     axis = _tile("r", factors.axes, numbers)
@@ -385,18 +391,18 @@ def shape_of_product(kernel: Kernel, mapping: Mapping, target: Target) -> Contra
     )
 
 
-def product_parameters(kernel: Kernel, factors: Factors, mapping: Mapping) -> dict[str, Number]:
+def list_product_parameters(kernel: Kernel, factors: Factors, mapping: Mapping) -> dict[str, Number]:
     """The parameters of a product's launch as `mapping` says, in the order of its signature."""
     found: dict[str, Number] = {
         place.name: getattr(mapping.directives[place.at], place.field)
-        for place in product_places(kernel, factors, mapping)
+        for place in iterate_product_places(kernel, factors, mapping)
     }
     return {name: found[name] for name in (BLOCKS["y"], BLOCKS["x"], BLOCKS["r"], GROUP, STAGES)}
 
 
-def product_places(kernel: Kernel, factors: Factors, mapping: Mapping) -> Iterator[ParameterPlace]:
+def iterate_product_places(kernel: Kernel, factors: Factors, mapping: Mapping) -> Iterator[ParameterPlace]:
     """The numbers of `mapping` that are parameters of a product's launch."""
-    letters = {names_of(kernel, factors.rows): "y", names_of(kernel, factors.columns): "x"}
+    letters = {list_names(kernel, factors.rows): "y", list_names(kernel, factors.columns): "x"}
     for place in find_places(mapping):
         one = mapping.directives[place.at]
         if not isinstance(one, TileOf):
@@ -407,8 +413,8 @@ def product_places(kernel: Kernel, factors: Factors, mapping: Mapping) -> Iterat
 
 
 def _tile(letter: Letter, ranges: tuple[Range, ...], numbers: dict[str, Number]) -> Tile:
-    numel = product(r.extent for r in ranges)
-    masked = not all(provably_divisible(numel, size) for size in values_of(numbers[BLOCKS[letter]]))
+    numel = multiply_all(r.extent for r in ranges)
+    masked = not all(provably_divisible(numel, size) for size in list_values(numbers[BLOCKS[letter]]))
     return build_flat_tile(letter, list(ranges), 0, masked)
 
 
@@ -428,7 +434,7 @@ _NEEDS: Final = (FlatGrid, Order, Loop, Unit)
 
 def find_tile(kernel: Kernel, mapping: Mapping, ranges: tuple[Range, ...]) -> TileOf | None:
     """The tile of `mapping` over just these ranges."""
-    names = names_of(kernel, ranges)
+    names = list_names(kernel, ranges)
     return next((one for one in find_all(mapping.directives, TileOf) if one.ranges == names), None)
 
 
@@ -448,26 +454,26 @@ def _reasons(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target)
     unit, order, loop = mapping.find(Unit), mapping.find(Order), mapping.find(Loop)
     if unit is not None and unit != factors.unit:
         yield "unit", f"these factors are multiplied by `{factors.unit.text}`"
-    ordered = names_of(kernel, factors.rows) + names_of(kernel, factors.columns)
+    ordered = list_names(kernel, factors.rows) + list_names(kernel, factors.columns)
     if order is not None and order.ranges != ordered:
         yield "order", f"blocks are grouped by rows: {', '.join(ordered)}"
     if loop is not None:
         yield from _loop(kernel, factors, loop)
     warps = mapping.find(Warps)
-    if warps is not None and any(n > MOST_WARPS or n & (n - 1) for n in values_of(warps.count)):
+    if warps is not None and any(n > MOST_WARPS or n & (n - 1) for n in list_values(warps.count)):
         yield "warps", f"a program has 1, 2, 4 or {MOST_WARPS}"
     yield from _memory(kernel, factors, mapping, target)
     index = mapping.find(Index)
     if index is not None and index.dtype == "i32" and not index.promised:
         sides = (factors.rows, factors.columns, factors.axes, factors.others)
-        numels = tuple(product(r.extent for r in side) for side in sides)
-        if needs_64_bits(kernel, numels, [store.value for store in kernel.stores]):
+        numels = tuple(multiply_all(r.extent for r in side) for side in sides)
+        if must_use_64_bits(kernel, numels, [store.value for store in kernel.stores]):
             yield "index", "32 bits may not be enough for what positions are computed from"
 
 
 def _tiles(kernel: Kernel, factors: Factors, mapping: Mapping) -> Iterator[tuple[str, str]]:
     sides = [factors.rows, factors.columns, *([factors.others] if factors.others else [])]
-    wanted = [names_of(kernel, side) for side in sides]
+    wanted = [list_names(kernel, side) for side in sides]
     for tile in find_all(mapping.directives, TileOf):
         if tile.ranges not in wanted or tile.padded or tile.to != "program":
             told = ", ".join(" ".join(names) for names in wanted)
@@ -477,22 +483,22 @@ def _tiles(kernel: Kernel, factors: Factors, mapping: Mapping) -> Iterator[tuple
         if found is None:
             yield "tile", f"nothing says which points of {', '.join(names)} a program has"
         elif side is factors.others:
-            if set(values_of(found.by)) != {1}:
+            if set(list_values(found.by)) != {1}:
                 yield "tile", f"a program has one point of the batch, not `{found.text}`"
         else:
             yield from _sizes("tile", found.by, MOST_RESULTS)
 
 
 def _loop(kernel: Kernel, factors: Factors, loop: Loop) -> Iterator[tuple[str, str]]:
-    if loop.ranges != names_of(kernel, factors.axes):
+    if loop.ranges != list_names(kernel, factors.axes):
         yield "loop", "all ranges of a sum are walked together"
     yield from _sizes("loop", loop.by, MOST_DEPTH)
-    if any(not 1 <= n <= MOST_STAGES for n in values_of(loop.stages)):
+    if any(not 1 <= n <= MOST_STAGES for n in list_values(loop.stages)):
         yield "loop", f"1 to {MOST_STAGES} blocks are on their way at a time"
 
 
 def _sizes(keyword: str, number: Number, most: int) -> Iterator[tuple[str, str]]:
-    odd = [n for n in values_of(number) if n & (n - 1) or not LEAST_SIDE <= n <= most]
+    odd = [n for n in list_values(number) if n & (n - 1) or not LEAST_SIDE <= n <= most]
     if odd:
         yield keyword, f"blocks are powers of two from {LEAST_SIDE} to {most}, and {odd[0]} is none"
 
@@ -503,8 +509,8 @@ def _memory(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) 
     loop, warps = mapping.find(Loop), mapping.find(Warps)
     if rows is None or columns is None or loop is None:
         return
-    y, x, r, stages = (min(values_of(n)) for n in (rows.by, columns.by, loop.by, loop.stages))
-    threads = target.warp_size * (1 if warps is None else max(values_of(warps.count)))
+    y, x, r, stages = (min(list_values(n)) for n in (rows.by, columns.by, loop.by, loop.stages))
+    threads = target.warp_size * (1 if warps is None else max(list_values(warps.count)))
     if y * x > threads * RESULTS_PER_THREAD:
         yield "tile", f"{threads} threads have no registers for {y} x {x} results"
     left, right = factors.memory_bytes

@@ -27,7 +27,7 @@ from coilwork_ir.syntax.python import (
 )
 from coilwork_triton.attention_plan import PlannedAttention
 from coilwork_triton.contraction_plan import PlannedProduct
-from coilwork_triton.facts.kernel_analysis import find_levels, roots_of
+from coilwork_triton.facts.kernel_analysis import find_levels, list_roots
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.planning import Plan, open_versions
 from coilwork_triton.proposals.mapping_proposal import Planned
@@ -114,7 +114,7 @@ def _emit_versions(planned: PlannedVersions, library: set[str]) -> EmittedKernel
 def _emit_product(planned: PlannedProduct, library: set[str]) -> EmittedKernel:
     kernel, shape = planned.kernel, planned.shape
     ranges = frozenset(r.symbol for r in kernel.ranges)
-    levels = find_levels(roots_of(kernel), ranges)
+    levels = find_levels(list_roots(kernel), ranges)
     return EmittedKernel(
         body=emit_contraction(kernel, shape, levels, library),
         grid=shape.grid,
@@ -129,10 +129,10 @@ def emit_statements(kernel: Kernel, shape: Shape, library: set[str]) -> tuple[St
     """The statements of `kernel` in `shape`."""
     ranges = frozenset(r.symbol for r in kernel.ranges)
     if shape.topk is None:
-        levels = find_levels(roots_of(kernel), ranges)
+        levels = find_levels(list_roots(kernel), ranges)
     else:
         topk = shape.topk.index
-        levels = find_levels(roots_of(kernel), ranges | {topk}, topk=topk)
+        levels = find_levels(list_roots(kernel), ranges | {topk}, topk=topk)
     return emit_body(kernel, shape, levels, library)
 
 

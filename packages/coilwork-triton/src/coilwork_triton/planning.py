@@ -32,9 +32,9 @@ from coilwork_ir.scalar import find_contraction
 from coilwork_ir.target import Target
 from coilwork_triton.attention_plan import PlannedAttention, find_core, propose_attention
 from coilwork_triton.contraction_plan import PlannedProduct, propose_product
-from coilwork_triton.facts.kernel_analysis import roots_of
+from coilwork_triton.facts.kernel_analysis import list_roots
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, begin_draft
-from coilwork_triton.launch.search_space import config_numbers
+from coilwork_triton.launch.search_space import list_config_numbers
 from coilwork_triton.options import TritonOptions, check_likely
 from coilwork_triton.proposals.mapping_proposal import REFINEMENTS, Planned, propose
 from coilwork_triton.proposals.proposal import Setting
@@ -55,7 +55,7 @@ def plan_computation(kernel: Kernel, target: Target, options: TritonOptions) -> 
     """
     if find_core(kernel) is not None:
         return propose_attention(kernel, target, options)
-    if find_contraction(roots_of(kernel)) is not None:
+    if find_contraction(list_roots(kernel)) is not None:
         return propose_product(kernel, target, options)
     draft = KERNEL_PASSES.run(begin_draft(kernel, check_likely(kernel, options)), target)
     setting = Setting(draft=draft, target=target, options=options)
@@ -97,7 +97,7 @@ def close_mapping(planned: Planned | PlannedProduct | PlannedAttention, config: 
 
 def _choose_numbers(mapping: Mapping, config: Config) -> dict[str, int]:
     """The values that `config` chooses for the open numbers of `mapping`."""
-    known = config_numbers(config)
+    known = list_config_numbers(config)
     return {number.name: known[number.name] for number in mapping.open_numbers}
 
 

@@ -28,29 +28,29 @@ from coilwork_ir.index import (
     Expr,
     as_expr,
     as_int,
-    bounds,
+    bound_magnitude,
     ceildiv,
     evaluate,
-    largest_operands,
-    magnitude,
+    find_bounds,
+    find_largest_operands,
+    find_stride,
     mod,
-    product,
+    multiply_all,
     provably_divisible,
     provably_le,
-    stride_of,
     symbol,
 )
 from coilwork_ir.kernel_source import VERSION, Config
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.rewrite import replace_sizes
 from coilwork_ir.mapping import Condition, Guard, Index, Keep, Values
-from coilwork_ir.scalar import IndexValue, Load, Op, Scalar, Scan, Sort, postorder
+from coilwork_ir.scalar import IndexValue, Load, Op, Scalar, Scan, Sort, iterate_postorder
 from coilwork_ir.target import Target
-from coilwork_triton.facts.kernel_analysis import roots_of
+from coilwork_triton.facts.kernel_analysis import list_roots
 from coilwork_triton.iteration.shape import MOST_POINTS, Shape
 from coilwork_triton.kernel_passes.table import Draft
-from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT, next_power_of_two
-from coilwork_triton.proposals.decisions import keeps_rows
+from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT, round_up_to_power_of_two
+from coilwork_triton.proposals.decisions import can_keep_rows
 from coilwork_triton.proposals.mapping_proposal import (
     OPEN_SIZE_REFINEMENTS,
     Planned,
@@ -60,7 +60,7 @@ from coilwork_triton.proposals.mapping_proposal import (
     propose,
 )
 from coilwork_triton.proposals.proposal import Setting
-from coilwork_triton.text.index_printer import leaves_32_bits
+from coilwork_triton.text.index_printer import may_leave_32_bits
 
 # Versions
 
@@ -175,7 +175,7 @@ class PlannedVersions:
         """Programs per grid axis, whichever version it is."""
         tiles = self.general_shape.parallel
         counts = tuple(ceildiv(t.numel, symbol(t.block, lo=1)) for t in tiles) or (as_expr(1),)
-        return (product(counts),) if self.general_shape.flat_grid else counts
+        return (multiply_all(counts),) if self.general_shape.flat_grid else counts
 
 
 def _points_per_warp(config: Config) -> float:
@@ -269,16 +269,16 @@ def _plan_for_all(setting: Setting) -> Planned:
 
 def _longest_row(kernel: Kernel) -> int | None:
     """Points of the longest row that `kernel` may have; None if there is no bound."""
-    return bounds(product(r.extent for r in kernel.ranges if r.kind == "reduction")).hi
+    return find_bounds(multiply_all(r.extent for r in kernel.ranges if r.kind == "reduction")).hi
 
 
 def _keeps_likely_rows(setting: Setting) -> bool:
     """True if rows do not stay in registers in general, but do if sizes are as they likely are."""
     kernel, known = setting.kernel, setting.draft.likely_sizes
-    length = product(r.extent for r in kernel.ranges if r.kind == "reduction")
-    if keeps_rows(setting, _longest_row(kernel)) or not known.keys() >= length.free_symbols:
+    length = multiply_all(r.extent for r in kernel.ranges if r.kind == "reduction")
+    if can_keep_rows(setting, _longest_row(kernel)) or not known.keys() >= length.free_symbols:
         return False
-    return keeps_rows(setting, evaluate(length, {size.name: number for size, number in known.items()}))
+    return can_keep_rows(setting, evaluate(length, {size.name: number for size, number in known.items()}))
 
 
 def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedVersion | None:
@@ -291,9 +291,9 @@ def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedV
     if found is None:
         return None
     special_kernel = found.draft.kernel
-    divided = largest_operands(_positions(kernel, roots))
+    divided = find_largest_operands(_positions(kernel, roots))
     narrow = divided is not None and not any(
-        map(leaves_32_bits, _positions(special_kernel, roots_of(special_kernel)))
+        map(may_leave_32_bits, _positions(special_kernel, list_roots(special_kernel)))
     )
     special = propose(
         replace(
@@ -301,7 +301,7 @@ def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedV
             draft=found.draft,
             options=replace(options, index_dtype="i32") if narrow else options,
             least=1 if sizes.rows else UNKNOWN_EXTENT,
-            keeps_rows=True if is_shorter else keeps_rows(setting, _longest_row(kernel)),
+            keeps_rows=True if is_shorter else can_keep_rows(setting, _longest_row(kernel)),
         )
     )
     kept = special.mapping.find(Keep)
@@ -339,7 +339,7 @@ def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedV
 
 def _numbers_of(draft: Draft, divided: Iterable[Expr]) -> list[Expr]:
     """The numbers that positions of the kernel of `draft` reach, and the `divided` ones they come from."""
-    tiles = [product(r.extent for r in ranges) for ranges in draft.group_ranges().values()]
+    tiles = [multiply_all(r.extent for r in ranges) for ranges in draft.group_ranges().values()]
     return [*(arg.span for arg in draft.kernel.args), *tiles, *draft.kernel.sizes, *divided]
 
 
@@ -347,8 +347,8 @@ def _values_of_positions(kernel: Kernel) -> list[Expr] | None:
     """How large positions that are values in `kernel` get, and what they are computed from; None if data
     decide.
     """
-    values = [one.expr for one in postorder(roots_of(kernel)) if isinstance(one, IndexValue)]
-    most, operands = list(map(magnitude, values)), largest_operands(values)
+    values = [one.expr for one in iterate_postorder(list_roots(kernel)) if isinstance(one, IndexValue)]
+    most, operands = list(map(bound_magnitude, values)), find_largest_operands(values)
     known = [one for one in most if one is not None]
     return None if operands is None or len(known) < len(most) else [*known, *operands]
 
@@ -363,7 +363,7 @@ def _is_along_columns(draft: Draft) -> bool:
 
 def _positions(kernel: Kernel, roots: tuple[Scalar, ...]) -> list[Expr]:
     """The offsets of all loads and stores of `kernel`."""
-    loads = [node.index[0] for node in postorder(roots) if isinstance(node, Load)]
+    loads = [node.index[0] for node in iterate_postorder(roots) if isinstance(node, Load)]
     return [*loads, *(store.index for store in kernel.stores)]
 
 
@@ -412,7 +412,7 @@ def specialize(
     are.
     """
     kernel, likely = draft.kernel, draft.likely
-    if not any(likely) or any(isinstance(node, Scan | Sort) for node in postorder(values)):
+    if not any(likely) or any(isinstance(node, Scan | Sort) for node in iterate_postorder(values)):
         return None
     known = dict(zip(kernel.sizes, likely, strict=True))
     aligning = _find_aligning_sizes(draft, values) if multiples else frozenset()
@@ -449,11 +449,11 @@ def specialize(
 
 def _row_bounds(kernel: Kernel, likely: tuple[int, ...]) -> dict[Expr, int]:
     """Sizes of rows of any length, and how long rows may be that stand in as many lanes as likely ones."""
-    length = product(r.extent for r in kernel.ranges if r.kind == "reduction")
-    if bounds(length).hi is not None:
+    length = multiply_all(r.extent for r in kernel.ranges if r.kind == "reduction")
+    if find_bounds(length).hi is not None:
         return {}
     return {
-        size: next_power_of_two(number)
+        size: round_up_to_power_of_two(number)
         for size, number in zip(kernel.sizes, likely, strict=True)
         if size in length.free_symbols
     }
@@ -469,11 +469,11 @@ def _find_aligning_sizes(draft: Draft, values: tuple[Scalar, ...]) -> frozenset[
     own = frozenset(kernel.sizes)
     found: set[Expr] = set()
     indices = [store.index for store in kernel.stores]
-    indices += [node.index[0] for node in postorder(values) if isinstance(node, Load)]
+    indices += [node.index[0] for node in iterate_postorder(values) if isinstance(node, Load)]
     ranges = [r.symbol for r in kernel.ranges]
     for index in indices:
         for place in index.free_symbols & frozenset(ranges):
-            step = stride_of(index, place)
+            step = find_stride(index, place)
             if step is None or not provably_divisible(step, WHOLE):
                 found |= own & (index.free_symbols if step is None else step.free_symbols)
     rows = draft.most_along
@@ -490,7 +490,7 @@ def _find_compared_sizes(values: tuple[Scalar, ...], rows: frozenset[Expr]) -> f
     multiples.
     """
     found: set[Expr] = set()
-    for node in postorder(values):
+    for node in iterate_postorder(values):
         if isinstance(node, Op) and node.op in _COMPARISONS:
             sides = [operand.expr for operand in node.operands if isinstance(operand, IndexValue)]
             if len(sides) == 2 and any(not rows.isdisjoint(side.free_symbols) for side in sides):

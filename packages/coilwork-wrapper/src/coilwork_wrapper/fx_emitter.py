@@ -25,7 +25,7 @@ from coilwork_ir.buffers import (
     Ref,
     SymbolOutput,
     TorchValue,
-    references,
+    list_references,
 )
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
@@ -52,7 +52,7 @@ from coilwork_ir.program.nodes import (
     SubprogramCall,
 )
 from coilwork_ir.program.regions import inline_regions, outline_regions
-from coilwork_ir.program.walk import check_bound, outer_symbols
+from coilwork_ir.program.walk import check_bound, list_outer_symbols
 from coilwork_ir.streams import (
     OWN,
     Copy,
@@ -63,9 +63,9 @@ from coilwork_ir.streams import (
     WaitEvent,
 )
 from coilwork_ir.wrapper import Launcher
-from coilwork_wrapper.provenance import origin_lines
-from coilwork_wrapper.python.scope import identifiers
-from coilwork_wrapper.surface import Surface
+from coilwork_wrapper.provenance import list_origin_lines
+from coilwork_wrapper.python.scope import make_identifiers
+from coilwork_wrapper.runtime_interface import Surface
 
 # ---- functions that nodes call ----
 
@@ -200,7 +200,7 @@ class FxEmitter:
             name = entry.name if isinstance(entry, Buffer) or entry.is_symbol else "size"
             numbered.append(f"{name} {position}" if name in seen else name)
             seen.add(name)
-        names = identifiers(numbered)
+        names = make_identifiers(numbered)
         for entry, name in zip(entries, numbered, strict=True):
             node = self.graph.placeholder(names[name])
             if isinstance(entry, Buffer):
@@ -347,7 +347,7 @@ class FxEmitter:
         """Refuse an input of another layout; one at the wrong address is copied."""
         buffer = self.buffers[check.buffer]
         size, stride = self.layout(buffer)
-        arguments = (buffer.name, torch_type(buffer), buffer.device, size, stride)
+        arguments = (buffer.name, get_torch_type(buffer), buffer.device, size, stride)
         value = self.values[buffer.name]
         if check.aligned:
             aligned = self.runtime.check_aligned_layout
@@ -360,7 +360,7 @@ class FxEmitter:
         buffer = alloc.buffer
         size, stride = self.layout(buffer)
         empty = self.runtime.empty_strided
-        self.define(buffer, self.call(empty, size, stride, torch_type(buffer), buffer.device))
+        self.define(buffer, self.call(empty, size, stride, get_torch_type(buffer), buffer.device))
 
     def alloc_pool(self, alloc: AllocPool) -> None:
         """Make a block of memory for several buffers."""
@@ -373,7 +373,7 @@ class FxEmitter:
         size, stride = self.layout(buffer)
         pool, offset = self.values[view.pool], self.size(view.offset_bytes)
         place = self.runtime.pool_view
-        self.define(buffer, self.call(place, pool, offset, size, stride, torch_type(buffer)))
+        self.define(buffer, self.call(place, pool, offset, size, stride, get_torch_type(buffer)))
 
     def reuse(self, reuse: Reuse) -> None:
         """Give a dead buffer's memory to another."""
@@ -392,7 +392,7 @@ class FxEmitter:
             )
         args = [self.values[name] for name in launch.args] + [self.size(s) for s in launch.sizes]
         node = self.act_on(launch.stream, f"kernel_{launch.kernel}", launcher, *args)
-        node.meta["stack_trace"] = "\n".join(origin_lines(launch.origins))
+        node.meta["stack_trace"] = "\n".join(list_origin_lines(launch.origins))
 
     def extern_call(self, call: ExternCall) -> None:
         """Call a torch operator."""
@@ -404,7 +404,7 @@ class FxEmitter:
             node = self.call(function, *args, **kwargs)
         else:
             node = self.call(self.runtime.on_stream, self.values[call.stream], function, *args, **kwargs)
-        node.meta["stack_trace"] = "\n".join(origin_lines(call.origins))
+        node.meta["stack_trace"] = "\n".join(list_origin_lines(call.origins))
         for number, output in enumerate(call.outputs):
             if output is None:
                 continue
@@ -427,7 +427,7 @@ class FxEmitter:
 
     def cond(self, call: CondCall) -> None:
         """Run one of two programs."""
-        outer = merge_symbols(outer_symbols(call.then), outer_symbols(call.otherwise))
+        outer = merge_symbols(list_outer_symbols(call.then), list_outer_symbols(call.otherwise))
         branches = [self.nest(part, outer) for part in (call.then, call.otherwise)]
         operands = [self.argument(a) for a in call.operands]
         predicate, sizes = self.values[call.predicate], [self.size(symbol) for symbol in outer]
@@ -436,11 +436,11 @@ class FxEmitter:
 
     def repeat(self, call: LoopCall) -> None:
         """Run a program while another says so, or so many times."""
-        outer = outer_symbols(call.body)
+        outer = list_outer_symbols(call.body)
         carried = [self.argument(a) for a in call.carried]
         extra = [self.argument(a) for a in call.extra]
         if call.condition is not None:
-            outer = merge_symbols(outer_symbols(call.condition), outer)
+            outer = merge_symbols(list_outer_symbols(call.condition), outer)
             graphs = [self.nest(part, outer) for part in (call.condition, call.body)]
             sizes = [self.size(symbol) for symbol in outer]
             self._results(self.call(run_loop, *graphs, carried, [*extra, *sizes]), call)
@@ -453,12 +453,12 @@ class FxEmitter:
         """Run a program that may be run elsewhere, too: a submodule of its name, which all calls share and
         somebody may replace."""
         if id(call.body) not in self._subprograms:
-            name = identifiers([call.body.name], frozenset(self._subprograms.values()))[call.body.name]
+            name = make_identifiers([call.body.name], frozenset(self._subprograms.values()))[call.body.name]
             self._subprograms[id(call.body)] = name
             self.root.add_module(name, self._inner(call.body, ()))
         name = self._subprograms[id(call.body)]
         node = self.graph.call_module(name, tuple(map(self.argument, call.operands)))
-        node.meta["stack_trace"] = "\n".join(origin_lines(call.origins))
+        node.meta["stack_trace"] = "\n".join(list_origin_lines(call.origins))
         for number, output in enumerate(call.outputs):
             value = self.call(operator.getitem, node, number)
             self.define(output, self._ensure_layout(value, output, aligned=False))
@@ -467,7 +467,7 @@ class FxEmitter:
         """Copy a buffer into another one."""
         args = (self.values[copy.target], self.values[copy.source], copy.non_blocking)
         node = self.act_on(copy.stream, "copy", torch.Tensor.copy_, *args)
-        node.meta["stack_trace"] = "\n".join(origin_lines(copy.origins))
+        node.meta["stack_trace"] = "\n".join(list_origin_lines(copy.origins))
 
     def order_streams(self, step: StreamInstruction) -> None:
         """Make a stream or an event, or let one wait for another."""
@@ -532,15 +532,15 @@ class FxEmitter:
         if old.dtype is buffer.dtype:
             return self.call(self.runtime.reinterpret, value, size, stride, offset)
         bits = self.runtime.reinterpret_dtype
-        return self.call(bits, value, size, stride, torch_type(buffer), offset)
+        return self.call(bits, value, size, stride, get_torch_type(buffer), offset)
 
     def _ensure_layout(self, value: Any, output: Buffer, *, aligned: bool) -> torch.fx.Node:
         size, stride = self.layout(output)
         ensure = self.runtime.ensure_aligned_layout if aligned else self.runtime.ensure_layout
-        return self.call(ensure, value, size, stride, torch_type(output))
+        return self.call(ensure, value, size, stride, get_torch_type(output))
 
     def _results(self, node: torch.fx.Node, call: CondCall | LoopCall) -> None:
-        node.meta["stack_trace"] = "\n".join(origin_lines(call.origins))
+        node.meta["stack_trace"] = "\n".join(list_origin_lines(call.origins))
         for number, output in enumerate(call.outputs):
             # a nested program may return its operand or one tensor twice; results have memory of their own
             value = self.graph.call_method("clone", (self.call(operator.getitem, node, number),))
@@ -560,7 +560,7 @@ class _OnStream:
 
 def _tensors_of(call: ExternCall) -> Iterator[str]:
     for value in (*call.args, *(value for _, value in call.kwargs)):
-        yield from references(value)
+        yield from list_references(value)
     yield from (name for _, name in call.out)
 
 
@@ -587,7 +587,7 @@ def merge_symbols(*groups: tuple[Expr, ...]) -> tuple[Expr, ...]:
     return tuple(dict.fromkeys(symbol for group in groups for symbol in group))
 
 
-def torch_type(buffer: Buffer) -> torch.dtype:
+def get_torch_type(buffer: Buffer) -> torch.dtype:
     """The element type as torch's."""
     dtype: torch.dtype = getattr(torch, buffer.dtype.torch_name)
     return dtype

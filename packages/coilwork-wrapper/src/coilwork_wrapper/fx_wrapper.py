@@ -14,10 +14,10 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource, write_kernels
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.text import format_program, parse_program
-from coilwork_ir.program.walk import all_kernels, check_bound
+from coilwork_ir.program.walk import check_bound, list_kernels
 from coilwork_ir.wrapper import Launcher, WrapOptions
 from coilwork_wrapper.fx_emitter import FxEmitter
-from coilwork_wrapper.surface import Surface
+from coilwork_wrapper.runtime_interface import Surface
 
 PROGRAM: Final = "program.txt"
 KERNELS: Final = "kernels.bin"
@@ -51,7 +51,7 @@ class FxArtifact:
         """Write the program, its kernels, its constants, and the graph's code for people. `FxWrapper.load`
         reads it."""
         folder.mkdir(parents=True, exist_ok=True)
-        kernels = all_kernels(self.program)
+        kernels = list_kernels(self.program)
         (folder / PROGRAM).write_text(format_program(self.program), encoding="utf-8")
         (folder / KERNELS).write_bytes(write_kernels((self.sources[k.name], k.origins) for k in kernels))
         (folder / CODE).write_text(self.graph.code, encoding="utf-8")

@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_ir.streams import is_host
-from coilwork_wrapper.surface import LayoutError
+from coilwork_wrapper.runtime_interface import LayoutError
 
 Sizes = Sequence[int]
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource, write_kernels
 from coilwork_ir.program.nodes import Program
-from coilwork_ir.program.walk import all_kernels, buffers, walk
+from coilwork_ir.program.walk import index_buffers, list_kernels, walk
 from coilwork_ir.wrapper import Artifact, Launcher, WrapOptions, Wrapper
 from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, guard_call, save_artifact
 from coilwork_runtime.executor.choice import Driven, Executor, ExecutorOptions, Loadable, load
@@ -98,7 +98,9 @@ class ModuleWrapper:
             if self.executor == "native":
                 emit_native(program)
             else:
-                emit_python(program, {kernel.name: _stand_in(kernel.name) for kernel in all_kernels(program)})
+                emit_python(
+                    program, {kernel.name: _stand_in(kernel.name) for kernel in list_kernels(program)}
+                )
         except EmitError as error:
             return str(error)
         return ""
@@ -149,11 +151,11 @@ def write_graph(
     `on_fault` hears of a fault of the module, by which nothing runs; without it, that is raised.
     """
     encoded = encode_program(program)
-    devices = {buffer.device for part in walk(program) for buffer in buffers(part).values()}
+    devices = {buffer.device for part in walk(program) for buffer in index_buffers(part).values()}
     return Loadable(
         name=program.name,
         module=_write_module(program, sources, target, on_fault),
-        kernels=write_kernels((sources[kernel.name], kernel.origins) for kernel in all_kernels(program)),
+        kernels=write_kernels((sources[kernel.name], kernel.origins) for kernel in list_kernels(program)),
         program=encoded.data,
         refusal="" if encoded.refusal is None else str(encoded.refusal),
         constants=constants,
@@ -238,7 +240,7 @@ def _try_wrapper(
         return wrapper.emit(program, sources, options)
     # A fault of another driver than Python costs no call. One of a kernel is not the driver's.
     except Exception as error:
-        names = {kernel.name for kernel in all_kernels(program)}
+        names = {kernel.name for kernel in list_kernels(program)}
         of_kernel = error is kernels.fault or (isinstance(error, KernelBuildError) and error.kernel in names)
         if options.settings.strict or of_kernel or isinstance(error, MissingCompilerError):
             raise

@@ -7,7 +7,7 @@ from coilwork_ir.loc import Origin
 MOST_LINES = 6
 
 
-def origin_lines(origins: tuple[Origin, ...]) -> tuple[str, ...]:
+def list_origin_lines(origins: tuple[Origin, ...]) -> tuple[str, ...]:
     """One line per source line, in order, naming its operations; at most `MOST_LINES`, then how many more
     there are.
 
@@ -17,7 +17,7 @@ def origin_lines(origins: tuple[Origin, ...]) -> tuple[str, ...]:
     for origin in origins:
         key = (origin.file, origin.line, origin.code, origin.module)
         ops = groups.setdefault(key, [])
-        name = short_name(origin.op)
+        name = shorten_name(origin.op)
         if name not in ops:
             ops.append(name)
     lines = [_line(key, ops) for key, ops in groups.items()]
@@ -26,7 +26,7 @@ def origin_lines(origins: tuple[Origin, ...]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def short_name(op: str) -> str:
+def shorten_name(op: str) -> str:
     """`"aten.mul.Tensor"` is `mul`; operators of other libraries keep their namespace."""
     namespace, _, rest = op.partition(".")
     name = rest.partition(".")[0]

@@ -20,13 +20,13 @@ from coilwork.caches import open_caches
 from coilwork.compile_graph import compile_graph
 from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.job import DECIDED
-from coilwork.package_options import (
-    draws_its_own,
+from coilwork.stage_settings import (
+    can_draw_own_numbers,
+    can_pack_weights,
     list_rewrites,
     make_layout_options,
     make_lowering_options,
     make_rewrite_options,
-    packs_weights,
 )
 from coilwork_frontend.calling_convention.convention import Role, Roles
 from coilwork_frontend.calling_convention.parameter_freezing import list_freezable
@@ -34,7 +34,8 @@ from coilwork_frontend.calling_convention.result_aliasing import SharedMemory
 from coilwork_frontend.capture.dtype_checks import EagerKernels
 from coilwork_frontend.capture.eager_fallback import warn_of_partition, warn_of_rewrites
 from coilwork_frontend.compile_captured import Halves, compile_captured
-from coilwork_frontend.options import warn_of_unkeyed
+from coilwork_frontend.option_sources import UserOptions, check_fallback, check_rewrites, make_compile
+from coilwork_frontend.option_table import warn_of_unkeyed
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, list_static_positions
 from coilwork_frontend.torch_compat.dynamo import (
     allow_registering_again,
@@ -42,11 +43,10 @@ from coilwork_frontend.torch_compat.dynamo import (
     name_all_types,
 )
 from coilwork_frontend.torch_compat.versions import check_torch_version
-from coilwork_frontend.user_options import UserOptions, check_fallback, check_rewrites, make_compile
 from coilwork_frontend.user_passes import name_of, run_passes
 from coilwork_lowering import AddedGuard, GuardWatch, decompositions, partition, watch_decompositions
-from coilwork_lowering.facts.operand_checks import accepts_types
-from coilwork_lowering.facts.scalar_overflow import accepts_numbers
+from coilwork_lowering.facts.operand_checks import has_valid_types
+from coilwork_lowering.facts.scalar_overflow import has_valid_numbers
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.rewrites import REWRITES, Fired, complete_values
 from coilwork_lowering.rewrites.constant_folding import freeze, rewrite_captured
@@ -139,7 +139,7 @@ class GraphStages:
     added.
     """
 
-    eager_kernels = EagerKernels(accept_types=accepts_types, accept_numbers=accepts_numbers)
+    eager_kernels = EagerKernels(accept_types=has_valid_types, accept_numbers=has_valid_numbers)
 
     def __init__(self, options: CompileOptions) -> None:
         self.options = options
@@ -208,7 +208,7 @@ class GraphStages:
             gm = run(gm, options.joint_passes)
         if role == "inference" and options.freezing:
             rewrites, layout = list_rewrites("aten", options), make_layout_options(options)
-            packs = packs_weights(options)
+            packs = can_pack_weights(options)
             gm, fired, prepared = freeze(gm, list_static_positions(), rewrites, layout, packs=packs)
             if prepared is not None:
                 inputs = [*(example_inputs[position] for position in prepared.kept), *prepared.values]
@@ -231,7 +231,7 @@ class GraphStages:
         passes = [name_of(item) for item in (*self.options.joint_passes, *self.options.passes)]
         if not self.options.check or not (self.log or passes):
             return call
-        same_numbers = not draws_its_own(self.options, _has_gpu_tensors(example_inputs))
+        same_numbers = not can_draw_own_numbers(self.options, _has_gpu_tensors(example_inputs))
         return add_captured_check(call, captured, fired=self.log, passes=passes, same_numbers=same_numbers)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 import coilwork
-from coilwork.caches import COMPONENTS
 from coilwork.compile_options import list_options
+from coilwork.graph_key import COMPONENTS
 from coilwork.registries import BACKENDS, WRAPPERS
 from coilwork_cache import CacheError
 from coilwork_cache.commands import cache

@@ -13,14 +13,15 @@ from typing import Any
 
 import torch
 
-from coilwork.caches import graph_key, open_caches
+from coilwork.caches import open_caches
 from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.errors import OptionError
+from coilwork.graph_key import make_graph_key
 from coilwork.job import DECIDED, Job, open_job
-from coilwork.package_options import make_executor_options, make_search
-from coilwork.registries import WRAPPERS, backend_of_device, find_language
+from coilwork.registries import WRAPPERS, find_device_backend, find_language
+from coilwork.stage_settings import make_executor_options, make_search
 from coilwork.stages import Compiled, make_lowering_context, run_stages
-from coilwork.targets import targets_text
+from coilwork.targets import make_targets_text
 from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache, Store
 from coilwork_frontend.calling_convention.activation_strides import report_chosen_strides
 from coilwork_frontend.calling_convention.convention import Role
@@ -30,7 +31,7 @@ from coilwork_frontend.capture.eager_fallback import judge_fault, warn_of_driver
 from coilwork_frontend.capture.eager_trial import RefusedCallError
 from coilwork_frontend.capture.user_kernels import call_kernel_operators
 from coilwork_ir.loc import Origin
-from coilwork_ir.program.walk import all_kernels
+from coilwork_ir.program.walk import list_kernels
 from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, LoweringError, MistracedError
 from coilwork_lowering.guard_watch import list_guards
 from coilwork_lowering.pipeline import list_calls
@@ -49,9 +50,9 @@ from coilwork_runtime.tensor_kinds import Call
 from coilwork_runtime.triton_kernels.user_kernels import define_kernel
 from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
 from coilwork_tools.explain.report import CompiledGraph, CompileReport, announce, read_report, report_program
-from coilwork_tools.explain.trace import Trace, log_progress, log_search
+from coilwork_tools.explain.trace_folder import Trace, log_progress, log_search
+from coilwork_tools.op_fallback.cut_graph import Cuts, compile_cut, cut_around, cut_at, run_in_eager
 from coilwork_tools.op_fallback.faults import FaultKinds
-from coilwork_tools.op_fallback.graph_parts import Cuts, compile_cut, cut_around, cut_at, run_in_eager
 from coilwork_tools.op_fallback.retries import Plan, SubjectFacts, build_with_retries
 from coilwork_wrapper.module_wrapper import ModuleOptions, drive_program
 
@@ -91,7 +92,7 @@ class GraphAttempt:
         return list_calls(self.job.gm, context, views=views)
 
     def list_kernels(self, compiled: Compiled) -> Mapping[str, Sequence[Origin]]:
-        return {kernel.name: kernel.origins for kernel in all_kernels(compiled.program)}
+        return {kernel.name: kernel.origins for kernel in list_kernels(compiled.program)}
 
     def _apply_plan(self, plan: Plan) -> Job:
         job, remedy = self.job, plan.remedy
@@ -204,7 +205,7 @@ def _compile(job: Job) -> CompiledGraph:
         restored = _restore(job, key, graphs, builder)
         if restored is not None:
             return restored
-    for language in {name for device in job.devices for name in backend_of_device(device).languages}:
+    for language in {name for device in job.devices for name in find_device_backend(device).languages}:
         builder.warm_up(language)
     if job.options.runs_natively:
         warm_executor(store)
@@ -255,8 +256,8 @@ def _cache_key(job: Job, graphs: GraphCache) -> str | None:
     restorable = job.options.makes_module and not job.options.checks.has_any
     if job.key_text is None or not job.options.cache or not restorable:
         return None
-    targets = targets_text(job.gm, job.options)
-    return graph_key(graphs, job.key_text, targets, job.options)
+    targets = make_targets_text(job.gm, job.options)
+    return make_graph_key(graphs, job.key_text, targets, job.options)
 
 
 def _restore(job: Job, key: str, graphs: GraphCache, builder: Builder) -> CompiledGraph | None:

@@ -1,8 +1,8 @@
 """Every option of a compilation, in one frozen dataclass.
 
 Help texts, checks, environment variables, cache keys and warnings follow from the fields
-(`coilwork_frontend.options`). `coilwork_frontend.user_options` says where settings come from besides the
-defaults.
+(`coilwork_frontend.option_table`). `coilwork_frontend.option_sources` says where settings come from besides
+the defaults.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from coilwork.registries import WRAPPERS
 from coilwork_frontend.compile_captured import Promises
-from coilwork_frontend.options import (
+from coilwork_frontend.option_table import (
     Choice,
     Items,
     Need,
@@ -30,7 +30,7 @@ from coilwork_lowering.options import Accumulation, ConvolutionLayout, Numerics,
 from coilwork_lowering.rewrites import Rewrite
 from coilwork_runtime.executor.choice import Convolutions, Executor, Products
 from coilwork_tools.check_mode.checks import CheckedValues, Checks
-from coilwork_tools.explain.trace import MAPPING_SUFFIX
+from coilwork_tools.explain.trace_folder import MAPPING_SUFFIX
 from coilwork_wrapper.module_wrapper import choose_executor
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]

@@ -10,13 +10,13 @@ from typing import Any, Final
 import torch
 
 from coilwork.compile_options import CompileOptions
-from coilwork.package_options import make_layout_options
+from coilwork.stage_settings import make_layout_options
 from coilwork_frontend.calling_convention.activation_strides import Strides
 from coilwork_frontend.calling_convention.aten_graph import AtenGraph, list_devices
 from coilwork_frontend.calling_convention.convention import Role, open_convention
 from coilwork_frontend.calling_convention.operator_call import Call
-from coilwork_frontend.graph_key import identify_graph
-from coilwork_frontend.torch_compat.operators import convolutions_use_tf32
+from coilwork_frontend.graph_text import identify_graph
+from coilwork_frontend.torch_compat.operators import can_convolve_in_tf32
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.operators import list_undetermined
 from coilwork_lowering import LayoutOptions
@@ -25,7 +25,7 @@ from coilwork_lowering.rewrites import Fired
 from coilwork_runtime import bind_roles, collect_kinds
 from coilwork_runtime.executor.choice import Loadable
 from coilwork_tools.explain.report import StageClock
-from coilwork_tools.explain.trace import Trace, open_trace
+from coilwork_tools.explain.trace_folder import Trace, open_trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ def open_job(
     if layout is None:
         layout = make_layout_options(options) if role == "inference" else DECIDED
     # torch's own kernels read these settings when they run, ours when they are made
-    settings = f"{deterministic=}\ntf32={convolutions_use_tf32()}"
+    settings = f"{deterministic=}\ntf32={can_convolve_in_tf32()}"
     key_text, code = identify_graph(gm, example_inputs, str(layout), convention.key_text, settings)
     digest = hashlib.sha256((options.key_text() + code).encode()).hexdigest()
     graph_id = f"{role}_{digest[:10]}"

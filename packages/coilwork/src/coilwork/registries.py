@@ -46,7 +46,7 @@ WRAPPERS: Final[Registry[Wrapper]] = Registry(
 )
 
 
-def backend_of_device(device: str) -> Backend:
+def find_device_backend(device: str) -> Backend:
     """Return the back end that serves `device`, a name of torch's: `"cpu"`, `"cuda:0"`.
 
     Raises:
@@ -62,7 +62,7 @@ def backend_of_device(device: str) -> Backend:
     )
 
 
-def backend_of_target(target: Target) -> Backend:
+def find_target_backend(target: Target) -> Backend:
     """Return the back end for the kind of `target`.
 
     Raises:
@@ -79,9 +79,9 @@ def backend_of_target(target: Target) -> Backend:
     )
 
 
-def codegen_for(target: Target) -> Codegen:
-    """Return the code generator for `target`; raises as `backend_of_target`."""
-    return backend_of_target(target).codegen(target)
+def find_codegen(target: Target) -> Codegen:
+    """Return the code generator for `target`; raises as `find_target_backend`."""
+    return find_target_backend(target).codegen(target)
 
 
 def find_language(name: str, store: Store | None) -> Language | None:

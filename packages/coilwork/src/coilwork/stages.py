@@ -12,14 +12,14 @@ import torch
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError
 from coilwork.job import Job
-from coilwork.package_options import (
+from coilwork.registries import find_codegen, find_target_backend
+from coilwork.stage_settings import (
     list_rewrites,
     make_generator_settings,
     make_lowering_options,
     make_schedule_options,
 )
-from coilwork.registries import backend_of_target, codegen_for
-from coilwork.targets import choose_targets, resident_bytes
+from coilwork.targets import choose_targets, count_resident_bytes
 from coilwork_frontend.calling_convention.activation_strides import Strides, list_chosen_strides
 from coilwork_frontend.calling_convention.lazy_conjugation import resolve_constant
 from coilwork_frontend.capture.eager_fallback import warn_of_module
@@ -42,7 +42,7 @@ from coilwork_scheduler.make_program import ProgramContext, make_program
 from coilwork_scheduler.memory import PlanOptions
 from coilwork_tools.check_mode.watch import check_batch_invariant
 from coilwork_tools.explain.report import StageClock
-from coilwork_tools.explain.trace import MAPPING_SUFFIX, Trace
+from coilwork_tools.explain.trace_folder import MAPPING_SUFFIX, Trace
 from coilwork_wrapper.module_wrapper import write_graph
 
 _T = TypeVar("_T")
@@ -103,7 +103,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
 def make_lowering_context(job: Job) -> LoweringContext:
     """Return the context of lowering. Graphs of a training step were rewritten with their joint graph."""
     settings = replace(make_lowering_options(job.options, job.fallback), fallback_nodes=job.left_to_aten)
-    resident = resident_bytes(job.gm, job.options)
+    resident = count_resident_bytes(job.gm, job.options)
     is_open = job.is_rewritten and job.role == "inference"
     return LoweringContext(
         name=job.graph_id,
@@ -225,7 +225,7 @@ def lower_to_program(
         scheduling=make_schedule_options(options, apart=apart),
         planning=PlanOptions(reuse=options.reuse, pools=options.pools),
         boundary=boundary,
-        registry=collect_implementations(targets, backend_of_target),
+        registry=collect_implementations(targets, find_target_backend),
         verify=options.verify,
         stage=clock.stage,
         write=trace.write if trace.wanted else None,
@@ -238,7 +238,7 @@ def open_generation(
 ) -> Generation:
     """Return how the kernels of `program` are generated; generators propose versions for `likely` sizes."""
     settings, known = make_generator_settings(options), list_likely_arguments(program, likely)
-    return Generation(targets=targets, find=codegen_for, settings=settings, likely=known)
+    return Generation(targets=targets, find=find_codegen, settings=settings, likely=known)
 
 
 def emit_kernels(

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from coilwork.compile_options import CompileOptions
-from coilwork.registries import backend_of_device, codegen_for
+from coilwork.registries import find_codegen, find_device_backend
 from coilwork_frontend.calling_convention.aten_graph import list_devices
 from coilwork_ir.emission import describe_targets
 from coilwork_ir.loops.nodes import Graph
@@ -21,37 +21,37 @@ _INTERPRETED: Final = "sm_90"
 
 def choose_targets(graph: Graph, options: CompileOptions) -> Targets:
     """Return the targets for the devices of `graph`; a GPU, if there is one, is the main target."""
-    return describe_targets(graph, lambda device: target_of_device(device, options), codegen_for)
+    return describe_targets(graph, lambda device: find_target(device, options), find_codegen)
 
 
-def target_of_device(device: str, options: CompileOptions) -> Target:
+def find_target(device: str, options: CompileOptions) -> Target:
     """Return the description of `device`, as its back end reads it off.
 
     Raises:
         DeviceError: no back end serves it, or the device does not exist.
     """
-    target = backend_of_device(device).describe(device)
+    target = find_device_backend(device).describe(device)
     return TARGETS[_INTERPRETED] if options.triton_on_cpu and not target.is_gpu else target
 
 
-def model_of_device(device: str) -> MachineModel:
+def find_machine_model(device: str) -> MachineModel:
     """Return the measured figures of `device`; for one that does not exist here, those of a similar one."""
     try:
-        return backend_of_device(device).describe(device).machine
+        return find_device_backend(device).describe(device).machine
     except DeviceError:
         return find_like_model(device)
 
 
-def resident_bytes(gm: torch.fx.GraphModule, options: CompileOptions) -> int | None:
+def count_resident_bytes(gm: torch.fx.GraphModule, options: CompileOptions) -> int | None:
     """Return how many bytes stay in the cache of every GPU that `gm` has tensors on; None without a GPU."""
-    targets = (target_of_device(device, options) for device in list_devices(gm))
+    targets = (find_target(device, options) for device in list_devices(gm))
     return min((target.resident_bytes for target in targets if target.is_gpu), default=None)
 
 
-def targets_text(gm: torch.fx.GraphModule, options: CompileOptions) -> str:
+def make_targets_text(gm: torch.fx.GraphModule, options: CompileOptions) -> str:
     """Return the descriptions of the devices of `gm`, for its cache key.
 
     Devices of one name differ between machines, and a cache may be shared: code for AVX-512 must not be
     restored on a CPU without it.
     """
-    return "\n".join(target_of_device(device, options).key_text for device in list_devices(gm))
+    return "\n".join(find_target(device, options).key_text for device in list_devices(gm))

@@ -28,32 +28,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coilwork_cpp.nests.lanes import combine_point, flat_position
 from coilwork_cpp.nests.loops import (
     BlockLoops,
     Span,
     bind_ranges,
     close_loops,
     copy_tile,
+    make_whole_span,
     open_blocks,
     open_loops,
-    whole_span,
 )
+from coilwork_cpp.nests.row_points import combine_point, make_flat_position
 from coilwork_cpp.planning.legality import check_passes
-from coilwork_cpp.planning.pass_directives import find_tiled_loads
-from coilwork_cpp.planning.passes import Pass, passes_of
 from coilwork_cpp.planning.plan import FIXED_LANES, Cut, PassPlan, Plan
+from coilwork_cpp.planning.reduction_directives import find_tiled_loads
+from coilwork_cpp.planning.reduction_passes import Pass, list_passes
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.values.block import Block
-from coilwork_cpp.values.element_types import declare_array, value_type
+from coilwork_cpp.values.element_types import declare_array, get_value_type
 from coilwork_cpp.values.reductions import (
     add_block,
-    components,
     finish_reduction,
     fold_pair,
     fold_total,
     is_positional,
     is_rounded,
+    list_components,
 )
 from coilwork_cpp.values.scans import scan_start, scan_states, step_scans
 from coilwork_ir.index import Expr
@@ -89,20 +89,20 @@ def _write_ordered_pass(
     start: list[Statement] = []
     for reduce in step.reduces:
         stem = block.names.numbered(reduce.kind)
-        totals[reduce] = tuple(Name(stem + part.suffix) for part in components(reduce))
-        for name, part in zip(totals[reduce], components(reduce), strict=True):
+        totals[reduce] = tuple(Name(stem + part.suffix) for part in list_components(reduce))
+        for name, part in zip(totals[reduce], list_components(reduce), strict=True):
             block.add(declare_array(part.total_type, name.text, tile))
             start.append(Assign(Element(name, lane), part.total_start))
         if not is_positional(reduce):
             lanes[reduce] = Name(f"{stem}_lanes")
-            block.add(declare_array(components(reduce)[0].type, lanes[reduce].text, FIXED_LANES * tile))
+            block.add(declare_array(list_components(reduce)[0].type, lanes[reduce].text, FIXED_LANES * tile))
     if start:
         block.add(_columns_loop(columns, *start))
 
     loops = open_blocks(block, shape)
     for reduce, name in lanes.items():
         every = Binary("+", Binary("*", Name("l"), Literal(str(tile))), lane)
-        reset = Assign(Element(name, every), components(reduce)[0].start)
+        reset = Assign(Element(name, every), list_components(reduce)[0].start)
         loops.block.add(For("l", ZERO, Literal(str(FIXED_LANES)), (_columns_loop(columns, reset),)))
     _reduce_points(loops, region, tile, step, columns, lane, totals, lanes)
     for reduce, name in lanes.items():
@@ -128,7 +128,7 @@ def _reduce_points(
     own = inner.declare_index("lane_first", Binary("*", own, Literal(str(tile))))
     point = inner.inside()
     bind_ranges(point, columns.symbol)
-    position = flat_position(point, region.reduction)
+    position = make_flat_position(point, region.reduction)
     for reduce in step.reduces:
         if reduce in lanes:
             state: tuple[Code, ...] = (Element(lanes[reduce], Binary("+", own, lane)),)
@@ -163,9 +163,9 @@ def write_column_body(
     unit: Block, region: Region, plan: Plan, kernel: Kernel, spans: dict[Expr, Span]
 ) -> None:
     """The loops of one unit. In a fixed order reductions combine as those of rows do then."""
-    passes, outer_stores = passes_of(region, kernel, plan)
+    passes, outer_stores = list_passes(region, kernel, plan)
     check_passes(kernel, region, plan, passes)
-    serial = [whole_span(unit, r) for r in plan.serial]
+    serial = [make_whole_span(unit, r) for r in plan.serial]
     block, chain = open_loops(unit, serial)
     assert plan.vector is not None
     columns = spans[plan.vector.symbol]
@@ -215,7 +215,7 @@ def _share_column_values(block: Block, region: Region, plan: Plan, step: Pass, c
     shared: dict[Scalar, Code] = {}
     for value in costly:
         name = block.names.numbered("column")
-        kind = "u8" if value.dtype.is_bool else value_type(value.dtype)
+        kind = "u8" if value.dtype.is_bool else get_value_type(value.dtype)
         block.add(declare_array(kind, name, plan.tile))
         element = Element(Name(name), _lane_index(columns))
         code = point.value(value)
@@ -269,7 +269,9 @@ def _write_pass(block: Block, region: Region, plan: Plan, step: Pass, columns: S
     for load in tiled:
         copy_tile(loops.block, load, loops.rows, columns, plan.tile * (shape.size + 1), shape.size + 1)
     if state.totals:
-        reset = tuple(Assign(Element(state.parts[r][0], lane), components(r)[0].start) for r in state.totals)
+        reset = tuple(
+            Assign(Element(state.parts[r][0], lane), list_components(r)[0].start) for r in state.totals
+        )
         loops.block.add(_columns_loop(columns, *reset))
     inner, chain = open_loops(loops.block, loops.spans)
     backward = any(scan.reverse for scan in step.scans)
@@ -301,11 +303,11 @@ def _declare_state(
     totals: dict[Reduce, Name] = {}
     for reduce in step.reduces:
         stem = block.names.numbered(reduce.kind)
-        parts[reduce] = tuple(Name(stem + part.suffix) for part in components(reduce))
+        parts[reduce] = tuple(Name(stem + part.suffix) for part in list_components(reduce))
         if folded and is_rounded(reduce):
             totals[reduce] = Name(f"{stem}_total")
-            block.add(declare_array(components(reduce)[0].total_type, totals[reduce].text, plan.tile))
-        for name, part in zip(parts[reduce], components(reduce), strict=True):
+            block.add(declare_array(list_components(reduce)[0].total_type, totals[reduce].text, plan.tile))
+        for name, part in zip(parts[reduce], list_components(reduce), strict=True):
             block.add(declare_array(part.total_type if fixed else part.type, name.text, plan.tile))
     scans = scan_states(step.scans, block.names)
     start: list[Assign] = []
@@ -315,9 +317,9 @@ def _declare_state(
             start.append(Assign(Element(Name(variable), lane), value))
     for reduce, names in parts.items():
         if reduce in totals:
-            start.append(Assign(Element(totals[reduce], lane), components(reduce)[0].total_start))
+            start.append(Assign(Element(totals[reduce], lane), list_components(reduce)[0].total_start))
         else:
-            for name, part in zip(names, components(reduce), strict=True):
+            for name, part in zip(names, list_components(reduce), strict=True):
                 start.append(Assign(Element(name, lane), part.total_start if fixed else part.start))
     block.add(_columns_loop(columns, *start))
     return _State(parts=parts, totals=totals, scans=scans)
@@ -328,7 +330,7 @@ def _combine_row(inner: Block, region: Region, step: Pass, columns: Span, state:
     lane = _lane_index(columns)
     point = inner.inside()
     bind_ranges(point, columns.symbol)
-    position = flat_position(point, region.reduction)
+    position = make_flat_position(point, region.reduction)
     carried = {scan: [Element(name, lane) for name in kept] for scan, kept in state.scans.items()}
     step_scans(point, step.scans, carried)
     for reduce, names in state.parts.items():

@@ -7,8 +7,17 @@ from dataclasses import dataclass
 
 from coilwork_cpp.planning.plan import Axis, Cut, Plan
 from coilwork_cpp.values.block import Block
-from coilwork_cpp.values.element_types import declare_array, value_type
-from coilwork_ir.index import Expr, as_expr, as_int, bounds, extent_of, product, provably_divisible, total
+from coilwork_cpp.values.element_types import declare_array, get_value_type
+from coilwork_ir.index import (
+    Expr,
+    add_all,
+    as_expr,
+    as_int,
+    find_bounds,
+    get_extent,
+    multiply_all,
+    provably_divisible,
+)
 from coilwork_ir.scalar import Load
 from coilwork_ir.syntax.cpp import ONE, ZERO, Assign, Binary, Call, Code, Declare, Element, For, Literal, Name
 
@@ -29,12 +38,12 @@ class Span:
         return self.symbol.name
 
 
-def whole_span(block: Block, symbol: Expr) -> Span:
+def make_whole_span(block: Block, symbol: Expr) -> Span:
     """All points of `symbol`."""
-    return Span(symbol, ZERO, block.index(extent_of(symbol)))
+    return Span(symbol, ZERO, block.index(get_extent(symbol)))
 
 
-def span_offset(span: Span) -> Code:
+def make_span_offset(span: Span) -> Code:
     """The number of the current point, counted from where `span` begins."""
     name = Name(span.variable)
     return name if span.begin == ZERO else Binary("-", name, span.begin)
@@ -51,7 +60,7 @@ def decode_unit(block: Block, plan: Plan, unit: Code) -> dict[Expr, Span]:
     spans: dict[Expr, Span] = {}
     last = len(plan.threaded) - 1
     for position, axis in enumerate(plan.threaded):
-        inner = product(a.units for a in plan.threaded[position + 1 :])
+        inner = multiply_all(a.units for a in plan.threaded[position + 1 :])
         number = unit
         if position < last:
             number = Binary("/", number, block.index(inner))
@@ -65,7 +74,7 @@ def decode_unit(block: Block, plan: Plan, unit: Code) -> dict[Expr, Span]:
     return spans
 
 
-def units_span(block: Block, axis: Axis, begin: Code, end: Code) -> Span:
+def declare_units_span(block: Block, axis: Axis, begin: Code, end: Code) -> Span:
     """Declare the points of all units from number `begin` to `end` of the one axis there is."""
     assert axis.block is not None
     size = Literal(str(axis.block))
@@ -75,7 +84,7 @@ def units_span(block: Block, axis: Axis, begin: Code, end: Code) -> Span:
 def _block_span(block: Block, axis: Axis, number: Code) -> Span:
     assert axis.block is not None
     size = Literal(str(axis.block))
-    if as_int(extent_of(axis.symbol)) == axis.block:
+    if as_int(get_extent(axis.symbol)) == axis.block:
         return Span(axis.symbol, ZERO, size)
     begin = Name(f"{axis.symbol.name}_begin")
     return _declare_span(block, axis, axis.block, Binary("*", number, size), Binary("+", begin, size))
@@ -85,7 +94,7 @@ def _declare_span(block: Block, axis: Axis, size: int, first: Code, end: Code) -
     """Declare where a span begins and ends; where blocks of `size` do not fill the range, it ends
     with that.
     """
-    name, extent = axis.symbol.name, extent_of(axis.symbol)
+    name, extent = axis.symbol.name, get_extent(axis.symbol)
     begin = Name(f"{name}_begin")
     block.add(Declare("const i64", begin.text, first))
     if not provably_divisible(extent, size):
@@ -110,33 +119,33 @@ def close_loops(chain: Sequence[Block], spans: Sequence[Span]) -> None:
         outer.add(For(span.variable, span.begin, span.end, inner.body()))
 
 
-def points_per_unit(plan: Plan) -> Expr:
+def count_unit_points(plan: Plan) -> Expr:
     """Number of points in a unit of work, the last unit of a blocked axis taken as full."""
     blocked = {a.symbol: a.block for a in plan.threaded if a.block is not None}
     inside = [r for r in (*plan.serial, *plan.reduction) if r not in blocked]
     if plan.vector is not None and plan.vector.symbol not in blocked:
         inside.append(plan.vector.symbol)
-    return product([*(_longest(r) for r in inside), *(size for size in blocked.values())])
+    return multiply_all([*(_longest(r) for r in inside), *(size for size in blocked.values())])
 
 
 def _longest(symbol: Expr) -> Expr:
     """The extent of a range; where that depends on other ranges (the last piece is short), the
     largest one.
     """
-    extent = extent_of(symbol)
-    high = bounds(extent).hi
+    extent = get_extent(symbol)
+    high = find_bounds(extent).hi
     depends = any(size.extent is not None for size in extent.free_symbols)
     return as_expr(high) if depends and high is not None else extent
 
 
-def unit_count(plan: Plan) -> Expr:
+def count_units(plan: Plan) -> Expr:
     """Number of units of work."""
-    return product(axis.units for axis in plan.threaded)
+    return multiply_all(axis.units for axis in plan.threaded)
 
 
-def thread_grain(plans: Sequence[Plan], block: Block) -> Code:
+def compute_thread_grain(plans: Sequence[Plan], block: Block) -> Code:
     """Units that are worth a thread; a unit does what each of `plans` says."""
-    per_unit = total([points_per_unit(plan) * plan.weight for plan in plans])
+    per_unit = add_all([count_unit_points(plan) * plan.weight for plan in plans])
     known = as_int(per_unit)
     instructions = plans[0].grain
     if known is not None:
@@ -176,22 +185,22 @@ class BlockLoops:
         """Put each loop into what is around it."""
         around, middle = self.chain[-1], self.cut.middle
         if middle is not None:
-            limit = around.index(extent_of(middle))
+            limit = around.index(get_extent(middle))
             around.add(For(f"{middle.name}_begin", ZERO, limit, self.block.body(), step=self.cut.size))
         close_loops(self.chain, self.outer)
 
 
 def open_blocks(block: Block, cut: Cut) -> BlockLoops:
     """The loops of `cut` in `block`."""
-    outer = tuple(whole_span(block, r) for r in cut.outer)
+    outer = tuple(make_whole_span(block, r) for r in cut.outer)
     around, chain = open_loops(block, outer)
-    spans = tuple(whole_span(around, r) for r in cut.inner)
+    spans = tuple(make_whole_span(around, r) for r in cut.inner)
     holder = around
     if cut.middle is not None:
         # the loop over blocks: its variable is where the block begins
         holder = around.inside()
         begin, end = Name(f"{cut.middle.name}_begin"), Name(f"{cut.middle.name}_end")
-        limit = around.index(extent_of(cut.middle))
+        limit = around.index(get_extent(cut.middle))
         next_block = Binary("+", begin, Literal(str(cut.size)))
         holder.add(Declare("const i64", end.text, Call("min_i64", (next_block, limit))))
         spans = (Span(cut.middle, begin, end), *spans)
@@ -208,8 +217,8 @@ def copy_tile(block: Block, load: Load, rows: Span, columns: Span, elements: int
     Lines are `width` elements apart, padded against cache set conflicts.
     """
     dtype, array = load.dtype, Name(block.names.numbered("tile"))
-    block.add(declare_array("u8" if dtype.is_bool else value_type(dtype), array.text, elements))
-    offset = Binary("+", Binary("*", span_offset(columns), Literal(str(width))), span_offset(rows))
+    block.add(declare_array("u8" if dtype.is_bool else get_value_type(dtype), array.text, elements))
+    offset = Binary("+", Binary("*", make_span_offset(columns), Literal(str(width))), make_span_offset(rows))
     element = Element(array, offset)
     line = block.inside()
     bind_ranges(line, columns.symbol)

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from coilwork_cpp.nests.loops import Span, bind_ranges, close_loops, open_loops, span_offset, whole_span
-from coilwork_cpp.planning.parallelism import lies_across
+from coilwork_cpp.nests.loops import (
+    Span,
+    bind_ranges,
+    close_loops,
+    make_span_offset,
+    make_whole_span,
+    open_loops,
+)
+from coilwork_cpp.planning.parallelism import is_contiguous_across
 from coilwork_cpp.planning.plan import Plan
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.values.block import Block, decode_element
-from coilwork_cpp.values.element_types import declare_array, memory_type
-from coilwork_ir.index import Expr, as_expr, stride_of, substitute
+from coilwork_cpp.values.element_types import declare_array, get_memory_type
+from coilwork_ir.index import Expr, as_expr, find_stride, substitute
 from coilwork_ir.scalar import Load, Scalar
 from coilwork_ir.syntax.cpp import (
     ONE,
@@ -50,14 +57,16 @@ def stage_tiles(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span
     length = next(axis.block for axis in plan.threaded if axis.symbol is plan.across)
     assert length is not None
     size = plan.vector.block + -plan.vector.block % _ALIGNED
-    staged = [v for v in region.values if isinstance(v, Load) and lies_across(v, plan.across, rows.symbol)]
+    staged = [
+        v for v in region.values if isinstance(v, Load) and is_contiguous_across(v, plan.across, rows.symbol)
+    ]
     values: dict[Scalar, Code] = {}
     for load in staged:
         tile = Name(block.names.numbered("tile"))
-        block.add(declare_array(memory_type(load.dtype), tile.text, size * length))
+        block.add(declare_array(get_memory_type(load.dtype), tile.text, size * length))
         _transpose(block, "transpose", load, (tile, Literal(str(size))), rows, columns)
-        line = Binary("*", span_offset(columns), Literal(str(size)))
-        values[load] = decode_element(Element(tile, Binary("+", line, span_offset(rows))), load.dtype)
+        line = Binary("*", make_span_offset(columns), Literal(str(size)))
+        values[load] = decode_element(Element(tile, Binary("+", line, make_span_offset(rows))), load.dtype)
     return values
 
 
@@ -67,7 +76,7 @@ def move_tiles(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]
     rows, columns = spans[plan.vector.symbol], spans[plan.across]
     for store in region.stores:
         assert isinstance(store.value, Load)
-        step = stride_of(store.index, columns.symbol)
+        step = find_stride(store.index, columns.symbol)
         assert step is not None
         to = _start_address(block, store.buffer, store.index, rows, columns), block.index(step)
         _transpose(block, "transpose_far", store.value, to, rows, columns)
@@ -80,7 +89,7 @@ def _transpose(
     apart its lines are.
     """
     index = load.index[0]
-    step = stride_of(index, rows.symbol)
+    step = find_stride(index, rows.symbol)
     assert step is not None
     start = _start_address(block, load.buffer, index, rows, columns)
     counts = (_span_length(rows), _span_length(columns))
@@ -110,7 +119,7 @@ def write_pointwise_body(block: Block, region: Region, plan: Plan, spans: dict[E
             move_tiles(block, region, plan, spans)
             return
         tiles = stage_tiles(block, region, plan, spans)
-    serial = [spans.get(r) or whole_span(block, r) for r in plan.serial]
+    serial = [spans.get(r) or make_whole_span(block, r) for r in plan.serial]
     inner, chain = open_loops(block, serial)
     inner.known.update(tiles)
     if region.check is not None:
@@ -124,7 +133,7 @@ def _store_points(block: Block, region: Region, plan: Plan, spans: dict[Expr, Sp
     if plan.vector is None:
         block.store_all(region.stores)
         return
-    span = spans.get(plan.vector.symbol) or whole_span(block, plan.vector.symbol)
+    span = spans.get(plan.vector.symbol) or make_whole_span(block, plan.vector.symbol)
     block.hoist(region.roots, frozenset((span.symbol,)))
     point = block.inside()
     bind_ranges(point, span.symbol)
@@ -145,7 +154,7 @@ def _check_points(block: Block, region: Region, plan: Plan, spans: dict[Expr, Sp
     if plan.vector is None:
         test(block, check.condition)
     else:
-        span = spans.get(plan.vector.symbol) or whole_span(block, plan.vector.symbol)
+        span = spans.get(plan.vector.symbol) or make_whole_span(block, plan.vector.symbol)
         point = block.inside()
         bind_ranges(point, span.symbol)
         test(point, check.condition)

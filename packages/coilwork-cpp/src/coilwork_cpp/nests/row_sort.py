@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from coilwork_cpp.planning.passes import Pass, count_read_elements
+from coilwork_cpp.planning.reduction_passes import Pass, count_read_elements
 from coilwork_cpp.prelude.sort_functions import LONGEST_TOPK
 from coilwork_cpp.values.block import Block
-from coilwork_cpp.values.element_types import value_type, word_type
+from coilwork_cpp.values.element_types import get_value_type, get_word_type
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, bounds, extent_of, minimum
+from coilwork_ir.index import Expr, find_bounds, get_extent, minimum
 from coilwork_ir.scalar import Scalar, Sort
 from coilwork_ir.syntax.cpp import Assign, Call, Code, Declare, Element, Literal, Name
 
@@ -53,7 +53,7 @@ def record_type(sort: Sort) -> str:
     key_bits = 8 * dtype.itemsize
     if key_bits <= 16:
         return "u64"  # no memory holds a row with more positions than fit
-    high = bounds(extent_of(sort.axis)).hi
+    high = find_bounds(get_extent(sort.axis)).hi
     fits = high is not None and key_bits + high.bit_length() < _RECORD_BITS
     return "u64" if fits else "u128"
 
@@ -70,21 +70,23 @@ def _encode_record(point: Block, sort: Sort, position: Code) -> Code:
     form = f"{record_type(sort)}, {_key_arguments(sort)}"
     if not dtype.is_float:
         # the type is said: a constant's literal is an int, which has a sign where the elements may have none
-        return Call(f"integer_record<{form}, {value_type(dtype)}>", (value, position))
-    bits = value if dtype.is_low_precision else Call("__builtin_bit_cast", (Name(word_type(dtype)), value))
+        return Call(f"integer_record<{form}, {get_value_type(dtype)}>", (value, position))
+    bits = (
+        value if dtype.is_low_precision else Call("__builtin_bit_cast", (Name(get_word_type(dtype)), value))
+    )
     return Call(f"float_record<{form}>", (bits, Literal(_INFINITY[dtype]), position))
 
 
 def _key_arguments(sort: Sort) -> str:
     """The type of keys, and whether they are in descending order."""
-    return f"{word_type(sort.operands[0].dtype)}, {'true' if sort.descending else 'false'}"
+    return f"{get_word_type(sort.operands[0].dtype)}, {'true' if sort.descending else 'false'}"
 
 
 def sort_rows(block: Block, step: Pass, kept: Mapping[Scalar, Name], passes: Sequence[Pass]) -> None:
     """Sort the rows that `step` filled, or find their first elements, if these are all that `passes` read."""
     for sort, *_ in group_sorts(step.sorts):
-        records, key = kept[sort], word_type(sort.operands[0].dtype)
-        row = (records, spare_name(records), block.index(extent_of(sort.axis)))
+        records, key = kept[sort], get_word_type(sort.operands[0].dtype)
+        row = (records, get_spare_name(records), block.index(get_extent(sort.axis)))
         first = count_read_elements(sort, passes)
         if sort.topk:
             _require_short_row(sort)
@@ -93,22 +95,22 @@ def sort_rows(block: Block, step: Pass, kept: Mapping[Scalar, Name], passes: Seq
             in_order = Call(f"sort_records<{key}>", row)
         else:
             in_order = Call(f"first_records<{key}>", (*row, Literal(str(first))))
-        block.add(Declare(f"const {record_type(sort)}* const", result_name(records).text, in_order))
+        block.add(Declare(f"const {record_type(sort)}* const", get_result_name(records).text, in_order))
 
 
 def _require_short_row(sort: Sort) -> None:
     """Raise EmitError unless `topk_records` has room for the row."""
-    longest = bounds(extent_of(sort.axis)).hi
+    longest = find_bounds(get_extent(sort.axis)).hi
     if longest is None or longest > LONGEST_TOPK:
         raise EmitError("sort", f"topk's choice among equals in rows of more than {LONGEST_TOPK} elements")
 
 
-def spare_name(records: Name) -> Name:
+def get_spare_name(records: Name) -> Name:
     """Memory that sorting `records` needs."""
     return Name(f"{records.text}_spare")
 
 
-def result_name(records: Name) -> Name:
+def get_result_name(records: Name) -> Name:
     """Return the name of the array that holds `records` in order."""
     return Name(f"{records.text}_ordered")
 
@@ -116,20 +118,20 @@ def result_name(records: Name) -> Name:
 def recall_rows(point: Block, step: Pass, kept: Mapping[Scalar, Name], position: Code) -> None:
     """Make known what earlier passes sorted."""
     for sort in step.ordered:
-        point.known[sort] = _decode_record(sort, Element(result_name(kept[sort]), position))
+        point.known[sort] = _decode_record(sort, Element(get_result_name(kept[sort]), position))
 
 
 def _decode_record(sort: Sort, record: Code) -> Code:
     dtype = sort.operands[0].dtype
     if sort.output == 1:
-        return Call(f"record_position<{word_type(dtype)}>", (record,))
+        return Call(f"record_position<{get_word_type(dtype)}>", (record,))
     if not dtype.is_float:
-        return Call(f"integer_value<{value_type(dtype)}, {_key_arguments(sort)}>", (record,))
+        return Call(f"integer_value<{get_value_type(dtype)}, {_key_arguments(sort)}>", (record,))
     bits = Call(f"float_bits<{_key_arguments(sort)}>", (record,))
-    return bits if dtype.is_low_precision else Call("__builtin_bit_cast", (Name(value_type(dtype)), bits))
+    return bits if dtype.is_low_precision else Call("__builtin_bit_cast", (Name(get_value_type(dtype)), bits))
 
 
 def count_spare_records(sort: Sort, passes: Sequence[Pass]) -> Expr:
     """Return the number of records that sorting needs beside a row's; see `first_records`."""
-    length, first = extent_of(sort.axis), count_read_elements(sort, passes)
+    length, first = get_extent(sort.axis), count_read_elements(sort, passes)
     return length if first is None else minimum(length, max(2 * first, 32) + 32)

@@ -29,7 +29,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from coilwork_cpp.nests.lanes import (
+from coilwork_cpp.nests.loops import (
+    Span,
+    bind_ranges,
+    close_loops,
+    copy_tile,
+    make_whole_span,
+    open_blocks,
+    open_loops,
+)
+from coilwork_cpp.nests.row_points import (
     combine_point,
     declare_lane_arrays,
     drop_last,
@@ -39,26 +48,23 @@ from coilwork_cpp.nests.lanes import (
     write_lane_loops,
     write_peeled_points,
 )
-from coilwork_cpp.nests.loops import (
-    Span,
-    bind_ranges,
-    close_loops,
-    copy_tile,
-    open_blocks,
-    open_loops,
-    whole_span,
+from coilwork_cpp.nests.row_sort import (
+    count_spare_records,
+    get_spare_name,
+    group_sorts,
+    record_type,
+    sort_rows,
 )
-from coilwork_cpp.nests.row_sort import count_spare_records, group_sorts, record_type, sort_rows, spare_name
 from coilwork_cpp.planning.legality import check_passes
-from coilwork_cpp.planning.pass_directives import PrefetchRow, find_staged_loads, list_prefetch_rows
-from coilwork_cpp.planning.passes import Pass, passes_of
 from coilwork_cpp.planning.plan import PassPlan, Plan
+from coilwork_cpp.planning.reduction_directives import PrefetchRow, find_staged_loads, list_prefetch_rows
+from coilwork_cpp.planning.reduction_passes import Pass, list_passes
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.values.block import Block
-from coilwork_cpp.values.element_types import declare_array, value_type
-from coilwork_cpp.values.reductions import components, finish_reduction, merge_lanes
+from coilwork_cpp.values.element_types import declare_array, get_value_type
+from coilwork_cpp.values.reductions import finish_reduction, list_components, merge_lanes
 from coilwork_cpp.values.scans import scan_start, scan_states, step_scans
-from coilwork_ir.index import Expr, as_int, extent_of, product
+from coilwork_ir.index import Expr, as_int, get_extent, multiply_all
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Reduce, Scalar
 from coilwork_ir.syntax.cpp import (
@@ -88,7 +94,7 @@ def write_staged_pass(
     assert walk.transpose is not None
     across, inner = walk.transpose.across, walk.transpose.along
     lines, points = walk.transpose.lines, walk.transpose.points
-    others = [whole_span(block, r) for r in region.reduction[:-1] if r is not across]
+    others = [make_whole_span(block, r) for r in region.reduction[:-1] if r is not across]
     holder, chain = open_loops(block, others)
     outer_block = holder.inside()
     rows = _block_span(outer_block, across, lines)
@@ -111,7 +117,7 @@ def write_staged_pass(
 
 
 def _block_size(inner: Expr, points: int) -> int:
-    extent = as_int(extent_of(inner))
+    extent = as_int(get_extent(inner))
     return points if extent is None else min(points, max(extent, 1))
 
 
@@ -119,13 +125,13 @@ def _block_span(block: Block, symbol: Expr, size: int) -> Span:
     """The points of one block, whose loop `_close_block` puts around `block`; all points, if one block has
     them all.
     """
-    extent = as_int(extent_of(symbol))
+    extent = as_int(get_extent(symbol))
     if extent is not None and extent <= size:
-        return whole_span(block, symbol)
+        return make_whole_span(block, symbol)
     begin, end = Name(f"{symbol.name}_begin"), Name(f"{symbol.name}_end")
     behind: Code = Binary("+", begin, Literal(str(size)))
     if extent is None or extent % size:
-        behind = Call("min_i64", (behind, block.index(extent_of(symbol))))
+        behind = Call("min_i64", (behind, block.index(get_extent(symbol))))
     block.add(Declare("const i64", end.text, behind))
     return Span(symbol, begin, end)
 
@@ -134,7 +140,7 @@ def _close_block(around: Block, block: Block, symbol: Expr, span: Span, size: in
     if span.begin == ZERO:
         around.add(*block.body())
     else:
-        limit = around.index(extent_of(symbol))
+        limit = around.index(get_extent(symbol))
         around.add(For(f"{symbol.name}_begin", ZERO, limit, block.body(), step=size))
 
 
@@ -147,10 +153,10 @@ _STACK_BYTES: Final = 32768
 
 def write_row_body(unit: Block, region: Region, plan: Plan, kernel: Kernel) -> tuple[Declare, ...]:
     """The loops of one unit; what it returns must be declared once per thread, before the loop over units."""
-    points = product(extent_of(r) for r in region.reduction)
-    passes, outer_stores = passes_of(region, kernel, plan)
+    points = multiply_all(get_extent(r) for r in region.reduction)
+    passes, outer_stores = list_passes(region, kernel, plan)
     check_passes(kernel, region, plan, passes)
-    serial = [whole_span(unit, r) for r in plan.serial]
+    serial = [make_whole_span(unit, r) for r in plan.serial]
     block, chain = open_loops(unit, serial)
     before, kept = _declare_row_memory(block, passes, points)
     for number, step in enumerate(passes):
@@ -184,13 +190,15 @@ def _declare_row_memory(
     for step in passes:
         for value in step.keeps:
             kept[value] = Name(block.names.numbered("row"))
-            kind = "u8" if value.dtype.is_bool else value_type(value.dtype)
+            kind = "u8" if value.dtype.is_bool else get_value_type(value.dtype)
             memory(kept[value].text, kind, points, value.dtype.itemsize)
         for row in group_sorts(step.sorts):
             records, kind = Name(block.names.numbered("records")), record_type(row[0])
             kept.update(dict.fromkeys(row, records))
             memory(records.text, kind, points, int(kind[1:]) // 8)
-            memory(spare_name(records).text, kind, count_spare_records(row[0], passes), int(kind[1:]) // 8)
+            memory(
+                get_spare_name(records).text, kind, count_spare_records(row[0], passes), int(kind[1:]) // 8
+            )
     return tuple(before), kept
 
 
@@ -212,8 +220,8 @@ def _write_pass(
     totals: dict[Reduce, tuple[Name, ...]] = {}
     for reduce in step.reduces:
         stem = block.names.numbered(reduce.kind)
-        totals[reduce] = tuple(Name(stem + part.suffix) for part in components(reduce))
-        for name, part in zip(totals[reduce], components(reduce), strict=True):
+        totals[reduce] = tuple(Name(stem + part.suffix) for part in list_components(reduce))
+        for name, part in zip(totals[reduce], list_components(reduce), strict=True):
             block.add(Declare(part.total_type, name.text, part.total_start))
     if walk.transpose is not None:
         write_staged_pass(block, region, step, kept, totals, walk)
@@ -240,7 +248,7 @@ def _write_plain_pass(
     for scan, state in states.items():
         for kind, name, value in scan_start(scan, state, step.scans):
             block.add(Declare(kind, name, value))
-    spans = [whole_span(block, r) for r in region.reduction]
+    spans = [make_whole_span(block, r) for r in region.reduction]
     inner, chain = open_loops(block, spans[:-1])
     inner.hoist(step.roots, frozenset((region.reduction[-1],)))
     point = inner.inside()

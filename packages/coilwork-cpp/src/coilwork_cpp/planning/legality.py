@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
-from coilwork_cpp.planning.parallelism import moves_only
-from coilwork_cpp.planning.passes import Pass
+from coilwork_cpp.planning.parallelism import is_transposition
 from coilwork_cpp.planning.plan import FIXED_BLOCK, FIXED_LANES, PassPlan, Plan, refuse
+from coilwork_cpp.planning.reduction_passes import Pass
 from coilwork_cpp.planning.regions import Region, group_stores
 from coilwork_cpp.values.reductions import is_positional, is_rounded
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import as_int, extent_of
+from coilwork_ir.index import as_int, get_extent
 from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.mapping import (
     Contract,
@@ -164,7 +164,7 @@ def _check_columns(kernel: Kernel, region: Region, plan: Plan) -> None:
         raise refuse(
             kernel, "vector", f"columns of {vector.symbol.name} are reduced in blocks that threads share"
         )
-    if any(vector.symbol in extent_of(r).free_symbols for r in region.reduction):
+    if any(vector.symbol in get_extent(r).free_symbols for r in region.reduction):
         raise refuse(kernel, "vector", f"columns of {vector.symbol.name} are not equally long")
     if any(isinstance(value, Sort) for value in region.values):
         raise refuse(kernel, "vector", "a sort takes a row at a time, whatever lies beside it")
@@ -181,7 +181,7 @@ def _check_tiles(kernel: Kernel, region: Region, plan: Plan, args: MappingOf[str
         raise refuse(kernel, "transpose", "tiles are the blocks that threads share")
     if plan.serial != (tile.across,):
         raise refuse(kernel, "transpose", "the lines of a tile are what a unit walks")
-    if plan.moves and not moves_only(region, args, tile.across, vector.symbol):
+    if plan.moves and not is_transposition(region, args, tile.across, vector.symbol):
         raise refuse(kernel, "transpose", "not every store moves what lies along one range along the other")
 
 
@@ -212,7 +212,7 @@ def _check_row_pass(kernel: Kernel, region: Region, plan: Plan, step: Pass, walk
         raise refuse(kernel, "accumulators", "the points of a scan come in order")
     if walk.lanes > 1 and not step.reduces and tile is None:
         raise refuse(kernel, "accumulators", "the pass reduces nothing")
-    length = as_int(extent_of(inner))
+    length = as_int(get_extent(inner))
     if length is not None and walk.lanes > max(length, 1) and not plan.fixed:
         raise refuse(kernel, "accumulators", f"rows have {length} points for {walk.lanes} partial results")
     if any(inner not in region.facts.varies[value] for value in walk.save):

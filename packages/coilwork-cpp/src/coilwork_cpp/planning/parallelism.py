@@ -16,12 +16,12 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_cpp.facts import count_instructions, facts_of
+from coilwork_cpp.facts import collect_facts, count_instructions
 from coilwork_cpp.planning.plan import Proposal
 from coilwork_cpp.planning.regions import Region
-from coilwork_ir.index import Expr, as_int, bounds, extent_of, stride_of
+from coilwork_ir.index import Expr, as_int, find_bounds, find_stride, get_extent
 from coilwork_ir.kernels import Kernel, TensorArg
-from coilwork_ir.kernels.rewrite import kernel_roots
+from coilwork_ir.kernels.rewrite import list_kernel_roots
 from coilwork_ir.machine.model import Loops
 from coilwork_ir.mapping import Block, Directive, Grain, Join, Sequential, Threads, Transpose, Vector, find
 from coilwork_ir.scalar import Load, Reduce, Scan, Sort
@@ -43,7 +43,7 @@ def choose_vector(region: Region, args: MappingOf[str, TensorArg]) -> Expr | Non
         return max(free, key=lambda r: (scores[r], free.index(r)), default=None)
     inner = region.reduction[-1]
     # Columns of a tile must be equally long.
-    uneven = frozenset(s for r in region.reduction for s in extent_of(r).free_symbols)
+    uneven = frozenset(s for r in region.reduction for s in get_extent(r).free_symbols)
     sorts = any(isinstance(v, Sort) for v in region.values)
     # a sort takes a row at a time, whatever lies beside it
     candidates = [] if sorts else [r for r in free if r not in uneven]
@@ -55,16 +55,16 @@ def choose_vector(region: Region, args: MappingOf[str, TensorArg]) -> Expr | Non
     return None
 
 
-def prefers_columns(kernel: Kernel, parallel: tuple[Expr, ...], reduction: tuple[Expr, ...]) -> bool:
+def should_vectorize_columns(kernel: Kernel, parallel: tuple[Expr, ...], reduction: tuple[Expr, ...]) -> bool:
     """True if `kernel`'s reductions would be vectorised across a parallel range."""
-    roots = kernel_roots(kernel)
+    roots = list_kernel_roots(kernel)
     region = Region(
         stores=kernel.stores,
         check=None,
         parallel=parallel,
         serial=(),
         reduction=reduction,
-        facts=facts_of(roots, (*parallel, *reduction)),
+        facts=collect_facts(roots, (*parallel, *reduction)),
     )
     return choose_vector(region, {a.name: a for a in kernel.args}) is not None
 
@@ -75,19 +75,19 @@ def choose_transposition(region: Region, vector: Expr) -> Expr | None:
     """
     if region.serial or any(isinstance(value, Reduce | Scan) for value in region.values):
         return None
-    loads = plain_loads(region)
+    loads = list_plain_loads(region)
     for r in region.parallel:
         if r is vector or is_short(r) or is_short(vector):
             continue
         for index in [load.index[0] for load in loads] + [s.index for s in region.stores if not s.indirect]:
-            if lies_along(index, r, vector):
+            if is_contiguous_along(index, r, vector):
                 return r
     return None
 
 
-def likely_extent(symbol: Expr) -> int:
+def guess_extent(symbol: Expr) -> int:
     """The extent of a range, or a guess."""
-    known = as_int(extent_of(symbol))
+    known = as_int(get_extent(symbol))
     return _UNKNOWN_EXTENT if known is None else known
 
 
@@ -99,11 +99,11 @@ def has_many_points(units: int) -> bool:
 def _score_prefers_columns(region: Region, scores: dict[Expr, int], vector: Expr, inner: Expr) -> bool:
     points = 1
     for r in region.reduction:
-        points *= likely_extent(r)
-    known = all(as_int(extent_of(r)) is not None for r in region.reduction)
-    if known and points < _FEW_ROWS and likely_extent(vector) >= _FEW_ROWS:
+        points *= guess_extent(r)
+    known = all(as_int(get_extent(r)) is not None for r in region.reduction)
+    if known and points < _FEW_ROWS and guess_extent(vector) >= _FEW_ROWS:
         return True
-    return scores[vector] > scores[inner] and likely_extent(vector) >= _FEW_ROWS
+    return scores[vector] > scores[inner] and guess_extent(vector) >= _FEW_ROWS
 
 
 def _gathers_along_rows(region: Region, vector: Expr, inner: Expr) -> bool:
@@ -112,19 +112,23 @@ def _gathers_along_rows(region: Region, vector: Expr, inner: Expr) -> bool:
     """
     if is_short(inner) or is_short(vector) or any(isinstance(v, Scan) for v in region.values):
         return False
-    if any(lies_along(store.index, inner, vector) for store in region.stores):
+    if any(is_contiguous_along(store.index, inner, vector) for store in region.stores):
         return False
-    return any(lies_along(load.index[0], vector, inner) for load in plain_loads(region) if not load.operands)
+    return any(
+        is_contiguous_along(load.index[0], vector, inner)
+        for load in list_plain_loads(region)
+        if not load.operands
+    )
 
 
-def plain_loads(region: Region) -> list[Load]:
+def list_plain_loads(region: Region) -> list[Load]:
     """Loads at places that no other load decides."""
     return [v for v in region.values if isinstance(v, Load) and not v.indirect]
 
 
-def lies_along(index: Expr, along: Expr, across: Expr) -> bool:
+def is_contiguous_along(index: Expr, along: Expr, across: Expr) -> bool:
     """True if neighbours along `along` are neighbours in memory, and those along `across` are not."""
-    near, far = stride_of(index, along), stride_of(index, across)
+    near, far = find_stride(index, along), find_stride(index, across)
     return near is not None and far is not None and as_int(near) == 1 and as_int(far) not in (0, 1)
 
 
@@ -178,7 +182,7 @@ def _scores(region: Region, args: MappingOf[str, TensorArg]) -> dict[Expr, int]:
             if r in access.gathers:
                 score -= size
             elif r in access.index.free_symbols:
-                step = stride_of(access.index, r)
+                step = find_stride(access.index, r)
                 dense = step is not None and _is_dense(access, as_int(step), places)
                 score += size if dense else -size
         scores[r] = score
@@ -192,12 +196,12 @@ def _is_dense(access: _Access, step: int | None, places: Set[tuple[str, Expr]]) 
     return any((access.buffer, access.index + beside) in places for beside in (-1, 1))
 
 
-def lies_across(load: Load, across: Expr, vector: Expr) -> bool:
+def is_contiguous_across(load: Load, across: Expr, vector: Expr) -> bool:
     """True if the neighbours of what `load` reads, unguarded, lie along `across`, not `vector`."""
-    return not load.operands and lies_along(load.index[0], across, vector)
+    return not load.operands and is_contiguous_along(load.index[0], across, vector)
 
 
-def moves_only(region: Region, args: MappingOf[str, TensorArg], across: Expr, vector: Expr) -> bool:
+def is_transposition(region: Region, args: MappingOf[str, TensorArg], across: Expr, vector: Expr) -> bool:
     """True if all stores of `region` put what lies along `across` along `vector`, as it is."""
     return region.check is None and all(
         store.mode == "store"
@@ -205,14 +209,14 @@ def moves_only(region: Region, args: MappingOf[str, TensorArg], across: Expr, ve
         and not store.indirect
         and isinstance(store.value, Load)
         and store.value.dtype is args[store.buffer].dtype
-        and lies_across(store.value, across, vector)
-        and lies_along(store.index, vector, across)
+        and is_contiguous_across(store.value, across, vector)
+        and is_contiguous_along(store.index, vector, across)
         for store in region.stores
     )
 
 
 def is_short(symbol: Expr) -> bool:
-    extent = as_int(extent_of(symbol))
+    extent = as_int(get_extent(symbol))
     return extent is not None and extent < _SHORT
 
 
@@ -235,7 +239,7 @@ def transpose_tiles(proposal: Proposal) -> tuple[Directive, ...]:
     across = None if vector is None or region.reduction else choose_transposition(region, vector)
     if vector is None or across is None:
         return ()
-    moves = moves_only(region, proposal.args, across, vector)
+    moves = is_transposition(region, proposal.args, across, vector)
     # Of what needs no tile of its own, long lines are read.
     by = (
         _clamp_to_extent(proposal.loops.long_tile if moves else proposal.loops.tile, across),
@@ -262,7 +266,7 @@ def share_units(proposal: Proposal) -> tuple[Directive, ...]:
     if tile is not None:
         across = next(r for r in others if r.name == tile.ranges[0])
         return _unit_directives((*others, vector), ((across, tile.by[0]), (vector, tile.by[1])), (across,))
-    high = bounds(extent_of(vector)).hi
+    high = find_bounds(get_extent(vector)).hi
     if high is not None and high <= 2 * proposal.loops.block and not (region.serial and not others):
         shared, rest = _split_leading_units(others, proposal.loops)
         return _unit_directives(shared, (), (*rest, *region.serial))
@@ -318,24 +322,26 @@ def _split_leading_units(ranges: tuple[Expr, ...], loops: Loops) -> tuple[tuple[
     for count, r in enumerate(ranges):
         if units >= loops.enough_units:
             return ranges[:count], ranges[count:]
-        units *= likely_extent(r)
+        units *= guess_extent(r)
     return ranges, ()
 
 
 def _column_block(region: Region, vector: Expr, others: tuple[Expr, ...], loops: Loops) -> int:
     """The number of columns that are reduced together."""
     tile = _widest_block(vector, others, loops)
-    if any(lies_along(load.index[0], region.reduction[-1], vector) for load in plain_loads(region)):
+    if any(
+        is_contiguous_along(load.index[0], region.reduction[-1], vector) for load in list_plain_loads(region)
+    ):
         # what columns copy lies on a thread's stack, a block of rows for each of them
         tile = min(tile, loops.tile)
     return tile
 
 
 def _widest_block(vector: Expr, others: tuple[Expr, ...], loops: Loops) -> int:
-    extent = as_int(extent_of(vector))
+    extent = as_int(get_extent(vector))
     units = 1
     for r in others:
-        units *= likely_extent(r)
+        units *= guess_extent(r)
     if extent is not None and extent <= loops.widest_tile and has_many_points(units):
         # Whole rows of memory, one after the other, are what prefetching likes best.
         return extent
@@ -348,5 +354,5 @@ def _widest_block(vector: Expr, others: tuple[Expr, ...], loops: Loops) -> int:
 
 def _clamp_to_extent(size: int, symbol: Expr) -> int:
     """`size`, or the extent of a range that has fewer points."""
-    extent = as_int(extent_of(symbol))
+    extent = as_int(get_extent(symbol))
     return size if extent is None else min(size, max(extent, 1))

@@ -18,9 +18,9 @@ from typing import Final
 
 from coilwork_cpp.planning.regions import Region
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, as_int, ceildiv, extent_of
+from coilwork_ir.index import Expr, as_int, ceildiv, get_extent
 from coilwork_ir.kernels import Kernel, TensorArg
-from coilwork_ir.kernels.rewrite import value_names
+from coilwork_ir.kernels.rewrite import index_values
 from coilwork_ir.machine.model import Loops
 from coilwork_ir.mapping import (
     Accumulators,
@@ -70,7 +70,7 @@ def cut_ranges(ranges: tuple[Expr, ...], limit: int, *, rounded: bool) -> Cut:
         return Cut(outer=(), middle=None, size=0, inner=ranges)
     points = 1
     for position in range(len(ranges) - 1, -1, -1):
-        extent = as_int(extent_of(ranges[position]))
+        extent = as_int(get_extent(ranges[position]))
         if extent is not None and points * extent <= limit:
             points *= max(extent, 1)
             continue
@@ -111,7 +111,7 @@ class Axis:
     @property
     def units(self) -> Expr:
         """Number of units of work along it."""
-        extent = extent_of(self.symbol)
+        extent = get_extent(self.symbol)
         return extent if self.block is None else ceildiv(extent, self.block)
 
 
@@ -258,7 +258,7 @@ def _read_passes(
         for directive in find_all(directives, Transpose)
         if directive.step is not None
     }
-    named = value_names(kernel) if any(isinstance(directive, Save) for directive in directives) else {}
+    named = index_values(kernel) if any(isinstance(directive, Save) for directive in directives) else {}
     saves = {
         directive.step: tuple(named[name] for name in directive.values)
         for directive in find_all(directives, Save)

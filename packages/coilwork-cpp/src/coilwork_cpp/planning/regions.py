@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from coilwork_cpp.facts import Facts, facts_of
+from coilwork_cpp.facts import Facts, collect_facts
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, as_int, bounds, const, extent_of, stride_of, total
+from coilwork_ir.index import Expr, add_all, as_int, const, find_bounds, find_stride, get_extent
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.rewrite import store_roots
 from coilwork_ir.loops.nodes import Check
 from coilwork_ir.mapping import Nest
-from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, iterate_postorder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Region:
     @cached_property
     def values(self) -> tuple[Scalar, ...]:
         """All values below the roots, operands first."""
-        return tuple(postorder(self.roots))
+        return tuple(iterate_postorder(self.roots))
 
     def varies(self, store: Store) -> frozenset[Expr]:
         """The ranges that `store` varies along."""
@@ -58,7 +58,7 @@ class Region:
     def separate_columns(self, vector: Expr) -> Region:
         """The region with facts in which every point of `vector` has variables of its own."""
         ranges = (*self.parallel, *self.serial, *self.reduction)
-        return replace(self, facts=facts_of(self.roots, ranges, columns=frozenset((vector,))))
+        return replace(self, facts=collect_facts(self.roots, ranges, columns=frozenset((vector,))))
 
 
 def group_stores(kernel: Kernel) -> tuple[tuple[Nest, Region], ...]:
@@ -81,7 +81,7 @@ def group_stores(kernel: Kernel) -> tuple[tuple[Nest, Region], ...]:
     return tuple(zip(nests, _regions(kernel, nests, survey), strict=True))
 
 
-def regions_of(kernel: Kernel, nests: Sequence[Nest]) -> tuple[Region, ...]:
+def list_regions(kernel: Kernel, nests: Sequence[Nest]) -> tuple[Region, ...]:
     """The work of each of `nests` of `kernel`, and which ranges may run in any order.
 
     Raises:
@@ -140,7 +140,7 @@ def _survey_stores(kernel: Kernel) -> _Survey:
     parallel = frozenset(r.symbol for r in kernel.ranges if r.kind == "parallel")
     roots = [store_roots(store) for store in kernel.stores]
     every = tuple(root for of_one in roots for root in of_one)
-    facts = facts_of(every, symbols)
+    facts = collect_facts(every, symbols)
     taken: set[Scalar] = set()
     for value in facts.varies:
         if isinstance(value, Reduce | Scan | Sort) or not taken.isdisjoint(value.operands):
@@ -201,14 +201,14 @@ def _list_accesses(nests: Sequence[Nest], kernel: Kernel) -> tuple[list[set[str]
     for nest in nests:
         stores = [kernel.stores[number] for number in nest.stores]
         roots = tuple(root for store in stores for root in store_roots(store))
-        reads.append({value.buffer for value in postorder(roots) if isinstance(value, Load)})
+        reads.append({value.buffer for value in iterate_postorder(roots) if isinstance(value, Load)})
         writes.append({name for s in stores for name in (s.buffer, *shares.get(s.buffer, ()))})
     return reads, writes
 
 
 def _check_region(number: int, check: Check, ranges: tuple[Expr, ...]) -> Region:
-    facts = facts_of((check.condition,), ranges)
-    if any(isinstance(value, Reduce | Scan | Sort) for value in postorder((check.condition,))):
+    facts = collect_facts((check.condition,), ranges)
+    if any(isinstance(value, Reduce | Scan | Sort) for value in iterate_postorder((check.condition,))):
         raise EmitError(
             "check-reduction", f"the condition of check {number} ({check.message!r}) is a reduction"
         )
@@ -229,7 +229,7 @@ def _store_region(kernel: Kernel, domain: frozenset[Expr], numbers: Sequence[int
     reduced = tuple(r.symbol for r in kernel.ranges if r.kind == "reduction")
     alone = tuple(numbers) == tuple(range(len(kernel.stores)))
     roots = tuple(root for store in stores for root in store_roots(store))
-    facts = survey.facts if alone else facts_of(roots, ranges)
+    facts = survey.facts if alone else collect_facts(roots, ranges)
     combines = any(survey.combines[number] for number in numbers)
     along_reduced = any(not survey.domains[number].isdisjoint(reduced) for number in numbers)
     inner = reduced if combines else ()
@@ -266,9 +266,9 @@ def _never_collides(store: Store, at: Expr) -> bool:
         return False
     if store.mode == "store" and not store.indirect:
         return True
-    step = stride_of(store.index, at)
+    step = find_stride(store.index, at)
     stride = None if step is None else as_int(step)
-    extent = as_int(extent_of(at))
+    extent = as_int(get_extent(at))
     if stride is None or extent is None or stride < 1:
         return False
     inner: list[Expr] = []
@@ -280,5 +280,5 @@ def _never_collides(store: Store, at: Expr) -> bool:
             for atom in atoms:
                 term = term * atom
             inner.append(term)
-    low, high = bounds(total(inner))
+    low, high = find_bounds(add_all(inner))
     return low is not None and high is not None and low >= 0 and high < stride

@@ -1,7 +1,7 @@
 """The mapping passes: from a piece of a kernel to its mapping, in a table with a reason for each pass.
 
 Every pass looks at one nest and the directives so far, and adds directives. The text that is written is what
-they say. `common_directives` are those of a whole launch. A kernel that compares values with their own
+they say. `list_common_directives` are those of a whole launch. A kernel that compares values with their own
 extreme computes these values in several loops, which must agree to the bit.
 """
 
@@ -20,13 +20,13 @@ from coilwork_cpp.planning.parallelism import (
     vectorize,
     weigh_units,
 )
-from coilwork_cpp.planning.pass_directives import (
+from coilwork_cpp.planning.plan import FIXED_BLOCK, FIXED_LANES, Proposal
+from coilwork_cpp.planning.reduction_directives import (
     choose_lanes,
     prefetch_rows,
     save_values,
     select_first_points,
 )
-from coilwork_cpp.planning.plan import FIXED_BLOCK, FIXED_LANES, Proposal
 from coilwork_cpp.planning.regions import group_stores
 from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.machine.model import Loops
@@ -43,7 +43,7 @@ from coilwork_ir.mapping import (
     Vector,
 )
 from coilwork_ir.passes import Before, Pass, PassTable
-from coilwork_ir.scalar import Op, Reduce, Scalar, postorder
+from coilwork_ir.scalar import Op, Reduce, Scalar, iterate_postorder
 from coilwork_ir.target import Target
 
 # ---- comparisons with extremes ----
@@ -53,14 +53,14 @@ _COMPARISONS: Final = frozenset("eq ne lt le gt ge".split())
 _EXTREMES: Final = frozenset({"max", "min"})
 
 
-def compares_extremes(kernel: Kernel) -> bool:
+def has_compared_extremes(kernel: Kernel) -> bool:
     """Tell whether a value is compared with what the largest or smallest of a row was found from.
 
     Several loops may compute it, and a loop gives its last elements, for which it has no whole vector,
     another function than the rest.
     """
     roots = tuple(store.value for store in kernel.stores)
-    values = tuple(postorder(roots))
+    values = tuple(iterate_postorder(roots))
     if not any(_is_extreme(value) for value in values):
         return False
     return any(
@@ -80,11 +80,11 @@ def _is_extreme_of(side: Scalar, value: Scalar) -> bool:
     """Tell if an extreme that takes part in `side` was taken of something computed that takes part in
     `value`.
     """
-    extremes = tuple(node for node in postorder((side,)) if _is_extreme(node))
+    extremes = tuple(node for node in iterate_postorder((side,)) if _is_extreme(node))
     if not extremes:
         return False
-    computed = frozenset(node for node in postorder((value,)) if isinstance(node, Op))
-    return any(node in computed for node in postorder(extremes))
+    computed = frozenset(node for node in iterate_postorder((value,)) if isinstance(node, Op))
+    return any(node in computed for node in iterate_postorder(extremes))
 
 
 # ---- passes ----
@@ -213,11 +213,11 @@ def propose(
     return tuple(mappings)
 
 
-def common_directives(kernel: Kernel, target: Target, options: CppOptions) -> tuple[Directive, ...]:
+def list_common_directives(kernel: Kernel, target: Target, options: CppOptions) -> tuple[Directive, ...]:
     """The directives of the whole launch: how exact functions are, whether sums of products round once, and
     in what order rows combine.
     """
-    compares = compares_extremes(kernel)
+    compares = has_compared_extremes(kernel)
     # libmvec's functions are off by up to 4 units in the last place, libm's of f64 by less than one; and what
     # is left over at the end of a loop gets libm's, so that an element's place would decide
     exact = options.batch_invariant or compares or kernel.numerics == "strict"

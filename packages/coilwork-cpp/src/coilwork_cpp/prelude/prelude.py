@@ -259,7 +259,7 @@ def _math_declaration(name: str, vector: bool) -> str | None:
     return f"{attributes}{kind} {name}({', '.join([kind] * arity)}) noexcept;"
 
 
-def declarations(names: Iterable[str], *, vector_math: bool) -> tuple[str, ...]:
+def list_declarations(names: Iterable[str], *, vector_math: bool) -> tuple[str, ...]:
     """Declarations and definitions for the functions `names` and what they call, in an order that compiles.
 
     `vector_math`: libmvec may be used. Names that nothing here defines (types, builtins) are left out.

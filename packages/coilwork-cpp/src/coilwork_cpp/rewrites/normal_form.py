@@ -29,15 +29,15 @@ from coilwork_ir.index import (
     Sym,
     as_expr,
     as_int,
-    node,
-    product,
+    find_stride,
+    get_node,
+    multiply_all,
     provably_divisible,
-    stride_of,
     substitute,
     symbol,
 )
 from coilwork_ir.kernels import Kernel, Range
-from coilwork_ir.kernels.rewrite import kernel_roots, replace_roots
+from coilwork_ir.kernels.rewrite import list_kernel_roots, replace_roots
 from coilwork_ir.scalar import (
     Contraction,
     IndexValue,
@@ -49,10 +49,10 @@ from coilwork_ir.scalar import (
     cast,
     const,
     index_value,
+    iterate_postorder,
+    list_loads,
     load,
-    loads,
     op,
-    postorder,
     reduce,
     rewrite,
     where,
@@ -63,7 +63,7 @@ from coilwork_ir.scalar import (
 
 def expand_reductions(kernel: Kernel) -> Kernel:
     """`kernel` without `welford`, `online_softmax` and contractions."""
-    return replace_roots(kernel, rewrite(kernel_roots(kernel), _expand_reduction))
+    return replace_roots(kernel, rewrite(list_kernel_roots(kernel), _expand_reduction))
 
 
 def _expand_reduction(node: Scalar) -> Scalar:
@@ -118,8 +118,8 @@ def _plain_mean(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
 def _is_along_memory(node: Reduce) -> bool:
     """Tell if neighbours in memory are combined."""
     return any(
-        stride_of(place, axis) is as_expr(1)
-        for access in loads(node.operands[:1])
+        find_stride(place, axis) is as_expr(1)
+        for access in list_loads(node.operands[:1])
         for place in access.index
         for axis in node.axes
     )
@@ -131,7 +131,7 @@ def _count(axes: Sequence[Expr], mask: Sequence[Scalar], dtype: DType) -> Scalar
         ones = where(mask[0], const(1, DType.I64), const(0, DType.I64))
         return cast(reduce("sum", (ones,), axes), dtype)
     extents = [axis.extent for axis in axes]
-    count = product(extent for extent in extents if extent is not None)
+    count = multiply_all(extent for extent in extents if extent is not None)
     return const(count.value, dtype) if count.is_const else cast(index_value(count), dtype)
 
 
@@ -148,7 +148,7 @@ def normalise_ranges(kernel: Kernel, least_lanes: int) -> Kernel:
 def index_expressions(kernel: Kernel) -> tuple[Expr, ...]:
     """Every index expression of loads, stores and index values."""
     expressions: dict[Expr, None] = {store.index: None for store in kernel.stores}
-    for value in postorder(kernel_roots(kernel)):
+    for value in iterate_postorder(list_kernel_roots(kernel)):
         match value:
             case Load():
                 expressions.setdefault(value.index[0])
@@ -182,14 +182,16 @@ def replace_ranges(kernel: Kernel, ranges: Sequence[Range], mapping: Mapping[Exp
             case _:
                 return value
 
-    changed = replace_roots(kernel, rewrite(kernel_roots(kernel), visit))
+    changed = replace_roots(kernel, rewrite(list_kernel_roots(kernel), visit))
     stores = tuple(replace(store, index=substitute(store.index, mapping)) for store in changed.stores)
     return replace(changed, ranges=tuple(ranges), stores=stores)
 
 
 def _scan_axes(kernel: Kernel) -> frozenset[Expr]:
     """Ranges that scans and sorts run along."""
-    return frozenset(v.axis for v in postorder(kernel_roots(kernel)) if isinstance(v, Scan | Sort))
+    return frozenset(
+        v.axis for v in iterate_postorder(list_kernel_roots(kernel)) if isinstance(v, Scan | Sort)
+    )
 
 
 def _drop_unit_ranges(kernel: Kernel) -> Kernel:
@@ -212,7 +214,7 @@ def find_divisors(expressions: Sequence[Expr], at: Expr) -> list[Expr]:
     pending = [e for e in expressions if at in e.free_symbols]
     while pending:
         expr = pending.pop()
-        match node(expr):
+        match get_node(expr):
             case FloorDiv(numerator, denominator) | Mod(numerator, denominator):
                 if at in numerator.free_symbols and at not in denominator.free_symbols:
                     divisors.setdefault(denominator)

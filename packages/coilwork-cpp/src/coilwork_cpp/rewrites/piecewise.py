@@ -41,11 +41,11 @@ from coilwork_ir.index import (
     Sym,
     as_expr,
     as_int,
-    extent_of,
-    node,
+    find_stride,
+    get_extent,
+    get_node,
     provably_le,
     provably_lt,
-    stride_of,
     substitute,
     symbol,
 )
@@ -53,7 +53,7 @@ from coilwork_ir.index import (
     Const as IndexConst,
 )
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.rewrite import kernel_roots, replace_roots
+from coilwork_ir.kernels.rewrite import list_kernel_roots, replace_roots
 from coilwork_ir.scalar import (
     Const,
     IndexValue,
@@ -64,8 +64,8 @@ from coilwork_ir.scalar import (
     Scan,
     Sort,
     const,
+    iterate_postorder,
     load,
-    postorder,
     rewrite,
 )
 
@@ -86,7 +86,7 @@ def fold_decided_guards(kernel: Kernel) -> Kernel:
     """`kernel` without comparisons that hold, or fail, at all of its points. A store that never
     happens goes.
     """
-    changed = replace_roots(kernel, rewrite(kernel_roots(kernel), _fold_guard))
+    changed = replace_roots(kernel, rewrite(list_kernel_roots(kernel), _fold_guard))
     stores = []
     for store in changed.stores:
         if isinstance(store.mask, Const):
@@ -146,12 +146,12 @@ def _fold_connective(node: Op) -> Scalar:
 def find_guard_changes(kernel: Kernel, at: Expr, count: int) -> set[int]:
     """The points of `at` from which on some guard of `at` alone differs from the point before."""
     points: set[int] = set()
-    for value in postorder(kernel_roots(kernel)):
+    for value in iterate_postorder(list_kernel_roots(kernel)):
         sides = split_comparison(value)
         if sides is None or not isinstance(value, Op):
             continue
         difference = sides[0] - sides[1]
-        step = stride_of(difference, at)
+        step = find_stride(difference, at)
         if difference.free_symbols != {at} or step is None:
             continue
         slope, start = as_int(step), as_int(substitute(difference, {at: as_expr(0)}))
@@ -180,7 +180,8 @@ def find_index_bends(kernel: Kernel, at: Expr, count: int, most: int) -> set[int
 def has_bends(kernel: Kernel) -> bool:
     """Tell whether an index divides, clamps or reflects a range."""
     return any(
-        isinstance(node(part), FloorDiv | Mod | Min | Max) for part in _walk_parts(index_expressions(kernel))
+        isinstance(get_node(part), FloorDiv | Mod | Min | Max)
+        for part in _walk_parts(index_expressions(kernel))
     )
 
 
@@ -198,7 +199,7 @@ def _walk_parts(expressions: tuple[Expr, ...]) -> Iterator[Expr]:
 
 
 def _operands(expr: Expr) -> tuple[Expr, ...]:
-    match node(expr):
+    match get_node(expr):
         case IndexConst() | Sym():
             return ()
         case FloorDiv(numerator, denominator) | Mod(numerator, denominator):
@@ -211,7 +212,7 @@ def _find_bends(expr: Expr, at: Expr) -> Iterator[Expr]:
     """The outermost divisions, minima and maxima in `expr` that depend on `at` alone."""
     if at not in expr.free_symbols:
         return
-    if expr.free_symbols == {at} and isinstance(node(expr), FloorDiv | Mod | Min | Max):
+    if expr.free_symbols == {at} and isinstance(get_node(expr), FloorDiv | Mod | Min | Max):
         yield expr
     else:
         for operand in _operands(expr):
@@ -229,7 +230,7 @@ def _bend_points(expr: Expr, at: Expr, count: int, most: int) -> set[int] | None
             if below is None:
                 return None
             points |= below
-    match node(expr):
+    match get_node(expr):
         case FloorDiv(numerator, denominator) | Mod(numerator, denominator):
             divisor = as_int(denominator)
             if divisor is None or divisor < 1:
@@ -298,7 +299,7 @@ def _is_eligible(kernel: Kernel) -> bool:
     points = 1
     for r in kernel.ranges:
         points *= as_int(r.extent) or 16
-    nodes = list(postorder(kernel_roots(kernel)))
+    nodes = list(iterate_postorder(list_kernel_roots(kernel)))
     if len(nodes) > _MOST_NODES or any(isinstance(node, Reduce | Scan | Sort) for node in nodes):
         return False
     if any(isinstance(node, Load) and node.mask is not None for node in nodes):
@@ -316,7 +317,7 @@ def _has_short_last_range(kernel: Kernel) -> bool:
     if not kernel.ranges:
         return False
     at = kernel.ranges[-1].symbol
-    count = as_int(extent_of(at))
+    count = as_int(get_extent(at))
     return count is not None and 1 < count <= _LARGEST_STEP and bool(_cut_points(kernel, at, count))
 
 
@@ -337,7 +338,7 @@ def _unroll(kernel: Kernel) -> Kernel:
 
 def _unroll_range(kernel: Kernel, at: Expr, step: int) -> Kernel:
     """`kernel` with `step` neighbours along `at` as one point."""
-    outer = symbol(f"{at.name}s", extent=extent_of(at) // step)
+    outer = symbol(f"{at.name}s", extent=get_extent(at) // step)
     ranges = tuple(replace(r, symbol=outer) if r.symbol is at else r for r in kernel.ranges)
     parts = [replace_ranges(kernel, ranges, {at: outer * step + offset}) for offset in range(step)]
     return replace(parts[0], stores=tuple(store for part in parts for store in part.stores))
@@ -356,7 +357,7 @@ def _cut_ranges(kernel: Kernel, first: int) -> tuple[Kernel, ...]:
     """
     for number in range(first, len(kernel.ranges)):
         at = kernel.ranges[number].symbol
-        count = as_int(extent_of(at))
+        count = as_int(get_extent(at))
         if count is None or not _has_distinct_stores(kernel, at):
             continue
         changes = _cut_points(kernel, at, count)
@@ -371,7 +372,7 @@ def _cut_ranges(kernel: Kernel, first: int) -> tuple[Kernel, ...]:
             continue
         # the ends come last: they find the middle's lines of memory in the cache
         pieces = _cut_ranges(_restrict(kernel, at, low, high, "m"), number + 1)
-        small = len(list(postorder(kernel_roots(kernel)))) <= _SMALL_NODES
+        small = len(list(iterate_postorder(list_kernel_roots(kernel)))) <= _SMALL_NODES
         for start, end, suffix in ((0, low, "l"), (high, count, "h")):
             if start < end:
                 part = _restrict(kernel, at, start, end, suffix)
@@ -399,7 +400,7 @@ def _overlay_pieces(kernel: Kernel, at: Expr, edges: list[int]) -> Kernel | None
 
 
 def _loads(kernel: Kernel) -> Iterator[Load]:
-    return (node for node in postorder(kernel_roots(kernel)) if isinstance(node, Load))
+    return (node for node in iterate_postorder(list_kernel_roots(kernel)) if isinstance(node, Load))
 
 
 def _restrict(kernel: Kernel, at: Expr, low: int, high: int, suffix: str) -> Kernel:

@@ -18,24 +18,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from coilwork_cpp.facts import facts_of
+from coilwork_cpp.facts import collect_facts
 from coilwork_cpp.options import CppOptions
-from coilwork_cpp.planning.parallelism import prefers_columns
+from coilwork_cpp.planning.parallelism import should_vectorize_columns
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
     Expr,
     as_expr,
     as_int,
     ceildiv,
-    extent_of,
+    find_stride,
+    get_extent,
     minimum,
-    product,
-    stride_of,
+    multiply_all,
     substitute,
     symbol,
 )
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
-from coilwork_ir.kernels.rewrite import kernel_roots, replace_roots
+from coilwork_ir.kernels.rewrite import list_kernel_roots, replace_roots
 from coilwork_ir.machine.model import Loops
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import (
@@ -46,10 +46,10 @@ from coilwork_ir.scalar import (
     Sort,
     cast,
     index_value,
+    iterate_postorder,
     load,
     op,
     placeholder,
-    postorder,
     reduce,
     replace_operands,
     substitute_ranges,
@@ -96,13 +96,13 @@ class _Space:
     @property
     def results(self) -> Expr:
         """Number of points of the parallel ranges."""
-        return product(r.extent for r in self.parallel)
+        return multiply_all(r.extent for r in self.parallel)
 
     @property
     def partials(self) -> Expr:
         """Number of partial results of one of them."""
         count = self.pieces.extent
-        return count if self.lane is None else extent_of(self.lane) * count
+        return count if self.lane is None else get_extent(self.lane) * count
 
     @property
     def partial(self) -> Expr:
@@ -117,7 +117,7 @@ class _Space:
         """
         if self.lane is None:
             return self.parallel, {}
-        last, inner = self.parallel[-1], extent_of(self.lane)
+        last, inner = self.parallel[-1], get_extent(self.lane)
         both = symbol(f"{last.symbol.name}{self.lane.name}", extent=last.extent * inner)
         return (*self.parallel[:-1], replace(last, symbol=both)), {
             last.symbol: both // inner,
@@ -141,9 +141,9 @@ def split_reductions(kernel: Kernel, options: CppOptions, loops: Loops) -> tuple
         return (Phase(kernel=kernel),)
     phases: list[Phase] = []
     known: dict[Scalar, Scalar] = {}
-    roots = kernel_roots(kernel)
-    facts = facts_of(roots, (r.symbol for r in kernel.ranges))
-    reduces = [v for v in postorder(roots) if isinstance(v, Reduce)]
+    roots = list_kernel_roots(kernel)
+    facts = collect_facts(roots, (r.symbol for r in kernel.ranges))
+    reduces = [v for v in iterate_postorder(roots) if isinstance(v, Reduce)]
     # A stage's reductions in one pass over the data.
     for stage in sorted({facts.stage[v] for v in reduces}):
         group = [v for v in reduces if facts.stage[v] == stage]
@@ -163,8 +163,8 @@ def _plan_space(kernel: Kernel, piece: int, loops: Loops) -> _Space | None:
 
     That is so without reductions, with scans, sorts or many results, and where there is little to reduce.
     """
-    roots = kernel_roots(kernel)
-    values = list(postorder(roots))
+    roots = list_kernel_roots(kernel)
+    values = list(iterate_postorder(roots))
     reduces = [v for v in values if isinstance(v, Reduce)]
     if not reduces or any(isinstance(v, Scan | Sort) for v in values) or kernel.checks:
         return None
@@ -174,22 +174,22 @@ def _plan_space(kernel: Kernel, piece: int, loops: Loops) -> _Space | None:
         return None
     parallel = tuple(r for r in kernel.ranges if r.kind == "parallel")
     reduction = tuple(r for r in kernel.ranges if r.kind == "reduction")
-    facts = facts_of(roots, (r.symbol for r in kernel.ranges))
+    facts = collect_facts(roots, (r.symbol for r in kernel.ranges))
     if any(facts.varies[v] != frozenset(r.symbol for r in parallel) for v in reduces):
         return None
     lane = _choose_lane_range(kernel, parallel, reduction, loops)
-    results = as_int(product(r.extent for r in parallel))
+    results = as_int(multiply_all(r.extent for r in parallel))
     first = reduction[0].symbol
     if lane is not None:
-        outer = as_int(product(r.extent for r in parallel[:-1]))
+        outer = as_int(multiply_all(r.extent for r in parallel[:-1]))
         reduction = reduction[:-1]
         if results is None or outer is None or outer >= loops.enough_results:
-            return _make_space(parallel, reduction, extent_of(first), lane)
-        results *= as_int(extent_of(lane)) or 1
+            return _make_space(parallel, reduction, get_extent(first), lane)
+        results *= as_int(get_extent(lane)) or 1
     elif results is None or results > loops.enough_results * _count_columns(kernel, parallel, reduction):
         return None
-    inner = as_int(product(r.extent for r in reduction[1:]))
-    extent = extent_of(first)
+    inner = as_int(multiply_all(r.extent for r in reduction[1:]))
+    extent = get_extent(first)
     columns = lane is not None or _prefers_columns(kernel, parallel, reduction)
     per_point = (1 if inner is None else max(inner, 1)) * (results if columns else 1)
     points = max(1, piece // per_point)
@@ -208,7 +208,7 @@ def _make_space(
 ) -> _Space:
     """The space with pieces of `points` points of the first range of `reduction`."""
     first = reduction[0].symbol
-    extent = extent_of(first)
+    extent = get_extent(first)
     whole = points == extent
     pieces = symbol("piece", extent=as_expr(1) if whole else ceildiv(extent, points))
     inside = symbol(first.name, extent=extent if whole else minimum(points, extent - pieces * points))
@@ -231,17 +231,17 @@ def _choose_lane_range(
     if len(reduction) < 2 or not parallel:
         return None
     lane, beside = reduction[-1].symbol, parallel[-1].symbol
-    count = as_int(extent_of(lane))
-    rows = as_int(product(r.extent for r in reduction[:-1]))
+    count = as_int(get_extent(lane))
+    rows = as_int(multiply_all(r.extent for r in reduction[:-1]))
     if count is None or not 1 < count < loops.short_reduction:
         return None
     if rows is not None and rows < loops.many_short_rows:
         return None
-    for value in postorder(kernel_roots(kernel)):
+    for value in iterate_postorder(list_kernel_roots(kernel)):
         if isinstance(value, Reduce) and value.kind in ("argmin", "argmax"):
             return None
         if isinstance(value, Load) and not value.indirect and lane in value.index[0].free_symbols:
-            along, across = (stride_of(value.index[0], r) for r in (lane, beside))
+            along, across = (find_stride(value.index[0], r) for r in (lane, beside))
             if along is None or across is None or as_int(along) != 1 or as_int(across) not in (0, count):
                 return None
     stored = any(lane in store.index.free_symbols for store in kernel.stores)
@@ -249,7 +249,9 @@ def _choose_lane_range(
 
 
 def _prefers_columns(kernel: Kernel, parallel: Sequence[Range], reduction: Sequence[Range]) -> bool:
-    return prefers_columns(kernel, tuple(r.symbol for r in parallel), tuple(r.symbol for r in reduction))
+    return should_vectorize_columns(
+        kernel, tuple(r.symbol for r in parallel), tuple(r.symbol for r in reduction)
+    )
 
 
 def _count_columns(kernel: Kernel, parallel: Sequence[Range], reduction: Sequence[Range]) -> int:
@@ -322,7 +324,7 @@ def _global_position(space: _Space, positions: str, piece: Scalar) -> Scalar:
     """The position in the whole range of the extreme that lies in piece number `piece`."""
     base = space.result * space.pieces.extent
     inside = load(positions, [base + placeholder(0)], DType.I64, indirect=[piece])
-    inner = product(r.extent for r in space.reduction[1:])
+    inner = multiply_all(r.extent for r in space.reduction[1:])
     start = op("mul", piece, cast(index_value(space.piece_points * inner), DType.I64))
     return op("add", start, inside)
 
@@ -330,7 +332,7 @@ def _global_position(space: _Space, positions: str, piece: Scalar) -> Scalar:
 def _load_known(roots: Sequence[Scalar], known: Mapping[Scalar, Scalar]) -> tuple[Scalar, ...]:
     """`roots` with finished reductions replaced by loads of their results."""
     done: dict[Scalar, Scalar] = dict(known)
-    for node in postorder(roots):
+    for node in iterate_postorder(roots):
         if node not in done:
             done[node] = replace_operands(node, [done[operand] for operand in node.operands])
     return tuple(done[root] for root in roots)

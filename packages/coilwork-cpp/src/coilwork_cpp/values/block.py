@@ -10,7 +10,7 @@ from functools import reduce
 from typing import Final
 
 from coilwork_cpp.facts import Facts, is_made_of_comparisons
-from coilwork_cpp.values.element_types import convert, literal, memory_type, value_type
+from coilwork_cpp.values.element_types import convert, get_memory_type, get_value_type, make_literal
 from coilwork_cpp.values.ops import apply
 from coilwork_cpp.values.reductions import start_value
 from coilwork_ir.dtypes import DType
@@ -26,8 +26,8 @@ from coilwork_ir.index import (
     Mul,
     Sym,
     as_int,
+    get_node,
     is_subtracted,
-    node,
     provably_nonneg,
     provably_positive,
 )
@@ -64,7 +64,7 @@ def index_code(expr: Expr, symbols: Mapping[Expr, Code]) -> Code:
     Raises:
         EmitError: a symbol that is neither a range nor a size of the kernel.
     """
-    match node(expr):
+    match get_node(expr):
         case IndexConst(value):
             return Literal(str(value) if abs(value) < 1 << 31 else f"{value}ll")
         case Sym(name, symbol):
@@ -196,7 +196,7 @@ class Block:
     def declare(self, dtype: DType, stem: str, code: Code) -> Name:
         """A new constant of `dtype`'s value type that holds `code`."""
         name = self.names.numbered(stem)
-        self.add(Declare(f"const {value_type(dtype)}", name, code))
+        self.add(Declare(f"const {get_value_type(dtype)}", name, code))
         return Name(name)
 
     def declare_index(self, stem: str, code: Code) -> Name:
@@ -264,7 +264,7 @@ class Block:
         """Code of `value`, whose operands are known, and whether it should be given a name."""
         match value:
             case Const():
-                code = literal(value.value, value.dtype)
+                code = make_literal(value.value, value.dtype)
                 self._size[value] = 0
                 return code, not is_atomic(code) and value.dtype.is_low_precision
             case IndexValue():
@@ -292,7 +292,7 @@ class Block:
         if value.mask is None:
             return loaded
         # The mask guards the access itself, which may lie outside of the buffer.
-        return Select(self.known[value.mask], loaded, literal(value.other, value.dtype))
+        return Select(self.known[value.mask], loaded, make_literal(value.other, value.dtype))
 
     def _op(self, value: Op) -> tuple[Code, bool]:
         operands = [self.known[operand] for operand in value.operands]
@@ -350,4 +350,4 @@ def decode_element(element: Code, dtype: DType) -> Code:
 
 
 def _encode_element(code: Code, dtype: DType) -> Code:
-    return Call(memory_type(dtype), (code,)) if dtype.is_bool else code
+    return Call(get_memory_type(dtype), (code,)) if dtype.is_bool else code

@@ -33,7 +33,7 @@ def declare_array(kind: str, name: str, size: int) -> DeclareArray:
     return DeclareArray(kind, name, size, alignment=_CACHE_LINE)
 
 
-def memory_type(dtype: DType) -> str:
+def get_memory_type(dtype: DType) -> str:
     """The C++ type of one element in memory.
 
     Raises:
@@ -44,29 +44,29 @@ def memory_type(dtype: DType) -> str:
     return _MEMORY[dtype]
 
 
-def value_type(dtype: DType) -> str:
+def get_value_type(dtype: DType) -> str:
     """The C++ type of a value in a register: as in memory, but for `bool`."""
-    return "bool" if dtype.is_bool else memory_type(dtype)
+    return "bool" if dtype.is_bool else get_memory_type(dtype)
 
 
 def compute_type(dtype: DType) -> str:
     """The C++ type that arithmetic on `dtype` is carried out in."""
-    return value_type(dtype.compute)
+    return get_value_type(dtype.compute)
 
 
-def word_type(dtype: DType) -> str:
+def get_word_type(dtype: DType) -> str:
     """The unsigned integer of `dtype`'s size."""
     return f"u{8 * dtype.itemsize}"
 
 
-def literal(value: bool | int | float, dtype: DType) -> Code:
-    """A constant of `dtype`, of type `value_type(dtype)`."""
+def make_literal(value: bool | int | float, dtype: DType) -> Code:
+    """A constant of `dtype`, of type `get_value_type(dtype)`."""
     if dtype.is_bool:
         return Literal("true" if value else "false")
     if dtype.is_integer:
         return _integer_literal(int(value), dtype)
     if dtype.is_low_precision:
-        return convert(literal(value, DType.F32), DType.F32, dtype)
+        return convert(make_literal(value, DType.F32), DType.F32, dtype)
     return _float_literal(float(value), dtype)
 
 
@@ -118,10 +118,10 @@ def convert(value: Code, source: DType, to: DType) -> Code:
     if to.is_low_precision:
         return Call(f"f32_to_{to.text}", (convert(value, source, DType.F32),))
     if to.is_bool:
-        return Binary("!=", value, literal(0, source) if source.is_float else ZERO)
+        return Binary("!=", value, make_literal(0, source) if source.is_float else ZERO)
     if source.is_float and to.is_integer:
         return _float_to_integer(value, to)
-    return Call(value_type(to), (value,))
+    return Call(get_value_type(to), (value,))
 
 
 def _float_to_integer(value: Code, to: DType) -> Code:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from coilwork_cpp.values.element_types import convert, literal, value_type, word_type
+from coilwork_cpp.values.element_types import convert, get_value_type, get_word_type, make_literal
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.syntax.cpp import ONE, ZERO, Binary, Call, Code, Literal, Select, Unary
@@ -43,8 +43,8 @@ def _bitcast(operand: Code, source: DType, result: DType) -> Code:
         return Binary("!=", operand, ZERO)
     if isinstance(operand, Literal) and source.is_integer:
         # a number in C++ is an `int`, however many bits the constant has
-        operand = Call(value_type(source), (operand,))
-    return Call("__builtin_bit_cast", (Literal(value_type(result)), operand))
+        operand = Call(get_value_type(source), (operand,))
+    return Call("__builtin_bit_cast", (Literal(get_value_type(result)), operand))
 
 
 def _arithmetic(operator: str) -> Rule:
@@ -55,7 +55,7 @@ def _arithmetic(operator: str) -> Rule:
         # Signed overflow and u16 * u16 (promoted to int) are undefined in C++; unsigned arithmetic wraps
         # around.
         wide = "u64" if dtype.itemsize == 8 else "u32"
-        return Call(value_type(dtype), (Binary(operator, Call(wide, (left,)), Call(wide, (right,))),))
+        return Call(get_value_type(dtype), (Binary(operator, Call(wide, (left,)), Call(wide, (right,))),))
 
     return rule
 
@@ -70,7 +70,7 @@ def _builtin(name: str) -> Rule:
 
 def _double_function(function: str) -> Rule:
     """A function of doubles of the prelude, rounded at the end."""
-    return lambda dtype, args: Call(value_type(dtype), (Call(function, tuple(args)),))
+    return lambda dtype, args: Call(get_value_type(dtype), (Call(function, tuple(args)),))
 
 
 def _compare(operator: str) -> Rule:
@@ -79,7 +79,7 @@ def _compare(operator: str) -> Rule:
 
 def _bits(operator: str) -> Rule:
     def rule(dtype: DType, args: Sequence[Code]) -> Code:
-        return Call(value_type(dtype), (Binary(operator, args[0], args[1]),))
+        return Call(get_value_type(dtype), (Binary(operator, args[0], args[1]),))
 
     return rule
 
@@ -90,7 +90,7 @@ def _template(function: str, float_function: str = "") -> Rule:
     def rule(dtype: DType, args: Sequence[Code]) -> Code:
         if dtype.is_float and float_function:
             return Call(float_function, tuple(args))
-        return Call(f"{function}<{value_type(dtype)}>", tuple(args))
+        return Call(f"{function}<{get_value_type(dtype)}>", tuple(args))
 
     return rule
 
@@ -135,25 +135,25 @@ def _abs(dtype: DType, args: Sequence[Code]) -> Code:
 def _sign(dtype: DType, args: Sequence[Code]) -> Code:
     positive = Binary(">", args[0], ZERO)
     if dtype.is_integer and not dtype.is_signed_integer:
-        return Call(value_type(dtype), (positive,))
-    return Call(value_type(dtype), (Binary("-", positive, Binary("<", args[0], ZERO)),))
+        return Call(get_value_type(dtype), (positive,))
+    return Call(get_value_type(dtype), (Binary("-", positive, Binary("<", args[0], ZERO)),))
 
 
 def _minmax(name: str) -> Rule:
     def rule(dtype: DType, args: Sequence[Code]) -> Code:
         if dtype.is_bool:
             return Binary("&" if name == "min" else "|", args[0], args[1])
-        return Call(f"{name}_nan<{value_type(dtype)}>", tuple(args))
+        return Call(f"{name}_nan<{get_value_type(dtype)}>", tuple(args))
 
     return rule
 
 
 def _rsqrt(dtype: DType, args: Sequence[Code]) -> Code:
-    return Binary("/", literal(1, dtype), _builtin("sqrt")(dtype, args))
+    return Binary("/", make_literal(1, dtype), _builtin("sqrt")(dtype, args))
 
 
 def _sigmoid(dtype: DType, args: Sequence[Code]) -> Code:
-    one = literal(1, dtype)
+    one = make_literal(1, dtype)
     return Binary("/", one, Binary("+", one, _exp(dtype, (Unary("-", args[0]),))))
 
 
@@ -170,7 +170,7 @@ def _erf(dtype: DType, args: Sequence[Code]) -> Code:
 def _bitwise_not(dtype: DType, args: Sequence[Code]) -> Code:
     if dtype.is_bool:
         return Unary("!", args[0])
-    return Call(value_type(dtype), (Unary("~", args[0]),))
+    return Call(get_value_type(dtype), (Unary("~", args[0]),))
 
 
 def _isnan(dtype: DType, args: Sequence[Code]) -> Code:
@@ -178,11 +178,11 @@ def _isnan(dtype: DType, args: Sequence[Code]) -> Code:
 
 
 def _isinf(dtype: DType, args: Sequence[Code]) -> Code:
-    return Binary("==", _builtin("fabs")(dtype, args), literal(float("inf"), dtype))
+    return Binary("==", _builtin("fabs")(dtype, args), make_literal(float("inf"), dtype))
 
 
 def _signbit(dtype: DType, args: Sequence[Code]) -> Code:
-    word = word_type(dtype)
+    word = get_word_type(dtype)
     shift = Literal(str(8 * dtype.itemsize - 1))
     return Binary("==", Binary(">>", Call("__builtin_bit_cast", (Literal(word), args[0])), shift), ONE)
 

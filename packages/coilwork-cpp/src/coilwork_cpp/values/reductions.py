@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_cpp.values.element_types import compute_type, convert, literal
+from coilwork_cpp.values.element_types import compute_type, convert, make_literal
 from coilwork_cpp.values.ops import apply
 from coilwork_ir.dtypes import DType
 from coilwork_ir.ops import ReduceKind
@@ -71,9 +71,9 @@ def start_value(kind: ReduceKind, dtype: DType) -> Code:
     """The neutral element of `kind` on `dtype` (a compute type)."""
     match kind:
         case "sum" | "xor_sum" | "any":
-            return literal(0, dtype)
+            return make_literal(0, dtype)
         case "prod" | "all":
-            return literal(1, dtype)
+            return make_literal(1, dtype)
         case "max" | "argmax":
             return _limit_value(dtype, largest=False)
         case "min" | "argmin":
@@ -84,16 +84,16 @@ def start_value(kind: ReduceKind, dtype: DType) -> Code:
 
 def _limit_value(dtype: DType, *, largest: bool) -> Code:
     if dtype.is_float:
-        return literal(float("inf") if largest else float("-inf"), dtype)
+        return make_literal(float("inf") if largest else float("-inf"), dtype)
     if dtype.is_bool:
-        return literal(largest, dtype)
+        return make_literal(largest, dtype)
     bits = 8 * dtype.itemsize
     if dtype.is_signed_integer:
-        return literal((1 << (bits - 1)) - 1 if largest else -(1 << (bits - 1)), dtype)
-    return literal((1 << bits) - 1 if largest else 0, dtype)
+        return make_literal((1 << (bits - 1)) - 1 if largest else -(1 << (bits - 1)), dtype)
+    return make_literal((1 << bits) - 1 if largest else 0, dtype)
 
 
-def components(reduce: Reduce) -> tuple[Component, ...]:
+def list_components(reduce: Reduce) -> tuple[Component, ...]:
     """The state of `reduce`, value first.
 
     Totals of f32 sums and products are f64: blocks are short, so that the error does not grow with the

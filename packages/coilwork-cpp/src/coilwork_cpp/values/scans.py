@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from coilwork_cpp.values.block import Block
-from coilwork_cpp.values.element_types import compute_type, convert, literal, value_type
+from coilwork_cpp.values.element_types import compute_type, convert, get_value_type, make_literal
 from coilwork_cpp.values.ops import apply
 from coilwork_cpp.values.reductions import start_value
 from coilwork_ir.dtypes import DType
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.ops import ReduceKind
-from coilwork_ir.scalar import Combine, Op, Parameter, Scalar, Scan, postorder
+from coilwork_ir.scalar import Combine, Op, Parameter, Scalar, Scan, iterate_postorder
 from coilwork_ir.syntax.cpp import (
     ZERO,
     Assign,
@@ -37,7 +37,7 @@ from coilwork_ir.syntax.cpp import (
 
 def combine_types(kind: Combine) -> tuple[str, ...]:
     """C++ types of the variables that carry what `kind` combines."""
-    return tuple("u8" if value.dtype.is_bool else value_type(value.dtype) for value in kind.results)
+    return tuple("u8" if value.dtype.is_bool else get_value_type(value.dtype) for value in kind.results)
 
 
 def find_carried(kind: Combine, outputs: Iterable[int]) -> tuple[int, ...]:
@@ -45,7 +45,7 @@ def find_carried(kind: Combine, outputs: Iterable[int]) -> tuple[int, ...]:
     needed = set(outputs)
     pending = list(needed)
     while pending:
-        for node in postorder((kind.results[pending.pop()],)):
+        for node in iterate_postorder((kind.results[pending.pop()],)):
             if isinstance(node, Parameter) and node.position < kind.count and node.position not in needed:
                 needed.add(node.position)
                 pending.append(node.position)
@@ -70,8 +70,8 @@ def combine_step(
     # in a block of its own: another scan's parameters are other values
     inside = point.inside()
     results = {k: kind.results[k] for k in needed}
-    uses = Counter(operand for node in postorder(results.values()) for operand in node.operands)
-    for node in postorder(results.values()):
+    uses = Counter(operand for node in iterate_postorder(results.values()) for operand in node.operands)
+    for node in iterate_postorder(results.values()):
         if isinstance(node, Op) and uses[node] > 1:
             inside.name_value(node)
         elif isinstance(node, Parameter):
@@ -169,7 +169,7 @@ def scan_start(scan: Scan, state: Sequence[Name], scans: Sequence[Scan]) -> tupl
     dtype = scan.operands[0].dtype.compute
     kinds: dict[str, ReduceKind] = {"argmin": "min", "argmax": "max"}
     if scan.kind == "logcumsumexp":
-        start: Code = literal(float("-inf"), DType.F64 if _wide(scan) else dtype)
+        start: Code = make_literal(float("-inf"), DType.F64 if _wide(scan) else dtype)
     else:
         kind: ReduceKind = kinds.get(_kind_name(scan)) or (
             "sum" if scan.kind == "sum" else _reduce_kind(scan)

@@ -16,12 +16,12 @@ from torch import fx
 from coilwork_frontend.torch_compat.aot_autograd import report_output_strides
 from coilwork_ir.buffers import Ref
 from coilwork_ir.calling_convention import InputRole, OutputRole, Value
-from coilwork_ir.graph_marks import FREE_STRIDES
+from coilwork_ir.fx_metadata import FREE_STRIDES
 from coilwork_ir.index import as_int
-from coilwork_ir.loops.access import buffers_defined_by
+from coilwork_ir.loops.access import list_defined_buffers
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.program.nodes import Program
-from coilwork_ir.program.walk import buffers
+from coilwork_ir.program.walk import index_buffers
 
 Strides: TypeAlias = tuple[int, ...]
 
@@ -44,8 +44,8 @@ def list_chosen_strides(graph: Graph, program: Program) -> dict[int, Strides]:
     """Return the strides of results of `program` that differ from those of its `graph`, by position."""
     if not graph.free_results:
         return {}
-    program_buffers = buffers(program)
-    captured = {buffer.name: buffer.strides for node in graph.nodes for buffer in buffers_defined_by(node)}
+    program_buffers = index_buffers(program)
+    captured = {buffer.name: buffer.strides for node in graph.nodes for buffer in list_defined_buffers(node)}
     chosen: dict[int, Strides] = {}
     for position, output in enumerate(graph.outputs):
         if isinstance(output, Ref) and output.name in graph.free_results:

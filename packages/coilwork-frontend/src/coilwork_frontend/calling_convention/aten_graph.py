@@ -23,7 +23,7 @@ from coilwork_frontend.calling_convention.input_memory import (
     list_aligned_updates,
     name_inputs,
 )
-from coilwork_frontend.calling_convention.operator_call import Call, operator_call
+from coilwork_frontend.calling_convention.operator_call import Call, make_operator_call
 from coilwork_frontend.calling_convention.parameter_freezing import Prepared
 from coilwork_frontend.calling_convention.result_aliasing import SharedMemory
 from coilwork_frontend.likely_sizes import list_likely_sizes
@@ -85,7 +85,7 @@ class AtenGraph:
 
         Results get the strides of `saved`.
         """
-        return self.bind_captured(operator_call(self.gm), saved)
+        return self.bind_captured(make_operator_call(self.gm), saved)
 
     def bind_captured(self, call: Call, saved: Mapping[int, Strides] = NOTHING_MOVED) -> Call:
         """Return `call`, which runs the captured operators, adapted to the compiled graph's inputs.

@@ -18,14 +18,14 @@ import torch
 from torch import fx
 
 from coilwork_frontend.torch_compat.aot_autograd import list_donated_positions
-from coilwork_frontend.torch_compat.operators import shares_nothing
+from coilwork_frontend.torch_compat.operators import is_functional
 from coilwork_frontend.torch_compat.sizes import are_equal_sizes
 from coilwork_frontend.torch_compat.tensors import identify_strided_storage
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.calling_convention import InputRole, Value
 from coilwork_ir.device_traits import PROCESSOR, has_trait
-from coilwork_ir.graph_marks import OWN_PADDING
-from coilwork_ir.loops.access import buffers_overwritten_by, memory_aliases
+from coilwork_ir.fx_metadata import OWN_PADDING
+from coilwork_ir.loops.access import list_memory_aliases, list_overwritten_buffers
 from coilwork_ir.loops.nodes import Extern, Graph
 from coilwork_ir.operators import find_target_info
 
@@ -49,7 +49,7 @@ def list_aligned_inputs(
     return tuple(
         entry.name
         for entry, node in zip(graph.inputs, placeholders, strict=True)
-        if isinstance(entry, Buffer) and entry.name not in own_memory and starts_aligned(node.meta.get("val"))
+        if isinstance(entry, Buffer) and entry.name not in own_memory and is_aligned(node.meta.get("val"))
     )
 
 
@@ -58,8 +58,8 @@ def _own_memory(graph: Graph, returned: int | None) -> set[str]:
 
     It is overwritten, read by an operator that counts from the storage's start, or returned to the caller.
     """
-    source = {new: old for node in graph.nodes for new, old in memory_aliases(node)}
-    kept = [old for node in graph.nodes for old, _ in buffers_overwritten_by(node)]
+    source = {new: old for node in graph.nodes for new, old in list_memory_aliases(node)}
+    kept = [old for node in graph.nodes for old, _ in list_overwritten_buffers(node)]
     calls = [
         node
         for node in graph.nodes
@@ -76,7 +76,7 @@ def _own_memory(graph: Graph, returned: int | None) -> set[str]:
     return names
 
 
-def starts_aligned(value: object) -> bool:
+def is_aligned(value: object) -> bool:
     """Tell if `value` is a tensor that starts at a multiple of 16 bytes in its storage."""
     if not isinstance(value, torch.Tensor):
         return False
@@ -100,7 +100,7 @@ def list_aligned_updates(gm: fx.GraphModule, *, on_cpu: bool) -> tuple[int, ...]
     return tuple(
         position
         for position, node in enumerate(placeholders)
-        if starts_aligned(node.meta.get("val"))
+        if is_aligned(node.meta.get("val"))
         and (on_cpu or not has_trait(node.meta["val"].device.type, PROCESSOR))
         and not _is_single(node.meta["val"])
         and any(user.target is _COPY and user.args[0] is node for user in node.users)
@@ -126,7 +126,7 @@ def _keeps_memory_private(user: fx.Node, source: fx.Node) -> bool:
     end."""
     if user.target is _COPY and user.args[0] is source:
         return not user.users
-    return shares_nothing(user.target) and not find_target_info(str(user.target)).counts_from_storage
+    return is_functional(user.target) and not find_target_info(str(user.target)).counts_from_storage
 
 
 def _is_single(value: torch.Tensor) -> bool:
@@ -145,7 +145,7 @@ def list_donated_inputs(gm: fx.GraphModule) -> tuple[int, ...]:
     """
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     values = [node.meta.get("val") for node in inputs]
-    aligned = [p for p in list_donated_positions() if p < len(values) and starts_aligned(values[p])]
+    aligned = [p for p in list_donated_positions() if p < len(values) and is_aligned(values[p])]
     whole = [p for p in aligned if OWN_PADDING in inputs[p].meta or is_whole(values[p])]
     return select_unshared(values, whole) if whole else ()
 

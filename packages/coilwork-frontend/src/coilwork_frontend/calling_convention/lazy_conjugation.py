@@ -20,9 +20,9 @@ from coilwork_frontend.torch_compat.aot_autograd import is_tangent
 from coilwork_frontend.torch_compat.operators import is_view_node
 from coilwork_frontend.torch_compat.tensors import (
     Marks,
+    get_marks,
     identify_node_storage,
-    marks_of,
-    real_tensors,
+    leave_fake_mode,
     run_on_fakes,
 )
 from coilwork_ir.calling_convention import InputRole, OutputRole, Value
@@ -37,7 +37,7 @@ def resolve_constant(value: torch.Tensor) -> torch.Tensor:
     """Return a constant of a graph without the negative bit; the graph itself handles the conjugate bit."""
     if not value.is_neg():
         return value
-    with real_tensors():
+    with leave_fake_mode():
         return value.resolve_neg()
 
 
@@ -275,5 +275,5 @@ def _marks(node: fx.Node) -> Marks:
     """Return the marks of the tensor of `node`, or those that its tensors have in common."""
     value = node.meta.get("val")
     values = value if isinstance(value, list | tuple) else (value,)
-    marks = [marks_of(part) for part in values]
+    marks = [get_marks(part) for part in values]
     return Marks(*map(all, zip(*marks, strict=True))) if marks else Marks()

@@ -42,7 +42,7 @@ class _Row:
     ends: tuple[int, ...]
 
 
-def operator_call(gm: fx.GraphModule) -> Call:
+def make_operator_call(gm: fx.GraphModule) -> Call:
     """Return a call that runs the operators of `gm` for one list of inputs, which it empties. It keeps no
     node."""
     rows = _record(gm.graph)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from coilwork_frontend.torch_compat.operators import overwrites_nothing
+from coilwork_frontend.torch_compat.operators import has_no_writes
 from coilwork_ir.calling_convention import CallRole, InputRole, OutputRole, Value
 
 # ---- Sparse and meta results ----
@@ -98,7 +98,7 @@ def _is_nonstrided(value: object) -> bool:
 
 
 def _is_pure(node: fx.Node) -> bool:
-    return node.target is operator.getitem or overwrites_nothing(node.target)
+    return node.target is operator.getitem or has_no_writes(node.target)
 
 
 # ---- Inputs that are set ----

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from coilwork_frontend.torch_compat.tensors import is_static_input, version_of
+from coilwork_frontend.torch_compat.tensors import get_version, is_static_input
 
 _Stamp = tuple[tuple[int, int], ...]
 
@@ -97,7 +97,7 @@ def _is_current(state: _State, sources: Sequence[torch.Tensor]) -> bool:
 
 
 def _make_stamp(sources: Sequence[torch.Tensor]) -> _Stamp:
-    return tuple((source.data_ptr(), version_of(source)) for source in sources)
+    return tuple((source.data_ptr(), get_version(source)) for source in sources)
 
 
 def _match_strides(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

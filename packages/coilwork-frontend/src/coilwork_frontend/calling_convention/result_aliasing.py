@@ -23,13 +23,13 @@ from coilwork_frontend.torch_compat.aot_autograd import ResultFacts, take_view_r
 from coilwork_frontend.torch_compat.tensors import (
     Creation,
     Marks,
-    creation_of,
+    find_creation,
+    get_marks,
     identify_node_storage,
     identify_strided_storage,
     identify_version_counters,
     is_view_outside_dynamo,
-    leaves_of,
-    marks_of,
+    list_leaves,
 )
 from coilwork_ir.calling_convention import CallingConvention, OutputRole, Value
 
@@ -56,7 +56,7 @@ class CapturedResult:
 
 def describe_results(gm: fx.GraphModule) -> tuple[CapturedResult, ...]:
     """Describe the results of Dynamo's graph, read off the tensors that Dynamo computed with."""
-    nodes = leaves_of(gm.graph.output_node().args)
+    nodes = list_leaves(gm.graph.output_node().args)
     values = _list_values(gm)
     positions = {
         id(value): position for position, value in reversed([*enumerate(values)]) if value is not None
@@ -72,7 +72,7 @@ def describe_results(gm: fx.GraphModule) -> tuple[CapturedResult, ...]:
             continue
         place = positions.get(id(base))
         place = hidden.setdefault(id(base), -1 - len(hidden)) if place is None else place
-        results.append(CapturedResult(place, creation_of(value), count, _marks_or_none(value)))
+        results.append(CapturedResult(place, find_creation(value), count, _marks_or_none(value)))
     return tuple(results)
 
 
@@ -104,12 +104,12 @@ def make_view_roles(gm: fx.GraphModule, takes: int) -> CallingConvention:
     several = _storages_of_several(gm)
     views = []
     lone = []
-    nodes = leaves_of(gm.graph.output_node().args)
+    nodes = list_leaves(gm.graph.output_node().args)
     values = _list_values(gm)
     storages = [None if value is None else identify_strided_storage(value) for value in values]
     recorded = any(value is not None and value.requires_grad for value in values)
     for position, value in enumerate(values):
-        creation = None if value is None else creation_of(value)
+        creation = None if value is None else find_creation(value)
         if value is None or creation is None:
             continue
         at = Value("out", position)
@@ -166,11 +166,11 @@ def _is_view_in_eager(node: fx.Node, value: torch.Tensor, several: Container[int
 
 
 def _marks_or_none(value: torch.Tensor | None) -> Marks | None:
-    return marks_of(value) if value is not None and value.layout == torch.strided else None
+    return get_marks(value) if value is not None and value.layout == torch.strided else None
 
 
 def _list_values(gm: fx.GraphModule) -> list[torch.Tensor | None]:
-    nodes = leaves_of(gm.graph.output_node().args)
+    nodes = list_leaves(gm.graph.output_node().args)
     values = [node.meta.get("example_value") if isinstance(node, fx.Node) else None for node in nodes]
     return [value if isinstance(value, torch.Tensor) else None for value in values]
 
@@ -237,7 +237,7 @@ def identify_results(gm: fx.GraphModule, taken: int | None = None) -> tuple[Resu
     memories: dict[int, int] = {}
     objects: dict[object, int] = {}
     results: list[ResultObject | None] = []
-    for position, node in enumerate(leaves_of(gm.graph.output_node().args)[:taken]):
+    for position, node in enumerate(list_leaves(gm.graph.output_node().args)[:taken]):
         storage = identify_node_storage(node)
         is_shown = storage is not None and _is_shown(node)
         if storage is None or (storage in input_storages and not is_shown):

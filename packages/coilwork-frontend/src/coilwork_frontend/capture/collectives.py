@@ -22,7 +22,7 @@ from torch import fx
 
 from coilwork_frontend.capture.input_storages import copy_graph
 from coilwork_frontend.torch_compat.dynamo import guard_identity, is_process_group
-from coilwork_frontend.torch_compat.operators import space_of
+from coilwork_frontend.torch_compat.operators import get_namespace
 
 # ---- Collectives in place ----
 
@@ -170,4 +170,4 @@ def _list_groups(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> dict[fx.N
 
 
 def _accepts_group_names(node: fx.Node) -> bool:
-    return node.op == "call_function" and space_of(node.target) in _GROUP_NAMESPACES
+    return node.op == "call_function" and get_namespace(node.target) in _GROUP_NAMESPACES

@@ -1,10 +1,10 @@
 """Find calls whose dtypes or numbers eager mode rejects and torch's tracing accepts.
 
-`writes_other_types` finds results that are written into tensors of another dtype (`x.add_(z)` with a complex
-`z`); eager is then asked on copies of the inputs. `has_rejected_types` finds operators that torch decomposes
-whatever they are given: losses, images and classes of dtypes without a kernel, `hardshrink` by a number that
-does not fit, pooling windows beyond 32 bits, and results whose dtype or shape differs between meta functions
-and kernels. The captured graph runs then, and raises eager's error.
+`has_writes_of_other_types` finds results that are written into tensors of another dtype (`x.add_(z)` with a
+complex `z`); eager is then asked on copies of the inputs. `has_rejected_types` finds operators that torch
+decomposes whatever they are given: losses, images and classes of dtypes without a kernel, `hardshrink` by a
+number that does not fit, pooling windows beyond 32 bits, and results whose dtype or shape differs between
+meta functions and kernels. The captured graph runs then, and raises eager's error.
 """
 
 from __future__ import annotations
@@ -19,9 +19,14 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional
 
-from coilwork_frontend.capture.operator_fixes import MULTILABEL, MULTILABEL_FORWARD, MarginCall, margin_call
+from coilwork_frontend.capture.operator_fixes import (
+    MULTILABEL,
+    MULTILABEL_FORWARD,
+    MarginCall,
+    match_margin_call,
+)
 from coilwork_frontend.capture.runtime_checks import ONE_HOT
-from coilwork_frontend.torch_compat.operators import ROW_POOLS, disable_modes, native_function
+from coilwork_frontend.torch_compat.operators import ROW_POOLS, disable_modes, get_native_function
 from coilwork_frontend.torch_compat.sizes import hint_of
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 
@@ -35,7 +40,7 @@ _ASSIGNING: Final = frozenset(
 )
 
 
-def writes_other_types(gm: fx.GraphModule) -> bool:
+def has_writes_of_other_types(gm: fx.GraphModule) -> bool:
     """Tell if a call in Dynamo's graph writes its result into a tensor of another dtype."""
     return any(_changes_type(node) or _has_other_out_type(node) for node in gm.graph.nodes)
 
@@ -148,7 +153,7 @@ _RESIZE_KERNELS: Final = MappingProxyType(
         function: getattr(aten, name).default
         for name in _RESIZING
         for function in (
-            native_function(name),
+            get_native_function(name),
             getattr(aten, name),
             getattr(aten, name).default,
         )
@@ -184,7 +189,7 @@ _IMAGE_POOLS: Final = frozenset(
     }
 )
 _HUBER: Final = frozenset(
-    {functional.huber_loss, native_function("huber_loss"), aten.huber_loss, aten.huber_loss.default}
+    {functional.huber_loss, get_native_function("huber_loss"), aten.huber_loss, aten.huber_loss.default}
 )
 _REARRANGING: Final = frozenset(
     {
@@ -213,7 +218,7 @@ def has_rejected_types(gm: fx.GraphModule, kernels: EagerKernels) -> bool:
     """
     graphs = [module.graph for module in gm.modules() if isinstance(module, fx.GraphModule)]
     nodes = [node for graph in graphs for node in graph.nodes]
-    calls = [margin_call(node) for node in nodes]
+    calls = [match_margin_call(node) for node in nodes]
     return any(call is not None and _rejects_margin_loss(call, kernels) for call in calls) or any(
         _rejects_shrinking(node, kernels)
         or _rejects_resizing(node, kernels)

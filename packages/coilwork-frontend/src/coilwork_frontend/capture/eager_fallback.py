@@ -28,7 +28,7 @@ from coilwork_frontend.errors import (
     warn_at,
     warn_user,
 )
-from coilwork_frontend.random_state import random_state, restore
+from coilwork_frontend.random_state import get_random_state, restore
 from coilwork_frontend.torch_compat.dynamo import (
     DYNAMO_ERRORS,
     allow_graph_breaks,
@@ -37,7 +37,7 @@ from coilwork_frontend.torch_compat.dynamo import (
 )
 from coilwork_frontend.torch_compat.tensors import is_functional_wrapper
 from coilwork_ir.errors import CoilworkIRError
-from coilwork_ir.loc import Origin, origin_of_trace
+from coilwork_ir.loc import Origin, get_trace_origin
 
 # ---- Captured graphs ----
 
@@ -89,7 +89,7 @@ class GuardedProgram:
         self._faithful = faithful
 
     def __call__(self, *args: Any) -> Any:
-        numbers = random_state() if self._random else None
+        numbers = get_random_state() if self._random else None
         failure: Exception | None = None
         try:
             return self._compiled(*args)
@@ -223,7 +223,7 @@ def _compile_again(captured: fx.GraphModule, compiler: CompilePart) -> Callable[
 def _restore_places(part: fx.GraphModule, traces: Mapping[str, object]) -> None:
     """Give nodes of `part`, which Dynamo traced in code of a graph, the `traces` of that graph's nodes."""
     for node in part.graph.nodes:
-        place = origin_of_trace("", node.meta.get("stack_trace"))
+        place = get_trace_origin("", node.meta.get("stack_trace"))
         trace = traces.get(place.code.partition(" = ")[0])
         if trace and place.file.startswith("<eval_with_key>"):
             node.meta["stack_trace"] = trace
@@ -243,7 +243,7 @@ def _find_place(captured: fx.GraphModule, calls: Collection[str]) -> Origin | No
     """Return the first of `calls` whose source line `captured` knows."""
     for node in captured.graph.nodes:
         if node.name in calls:
-            origin = origin_of_trace(node.name, node.meta.get("stack_trace"))
+            origin = get_trace_origin(node.name, node.meta.get("stack_trace"))
             if origin.file:
                 return origin
     return None

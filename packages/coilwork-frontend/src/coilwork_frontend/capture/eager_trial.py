@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, fx
 
 from coilwork_frontend.errors import CoilworkError, CoilworkFallbackWarning, CompileError, describe, warn_user
-from coilwork_frontend.random_state import random_state, restore
-from coilwork_frontend.torch_compat.operators import disable_modes, space_of
+from coilwork_frontend.random_state import get_random_state, restore
+from coilwork_frontend.torch_compat.operators import disable_modes, get_namespace
 from coilwork_frontend.torch_compat.sizes import hint_of
-from coilwork_frontend.torch_compat.tensors import leaves_of, storage_identity
+from coilwork_frontend.torch_compat.tensors import get_storage_identity, list_leaves
 from coilwork_ir.dtypes import TORCH_NAMES
 
 _PLAIN: Final = (Tensor, torch.nn.Parameter)
@@ -82,13 +82,15 @@ class EagerTrial:
             if copies is None:
                 return False
             leaves, inputs = _require_gradients(copies, self._inputs)
-            numbers = random_state()
+            numbers = get_random_state()
             try:
                 results = self._captured.forward(*inputs)
             except Exception:  # noqa: BLE001  the call itself raises it again, which is recorded, too
                 restore(numbers)
                 return True
-            outputs = [leaf for leaf in leaves_of(results) if isinstance(leaf, Tensor) and leaf.requires_grad]
+            outputs = [
+                leaf for leaf in list_leaves(results) if isinstance(leaf, Tensor) and leaf.requires_grad
+            ]
             try:
                 torch.autograd.grad(
                     outputs, leaves, [torch.ones_like(output) for output in outputs], allow_unused=True
@@ -104,7 +106,7 @@ class EagerTrial:
             copies = _copy_inputs(self._inputs)
             if copies is None:
                 return False
-            numbers = random_state()
+            numbers = get_random_state()
             try:
                 self._captured.forward(*copies)
             except Exception:  # noqa: BLE001  whatever it is, the call itself will raise it again
@@ -126,13 +128,13 @@ def _require_gradients(copies: Sequence[Any], inputs: Sequence[Any]) -> tuple[li
     return leaves, made
 
 
-def calls_gradients(gm: fx.GraphModule) -> bool:
+def has_gradient_calls(gm: fx.GraphModule) -> bool:
     """Tell if Dynamo's graph calls an ATen operator that computes a gradient.
 
     Torch's tracing only calls these with operands of its own making, and does not check others.
     """
     return any(
-        node.op == "call_function" and space_of(node.target) == "aten" and "backward" in str(node.target)
+        node.op == "call_function" and get_namespace(node.target) == "aten" and "backward" in str(node.target)
         for node in gm.graph.nodes
     )
 
@@ -186,7 +188,7 @@ def _mix_meta_tensors(inputs: Sequence[Any]) -> bool:
     return len({value.is_meta for value in inputs if isinstance(value, Tensor)}) > 1
 
 
-def mixes_meta_tensors(gm: fx.GraphModule) -> bool:
+def has_mixed_meta_tensors(gm: fx.GraphModule) -> bool:
     """Tell if a call of the ATen graph `gm` mixes meta tensors with others: only eager knows its gradient."""
     for node in gm.graph.nodes:
         values = [operand.meta.get("val") for operand in node.all_input_nodes]
@@ -199,7 +201,7 @@ def mixes_meta_tensors(gm: fx.GraphModule) -> bool:
 def _calls_user_code(captured: fx.GraphModule) -> bool:
     """Tell if the graph calls an operator that is not torch's, or another graph."""
     spaces = {
-        space_of(node.target)
+        get_namespace(node.target)
         for module in captured.modules()
         if isinstance(module, fx.GraphModule)
         for node in module.graph.nodes
@@ -240,13 +242,13 @@ class _Memory:
 
     def __init__(self, inputs: Sequence[Any]) -> None:
         strided = [one for one in inputs if isinstance(one, Tensor) and one.layout is torch.strided]
-        self._users = Counter(map(storage_identity, strided))
+        self._users = Counter(map(get_storage_identity, strided))
         self._storages: dict[int, torch.UntypedStorage] = {}
         self.size = 0
 
     def copy(self, value: Tensor) -> Tensor:
         """Return a copy of `value`, which shares memory with other copies as the originals do."""
-        identity = storage_identity(value)
+        identity = get_storage_identity(value)
         # of some types, integers of less than a byte among them, torch copies no elements
         is_known = str(value.dtype) in TORCH_NAMES
         if self._users[identity] == 1 and 0 not in value.stride() and is_known:

@@ -26,12 +26,12 @@ from coilwork_frontend.errors import CompileError
 from coilwork_frontend.torch_compat.operators import list_overwritten_operands
 from coilwork_frontend.torch_compat.tensors import (
     find_overlapping,
+    get_fake_mode,
+    get_storage_identity,
     is_fake,
     is_functorch_tensor,
     is_static_input,
-    leaves_of,
-    mode_of,
-    storage_identity,
+    list_leaves,
 )
 from coilwork_ir.operators import list_operators
 
@@ -180,13 +180,13 @@ class _StorageProgram:
 
 def _lies_as_before(args: Sequence[Any], place: StoragePlace) -> bool:
     """Tell if the inputs lie as `place` says, and no other input is in that storage."""
-    storage = storage_identity(args[place.positions[0]])
+    storage = get_storage_identity(args[place.positions[0]])
     sharing = tuple(
         position
         for position, value in enumerate(args)
         if isinstance(value, torch.Tensor)
         and value.layout == torch.strided
-        and storage_identity(value) == storage
+        and get_storage_identity(value) == storage
     )
     return sharing == place.positions and place.offsets == tuple(args[k].storage_offset() for k in sharing)
 
@@ -223,7 +223,7 @@ def _begin_with_storage(graph: fx.Graph, inputs: Sequence[fx.Node], place: Stora
         node.args = (stored, *_layout_arguments(node.meta["example_value"]))
     for node in parts:
         value = node.meta["example_value"]
-        with mode_of(value):
+        with get_fake_mode(value):
             node.meta["example_value"] = (
                 _view_storage(value, place.count) if node is stored else _make_empty(value)
             )
@@ -323,7 +323,7 @@ def list_written_operands(node: fx.Node) -> list[Any]:
         or node.kwargs.get("inplace")
     ):
         operands.append(_first_operand(node))
-    return leaves_of(operands)
+    return list_leaves(operands)
 
 
 def get_storage(node: object) -> int | None:
@@ -331,7 +331,7 @@ def get_storage(node: object) -> int | None:
     value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return None
-    return storage_identity(value)
+    return get_storage_identity(value)
 
 
 # ---- Overlapping inputs ----

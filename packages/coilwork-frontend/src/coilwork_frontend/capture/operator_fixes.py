@@ -21,7 +21,7 @@ from torch import Tensor, fx
 from torch.nn import functional
 
 from coilwork_frontend.torch_compat.dynamo import decompose_after_autograd
-from coilwork_frontend.torch_compat.operators import native_function
+from coilwork_frontend.torch_compat.operators import get_native_function
 from coilwork_frontend.torch_compat.sizes import are_equal_sizes
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 
@@ -111,8 +111,8 @@ BY_NAME: Final = MappingProxyType(
 _MARGIN_OPERATORS: Final = MappingProxyType(
     {
         **BY_NAME,
-        native_function("multi_margin_loss"): MULTI,
-        native_function("multilabel_margin_loss"): MULTILABEL,
+        get_native_function("multi_margin_loss"): MULTI,
+        get_native_function("multilabel_margin_loss"): MULTILABEL,
         **{op.overloadpacket: op for op in (MULTI, MULTILABEL, MULTILABEL_FORWARD)},
         **{op: op for op in (MULTI, MULTILABEL, MULTILABEL_FORWARD)},
     }
@@ -129,7 +129,7 @@ class MarginCall:
     weight: Tensor | None
 
 
-def margin_call(node: fx.Node) -> MarginCall | None:
+def match_margin_call(node: fx.Node) -> MarginCall | None:
     """Return the margin loss that `node` calls; None if it calls something else."""
     operator = _MARGIN_OPERATORS.get(node.target) if node.op == "call_function" else None
     scores, labels = _find_value(node, 0, "input", "self"), _find_value(node, 1, "target")
@@ -152,7 +152,7 @@ def replace_margin_losses(gm: fx.GraphModule) -> None:
     """Make Dynamo's graph `gm`, in place, compute margin losses as eager does."""
     changed = False
     for node in list(gm.graph.nodes):
-        call = margin_call(node)
+        call = match_margin_call(node)
         loss = None if call is None else _choose_loss(call, by_name=node.target in BY_NAME)
         if loss is not None:
             node.target = loss

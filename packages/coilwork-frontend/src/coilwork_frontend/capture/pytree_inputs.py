@@ -13,7 +13,7 @@ from typing import Any, Final
 from torch import fx
 from torch.fx.node import map_arg
 
-from coilwork_frontend.torch_compat.tensors import TreeSpec, get_tree_spec, leaves_of, unflatten_tree
+from coilwork_frontend.torch_compat.tensors import TreeSpec, get_tree_spec, list_leaves, unflatten_tree
 
 _NESTED: Final = (list, tuple, dict)
 
@@ -55,7 +55,7 @@ def _flatten_values(values: Sequence[Any], specs: Sequence[TreeSpec | None]) -> 
         if spec is None:
             flat.append(value)
         else:
-            flat.extend(leaves_of(value))
+            flat.extend(list_leaves(value))
     return flat
 
 
@@ -90,7 +90,7 @@ def _rebuild_with_flat_inputs(gm: fx.GraphModule, specs: Sequence[TreeSpec | Non
 def _leaf(graph: fx.Graph, nested: fx.Node, k: int) -> fx.Node:
     leaf = graph.placeholder(f"{nested.name}_{k}")
     if "example_value" in nested.meta:
-        leaf.meta["example_value"] = leaves_of(nested.meta["example_value"])[k]
+        leaf.meta["example_value"] = list_leaves(nested.meta["example_value"])[k]
     return leaf
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional
 
-from coilwork_frontend.torch_compat.operators import ASSERT_ASYNC, native_function
+from coilwork_frontend.torch_compat.operators import ASSERT_ASYNC, get_native_function
 from coilwork_frontend.torch_compat.tensors import is_functorch_tensor
 from coilwork_ir.device_traits import ATEN_CPU, ATEN_CUDA, has_trait
 
@@ -115,7 +115,7 @@ def _trace_condition(check: fx.Node) -> tuple[set[fx.Node], set[tuple[fx.Node, o
 
 aten: Final = torch.ops.aten
 ONE_HOT: Final = frozenset(
-    {functional.one_hot, native_function("one_hot"), aten.one_hot, aten.one_hot.default}
+    {functional.one_hot, get_native_function("one_hot"), aten.one_hot, aten.one_hot.default}
 )
 _QUANTILES: Final = frozenset(
     {

@@ -24,14 +24,14 @@ from coilwork_frontend.capture.eager_fallback import CapturedGraph, GuardedProgr
 from coilwork_frontend.capture.input_storages import copy_graph
 from coilwork_frontend.capture.runtime_checks import TORCH_ASSERTION, put_user_checks_first
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, GraphCompiler
-from coilwork_frontend.torch_compat.operators import draws_numbers, list_overwritten_operands
+from coilwork_frontend.torch_compat.operators import is_random, list_overwritten_operands
 from coilwork_frontend.torch_compat.sizes import (
-    guards_unified_sizes,
+    has_guard_on_unified_size,
     has_sizes_from_data,
     is_from_data,
     is_unequal,
 )
-from coilwork_ir.graph_marks import SQUEEZED_ONE
+from coilwork_ir.fx_metadata import SQUEEZED_ONE
 
 # ---- Unified sizes ----
 
@@ -57,7 +57,7 @@ class UnifiedSizes:
         self._captured = (
             _copy_without_assertions(gm) if unifies else _copy_with_user_checks(gm) if settles else None
         )
-        self._is_faithful = not (settles or _computes_with_sizes(gm) or guards_unified_sizes(gm))
+        self._is_faithful = not (settles or _computes_with_sizes(gm) or has_guard_on_unified_size(gm))
         self._overwrites = False
         self._random = False
 
@@ -68,7 +68,7 @@ class UnifiedSizes:
 
         def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
             self._overwrites |= any(list_overwritten_operands(node) for node in gm.graph.nodes)
-            self._random |= any(draws_numbers(node.target) for node in gm.graph.nodes)
+            self._random |= any(is_random(node.target) for node in gm.graph.nodes)
             return compiler(gm, example_inputs)
 
         return compile_graph
@@ -174,7 +174,7 @@ class SqueezeAssertions:
         def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
             _name_squeezed_sizes(gm)
             self.are_there |= any(map(_asserts_squeezed_size, _nodes(gm)))
-            self.random |= any(draws_numbers(node.target) for node in _nodes(gm))
+            self.random |= any(is_random(node.target) for node in _nodes(gm))
             return compiler(gm, example_inputs)
 
         return compile_graph

@@ -1,7 +1,7 @@
 """Handle writes to memory that overlaps another operand, or itself: `x[1:].add_(x[:-1])`.
 
 Eager's kernels refuse most of them, since the result depends on the order of elements. AOTAutograd makes them
-functional and gives results, so eager is asked on copies of the inputs (`writes_to_overlaps`).
+functional and gives results, so eager is asked on copies of the inputs (`has_overlapping_writes`).
 
 Eager accepts some writes to expanded tensors: `x.expand(3, 2).fill_(1)`, `x.expand(3, 2)[0].add_(1)`.
 AOTAutograd would add to `x` what every copy of an element gained, three times the difference. So a fill goes
@@ -22,13 +22,13 @@ from torch import Tensor, fx
 from coilwork_frontend.capture.input_storages import get_storage, list_written_operands
 from coilwork_frontend.errors import CompileError
 from coilwork_frontend.torch_compat.sizes import hint_of
-from coilwork_frontend.torch_compat.tensors import leaves_of, mode_of
+from coilwork_frontend.torch_compat.tensors import get_fake_mode, list_leaves
 
 _FILLING: Final = frozenset({"fill_", "zero_", torch.fill_, torch.zero_})
 _EXPANDING: Final = frozenset({"expand", "expand_as", "broadcast_to", torch.broadcast_to})
 
 
-def writes_to_overlaps(gm: fx.GraphModule) -> bool:
+def has_overlapping_writes(gm: fx.GraphModule) -> bool:
     """Tell if a call in Dynamo's graph writes to repeated elements, or to memory that partly overlaps another
     operand.
     """
@@ -81,7 +81,7 @@ def _assign_to_view(node: fx.Node) -> bool:
     with node.graph.inserting_before(node), torch.no_grad():
         view = node.graph.call_function(operator.getitem, (whole, key))
         shown = whole.meta["example_value"]
-        with mode_of(shown):
+        with get_fake_mode(shown):
             view.meta["example_value"] = shown[key]
     if isinstance(value, bool | int | float | complex):
         node.op, node.target, node.args = "call_method", "fill_", (view, value)
@@ -120,7 +120,7 @@ def _write_to_origin(node: fx.Node, value: fx.Node, origin: fx.Node) -> bool:
         place = (sizes, strides, _number(graph, value, "storage_offset"))
         view = graph.call_function(torch.as_strided, (origin, *place))
     known = fx.map_arg(place, lambda one: one.meta["example_value"])
-    with torch.no_grad(), mode_of(shown):
+    with torch.no_grad(), get_fake_mode(shown):
         view.meta["example_value"] = origin.meta["example_value"].as_strided(*known)
     if get_storage(node) is not None:
         node.replace_all_uses_with(value)
@@ -215,7 +215,7 @@ def _overlaps(node: fx.Node) -> bool:
     written = [place for value in list_written_operands(node) if (place := _locate(value)) is not None]
     if not written:
         return False
-    operands = leaves_of((node.args, node.kwargs))
+    operands = list_leaves((node.args, node.kwargs))
     places = [place for value in operands if (place := _locate(value)) is not None]
     return any(one.repeats or any(_partly_overlap(one, other) for other in places) for one in written)
 

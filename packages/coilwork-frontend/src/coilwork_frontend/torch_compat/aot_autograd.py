@@ -204,7 +204,7 @@ def compile_with_aot_autograd(
     def compile_inference(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
         call = inference(gm, example_inputs)
         compiled: object = call
-        plain = not (autocast or subclasses) and len(example_inputs) == count and hands_through()
+        plain = not (autocast or subclasses) and len(example_inputs) == count and has_pass_through_wrapper()
         direct.append(compiled.direct if plain and isinstance(compiled, HasDirect) else None)
         return FirstCall(call) if has_conjugates(gm) else call
 
@@ -214,7 +214,7 @@ def compile_with_aot_autograd(
     counters["aot_autograd"]["total"] += 1
     # Otherwise the tokens that order calls with effects are inputs and outputs of the graph, and None at run
     # time.
-    with functorch_config.patch(unlift_effect_tokens=True), checks_have_effects():
+    with functorch_config.patch(unlift_effect_tokens=True), keep_checks():
         compiled = aot_module_simplified(
             gm,
             example_inputs,
@@ -242,7 +242,7 @@ def _sees_subclasses(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) ->
     )
 
 
-def hands_through() -> bool:
+def has_pass_through_wrapper() -> bool:
     """Tell if AOTAutograd's wrapper around the inference graph being compiled passes values through.
 
     It does not if inputs are overwritten, results are views or have dynamic dimensions, random state is an
@@ -270,7 +270,7 @@ def hands_through() -> bool:
 
 
 @contextmanager
-def checks_have_effects() -> Iterator[None]:
+def keep_checks() -> Iterator[None]:
     """Make AOTAutograd keep the checks of linear algebra, whose results nobody uses, while it is entered.
 
     torch 2.13 registers their effect itself. Before, they are dropped as dead code, and a singular matrix
@@ -394,7 +394,7 @@ class ResultFacts:
     constant: frozenset[int]
 
 
-def result_facts() -> ResultFacts:
+def get_result_facts() -> ResultFacts:
     """Return AOTAutograd's facts about the results of the graph being compiled."""
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata

@@ -35,7 +35,7 @@ def is_view_node(node: torch.fx.Node) -> bool:
     return isinstance(source, torch.fx.Node) and source.op == "call_function" and is_view(source.target)
 
 
-def convolutions_use_tf32() -> bool:
+def can_convolve_in_tf32() -> bool:
     """Tell if cuDNN may round `f32` operands of convolutions to TF32.
 
     `torch.backends.cudnn.allow_tf32` raises where recurrent layers are set otherwise than convolutions.
@@ -43,7 +43,7 @@ def convolutions_use_tf32() -> bool:
     return bool(torch._C._get_fp32_precision_getter("cuda", "conv") == "tf32")
 
 
-def native_function(name: str) -> Callable[..., Any]:
+def get_native_function(name: str) -> Callable[..., Any]:
     """Return the function `name` of `torch._C._nn`, which `torch.nn.functional` calls, as in Dynamo's
     graphs."""
     function: Callable[..., Any] = getattr(torch._C._nn, name)
@@ -59,7 +59,7 @@ def is_operator(value: object) -> bool:
     return isinstance(value, OpOverload | HigherOrderOperator)
 
 
-def space_of(target: object) -> str:
+def get_namespace(target: object) -> str:
     """Return the namespace of an operator, or of an overload packet; empty for other functions."""
     if isinstance(target, OpOverloadPacket):
         return target._qualified_op_name.partition("::")[0]
@@ -87,14 +87,14 @@ class OperatorCounter(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def overwrites_nothing(target: object) -> bool:
+def has_no_writes(target: object) -> bool:
     """Tell if an operator overwrites no operand."""
     return isinstance(target, OpOverload) and not target._schema.is_mutable
 
 
-def shares_nothing(target: object) -> bool:
+def is_functional(target: object) -> bool:
     """Tell if an operator overwrites no operand and returns new memory."""
-    if not isinstance(target, OpOverload) or not overwrites_nothing(target):
+    if not isinstance(target, OpOverload) or not has_no_writes(target):
         return False
     return all(result.alias_info is None for result in target._schema.returns)
 
@@ -111,7 +111,7 @@ def list_overwritten_operands(node: torch.fx.Node) -> tuple[object, ...]:
     )
 
 
-def draws_numbers(target: object) -> bool:
+def is_random(target: object) -> bool:
     """Tell if an operator reads a random generator."""
     return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
@@ -129,10 +129,10 @@ def has_effects(node: torch.fx.Node) -> bool:
         # arithmetic on numbers, and items of lists
         return False
     is_ours = node.target.namespace in ("aten", "prims")
-    return not is_ours or node.target._schema.is_mutable or draws_numbers(node.target)
+    return not is_ours or node.target._schema.is_mutable or is_random(node.target)
 
 
-def writes_memory(node: torch.fx.Node) -> bool:
+def has_shared_writes(node: torch.fx.Node) -> bool:
     """Tell if a call overwrites memory that others may read."""
     if isinstance(node.target, OpOverload):
         return bool(node.target._schema.is_mutable)
@@ -150,12 +150,12 @@ def make_token(graph: torch.fx.Graph) -> torch.fx.Node:
     return graph.call_function(torch.ops.prims._make_token.default)
 
 
-def makes_token(node: torch.fx.Node) -> bool:
+def is_first_token(node: torch.fx.Node) -> bool:
     """Tell if `node` makes the first token."""
     return node.target is torch.ops.prims._make_token.default
 
 
-def sinks_tokens(node: torch.fx.Node) -> bool:
+def is_token_sink(node: torch.fx.Node) -> bool:
     """Tell if `node` only keeps calls with effects alive whose results nobody reads."""
     return node.target is torch.ops.prims._sink_tokens.default
 

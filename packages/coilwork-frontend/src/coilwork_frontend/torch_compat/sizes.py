@@ -22,7 +22,7 @@ def has_sizes_from_data(captured: torch.fx.GraphModule) -> bool:
     return any(isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size)) for size in sizes)
 
 
-def guards_unified_sizes(captured: torch.fx.GraphModule) -> bool:
+def has_guard_on_unified_size(captured: torch.fx.GraphModule) -> bool:
     """Tell if there is a guard on a size that torch unified with an unbacked one."""
     values = [node.meta.get("example_value") for node in captured.graph.nodes]
     sizes: list[Any] = [
@@ -83,18 +83,18 @@ def is_from_data(size: int | torch.SymInt) -> bool:
     return isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size))
 
 
-def symbols_of(value: object, *, plain: bool = False) -> set[object]:
+def find_symbols(value: object, *, plain: bool = False) -> set[object]:
     """Return torch's symbols in a number, in a tensor's sizes, strides and offset, or in a list of these.
 
     With `plain`, only symbols that are a size, or the number itself: whoever gets `value` can read them off.
     """
     if isinstance(value, list | tuple):
-        return {symbol for one in value for symbol in symbols_of(one, plain=plain)}
+        return {symbol for one in value for symbol in find_symbols(one, plain=plain)}
     if isinstance(value, torch.Tensor):
         numbers: list[Any] = list(value.shape)
         if value.layout == torch.strided and not plain:
             numbers += [*value.stride(), value.storage_offset()]
-        return {symbol for one in numbers for symbol in symbols_of(one, plain=plain)}
+        return {symbol for one in numbers for symbol in find_symbols(one, plain=plain)}
     if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return set()
     expression = value.node.expr

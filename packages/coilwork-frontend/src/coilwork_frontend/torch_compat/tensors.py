@@ -35,7 +35,7 @@ def is_functional_wrapper(tensor: torch.Tensor) -> bool:
     return torch._is_functional_tensor(tensor)
 
 
-def version_of(tensor: torch.Tensor) -> int:
+def get_version(tensor: torch.Tensor) -> int:
     """Return how often `tensor` has been written to; -1 for tensors of inference mode, which have no
     count."""
     return -1 if tensor.is_inference() else int(tensor._version)
@@ -118,13 +118,13 @@ def track_views() -> AbstractContextManager[object]:
     return context
 
 
-def mode_of(value: torch.Tensor) -> AbstractContextManager[object]:
+def get_fake_mode(value: torch.Tensor) -> AbstractContextManager[object]:
     """Return the fake mode of `value`, or an empty context if it is real."""
     mode: AbstractContextManager[object] = value.fake_mode if isinstance(value, FakeTensor) else nullcontext()
     return mode
 
 
-def storage_identity(tensor: torch.Tensor) -> int:
+def get_storage_identity(tensor: torch.Tensor) -> int:
     """Return a number that live tensors have in common if they share memory; fake tensors have one, too.
 
     Tensors of `torch.func` (batched, differentiated) have the memory of the tensor that they wrap.
@@ -138,7 +138,7 @@ def identify_strided_storage(value: object) -> int | None:
     """Return the identity of the storage of `value`, if `value` is a strided tensor."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return None
-    return storage_identity(value)
+    return get_storage_identity(value)
 
 
 def identify_node_storage(node: object) -> int | None:
@@ -176,7 +176,7 @@ class Marks(NamedTuple):
     conjugate: bool = False
 
 
-def marks_of(value: object) -> Marks:
+def get_marks(value: object) -> Marks:
     """Return the marks of `value`; none are set unless it is a strided tensor."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return Marks()
@@ -195,7 +195,7 @@ class Creation(NamedTuple):
     is_of_parts: bool
 
 
-def creation_of(value: torch.Tensor) -> Creation | None:
+def find_creation(value: torch.Tensor) -> Creation | None:
     """Return how the view `value` was made; `None` if it is no view, or a tensor of inference mode."""
     if value.is_inference() or not value._is_view():
         return None
@@ -208,7 +208,7 @@ def is_functorch_tensor(tensor: torch.Tensor) -> bool:
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
-def real_tensors() -> AbstractContextManager[object]:
+def leave_fake_mode() -> AbstractContextManager[object]:
     """Return a context without fake mode; back ends are called under one."""
     mode: AbstractContextManager[object] = unset_fake_temporarily()
     return mode
@@ -225,7 +225,7 @@ def find_overlapping(tensors: Sequence[torch.Tensor]) -> set[int]:
 TreeSpec = pytree.TreeSpec
 
 
-def tensors_in(values: object) -> list[torch.Tensor]:
+def list_tensors(values: object) -> list[torch.Tensor]:
     """Return every tensor in nested `values`, in torch's order."""
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
@@ -236,7 +236,7 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], values: tuple[
     return mapped
 
 
-def leaves_of(values: object) -> list[Any]:
+def list_leaves(values: object) -> list[Any]:
     """Return every leaf of nested `values`, in torch's order."""
     return list(pytree.tree_leaves(values))
 

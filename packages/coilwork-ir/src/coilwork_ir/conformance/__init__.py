@@ -6,7 +6,15 @@ runs tests that are text files. Needs torch (`pip install coilwork-ir[interprete
 """
 
 from coilwork_ir.conformance.case import Case
-from coilwork_ir.conformance.check import CASES, Coverage, Result, Runner, check_codegen, coverage, failures
+from coilwork_ir.conformance.check import (
+    CASES,
+    Coverage,
+    Result,
+    Runner,
+    check_codegen,
+    format_failures,
+    measure_coverage,
+)
 from coilwork_ir.conformance.graph_cases import (
     ATTENTION_CASES,
     CONTRACTION_CASES,
@@ -18,13 +26,13 @@ from coilwork_ir.conformance.graph_cases import (
     check_contractions,
     check_convolutions,
 )
-from coilwork_ir.conformance.op_cases import op_case
+from coilwork_ir.conformance.op_cases import make_op_case
 from coilwork_ir.conformance.random_kernels import (
     CORE_CASES,
     check_cores,
-    random_case,
-    random_core_case,
-    random_kernel,
+    make_random_case,
+    make_random_core_case,
+    make_random_kernel,
 )
 from coilwork_ir.conformance.wrappers import WRAPPER_CASES, WrapperCase, check_wrapper, interpret_sources
 
@@ -49,11 +57,11 @@ __all__ = [
     "check_convolutions",
     "check_cores",
     "check_wrapper",
-    "coverage",
-    "failures",
+    "measure_coverage",
+    "format_failures",
     "interpret_sources",
-    "op_case",
-    "random_case",
-    "random_core_case",
-    "random_kernel",
+    "make_op_case",
+    "make_random_case",
+    "make_random_core_case",
+    "make_random_kernel",
 ]

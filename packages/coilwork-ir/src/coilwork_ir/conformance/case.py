@@ -56,7 +56,7 @@ _WHOLE: Final = (0, 1, 2, 3, 5, 7, 8, 31, 63, 100, 127, -1, -2, -7, -13, -100, -
 _DIVISORS: Final = (1, 2, 3, 7, 100, -1, -2, -3, -7, -100)
 
 
-def edge_values(edge: Edge, dtype: DType, count: int) -> Tensor:
+def make_edge_values(edge: Edge, dtype: DType, count: int) -> Tensor:
     """`count` elements of `dtype`. All values of `left` meet all of `right`, `divisor` and `count`.
 
     `dividend` by `divisor` stays where the op table defines a quotient and a remainder: no integer is divided
@@ -90,7 +90,7 @@ def edge_values(edge: Edge, dtype: DType, count: int) -> Tensor:
             return place % 3 != 1
 
 
-def edge_count(dtype: DType) -> int:
+def count_edge_values(dtype: DType) -> int:
     """The number of elements that all pairs of `left` and `right` take."""
     lefts = _floats(dtype) if dtype.is_float else _integers(dtype)
     return len(lefts) * max(len(_rights(dtype, lefts)), len(_DIVISORS))
@@ -218,4 +218,4 @@ def _fill(fill: Fill, dtype: DType, count: int, limit: int, generator: torch.Gen
             values[::3] = float("-inf")
             return values
         case _:
-            return edge_values(fill, dtype, count)
+            return make_edge_values(fill, dtype, count)

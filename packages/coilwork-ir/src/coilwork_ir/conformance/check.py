@@ -1,6 +1,7 @@
 """Runs a code generator's output on all cases and compares it with the reference interpreter.
 
-`CASES` lists the cases of every file beside this one, and `coverage` what of the op tables they visit.
+`CASES` lists the cases of every file beside this one, and `measure_coverage` what of the op tables they
+visit.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.nodes import Kernel, Numerics
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
-from coilwork_ir.scalar import Combine, Op, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_ir.scalar import Combine, Op, Reduce, Scalar, Scan, Sort, iterate_postorder
 from coilwork_ir.target import Target
 
 # ---- Cases ----
@@ -48,10 +49,10 @@ class Coverage:
     stores: frozenset[tuple[str, DType]]
 
 
-def coverage(cases: Iterable[Case] = CASES) -> Coverage:
+def measure_coverage(cases: Iterable[Case] = CASES) -> Coverage:
     """The ops, types and modes that `cases` visit."""
     kernels = [parse_kernel(case.text) for case in cases]
-    nodes = [node for kernel in kernels for node in postorder(_roots(kernel))]
+    nodes = [node for kernel in kernels for node in iterate_postorder(_roots(kernel))]
     return Coverage(
         ops=frozenset((n.op, _memory_type(n.operands[-1])) for n in nodes if isinstance(n, Op)),
         reductions=frozenset((n.kind, _memory_type(n.operands[0])) for n in nodes if isinstance(n, Reduce)),
@@ -161,7 +162,7 @@ def check_codegen(
     return results
 
 
-def failures(results: Iterable[Result]) -> str:
+def format_failures(results: Iterable[Result]) -> str:
     """Lines for the results that failed; `""` if none did."""
     return "\n".join(f"{r.case} {dict(r.sizes)}: {r.reason}" for r in results if r.status == "failed")
 

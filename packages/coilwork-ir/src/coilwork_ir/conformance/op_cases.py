@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.conformance.case import Case, Edge, Fill, edge_count
+from coilwork_ir.conformance.case import Case, Edge, Fill, count_edge_values
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels.nodes import Kernel, Range, Store, TensorArg
@@ -72,7 +72,7 @@ _N: Final = symbol("n0", lo=0)
 _X: Final = symbol("x0", extent=_N)
 
 
-def op_case(dtype: DType, names: Iterable[str] = tuple(OPERANDS)) -> Case:
+def make_op_case(dtype: DType, names: Iterable[str] = tuple(OPERANDS)) -> Case:
     """One kernel that applies those of `names` that take `dtype`, each to an output of its own.
 
     16 bit floats are computed in f32 and rounded at the end, as lowering has it.
@@ -91,10 +91,10 @@ def op_case(dtype: DType, names: Iterable[str] = tuple(OPERANDS)) -> Case:
         if dtype.is_low_precision and not result.dtype.is_bool:
             result = cast(result, dtype)
         outputs.append((f"{name} {dtype.text}", result))
-    return _case(f"ops-{dtype.text}", inputs, outputs, full=edge_count(dtype))
+    return _case(f"ops-{dtype.text}", inputs, outputs, full=count_edge_values(dtype))
 
 
-def conversion_case() -> Case:
+def make_conversion_case() -> Case:
     """Every type to every type. Floats become integers only where the integer type holds them."""
     inputs: dict[Edge, Scalar] = {}
     outputs: list[tuple[str, Scalar]] = []
@@ -110,7 +110,7 @@ def conversion_case() -> Case:
     for source, result in _SAME_SIZE:
         value = _load_edge(loaded, "left", source)
         outputs.append((f"bitcast {source.text} to {result.text}", op("bitcast", value, dtype=result)))
-    return _case("conversions", inputs, outputs, full=edge_count(DType.F32), fills=loaded)
+    return _case("conversions", inputs, outputs, full=count_edge_values(DType.F32), fills=loaded)
 
 
 def _input(inputs: dict[Edge, Scalar], edge: Edge, dtype: DType) -> Scalar:
@@ -163,7 +163,7 @@ def _case(
     )
 
 
-OP_CASES: Final[tuple[Case, ...]] = (*(op_case(dtype) for dtype in KIT_DTYPES), conversion_case())
+OP_CASES: Final[tuple[Case, ...]] = (*(make_op_case(dtype) for dtype in KIT_DTYPES), make_conversion_case())
 
 
 # ---- Shared rows ----

@@ -21,7 +21,7 @@ from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.kernels.nodes import RangeKind
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.ops import ReduceKind
-from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, load, op, postorder, reduce
+from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, iterate_postorder, load, op, reduce
 from coilwork_ir.target import Target
 
 # ---- Kernels ----
@@ -30,14 +30,14 @@ from coilwork_ir.target import Target
 _F32: Final = DType.F32
 
 
-def random_case(seed: int) -> Case:
-    """The kernel of `random_kernel`, at sizes that are no multiples of one another."""
-    kernel = random_kernel(seed)
+def make_random_case(seed: int) -> Case:
+    """The kernel of `make_random_kernel`, at sizes that are no multiples of one another."""
+    kernel = make_random_kernel(seed)
     sizes = tuple({size.name: number for size in kernel.sizes} for number in (1, 4, 37))
     return Case(name=kernel.name, text=format_kernel(kernel), sizes=sizes if kernel.sizes else ({},))
 
 
-def random_kernel(seed: int) -> Kernel:
+def make_random_kernel(seed: int) -> Kernel:
     """A reduction or pointwise kernel over a permuted, broadcast, possibly dynamic space of three or four
     ranges.
     """
@@ -109,7 +109,9 @@ def random_kernel(seed: int) -> Kernel:
         stores.append(("out0", offset(permuted), value))
     for name, _, stored in stores:
         args.append(TensorArg(name=name, dtype=stored.dtype, role="out", span=span))
-    read_from = {node.buffer for node in postorder([v for _, _, v in stores]) if isinstance(node, Load)}
+    read_from = {
+        node.buffer for node in iterate_postorder([v for _, _, v in stores]) if isinstance(node, Load)
+    }
     return Kernel(
         name=f"random_{seed}",
         ranges=tuple(ranges),
@@ -125,7 +127,7 @@ def random_kernel(seed: int) -> Kernel:
 _PROLOGUES: Final = ("", "exp", "tanh", "neg")
 
 
-def random_core_case(seed: int) -> Case:
+def make_random_core_case(seed: int) -> Case:
     """A kernel with a core, of all kinds in turn: the same for equal seeds."""
     rng = random.Random(seed)
     make = (_make_convolution, _make_attention, _make_convolution, _make_gradient)[seed % 4]
@@ -354,7 +356,7 @@ def _make_gradient(name: str, rng: random.Random) -> Case:
     return _write(name, rng, ranges=ranges, axes=axes, args=args, core=core, body=[*body, *stores])
 
 
-CORE_CASES: Final[tuple[Case, ...]] = tuple(random_core_case(seed) for seed in range(48))
+CORE_CASES: Final[tuple[Case, ...]] = tuple(make_random_core_case(seed) for seed in range(48))
 """Kernels with cores of every kind."""
 
 

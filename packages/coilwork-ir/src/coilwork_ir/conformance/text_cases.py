@@ -46,7 +46,7 @@ from torch import Tensor
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.conformance.check import TOLERANCES
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, evaluate, extent_of
+from coilwork_ir.index import Expr, evaluate, get_extent
 from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.kernels.interpreter import interpret_kernel, interpret_schedule
 from coilwork_ir.kernels.nodes import Kernel, Schedule
@@ -270,7 +270,7 @@ def _count_points(value: Graph | Kernel, sizes: Mapping[str, int]) -> int:
     else:
         loops = [node for node in value.nodes if isinstance(node, Pointwise | Reduce | Scan | Scatter | Sort)]
         spaces = [
-            [extent_of(r) for r in (*node.ranges, *(node.axes if isinstance(node, Reduce) else ()))]
+            [get_extent(r) for r in (*node.ranges, *(node.axes if isinstance(node, Reduce) else ()))]
             for node in loops
         ]
     return sum(math.prod(evaluate(extent, sizes) for extent in space) for space in spaces)

@@ -29,7 +29,7 @@ from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.program.nodes import ExternCall, Instruction, Program
 from coilwork_ir.program.text import parse_program
 from coilwork_ir.program.verify import verify_program
-from coilwork_ir.program.walk import all_kernels, buffers, walk
+from coilwork_ir.program.walk import index_buffers, list_kernels, walk
 from coilwork_ir.target import Target
 from coilwork_ir.wrapper import Artifact, Launcher, WrapOptions, Wrapper
 
@@ -535,7 +535,7 @@ def _check_case(
         unnamed = not any(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", refused) for word in _words(program))
         reason = f"it does not say what it refuses: {refused!r}" if unnamed else refused
         return Result(case=case.name, sizes=(), status="failed" if unnamed else "refused", reason=reason)
-    sources = {kernel.name: _source(kernel, codegen, target) for kernel in all_kernels(program)}
+    sources = {kernel.name: _source(kernel, codegen, target) for kernel in list_kernels(program)}
     constants = {key: make() for key, make in case.constants.items()}
     options = WrapOptions(
         target="" if target is None else target.name,
@@ -557,10 +557,10 @@ def _words(program: Program) -> set[str]:
     """The names that a refusal may contain."""
     words: set[str] = {symbol.name for symbol in program.symbols}
     for part in walk(program):
-        words |= {f"@{part.name}", *(f"%{name}" for name in buffers(part))}
+        words |= {f"@{part.name}", *(f"%{name}" for name in index_buffers(part))}
         for step in part.instructions:
             words |= {type(step).__name__, *((step.target,) if isinstance(step, ExternCall) else ())}
-    return words | {kernel.name for kernel in all_kernels(program)}
+    return words | {kernel.name for kernel in list_kernels(program)}
 
 
 def _source(kernel: Kernel, codegen: Codegen | None, target: Target | None) -> KernelSource:

@@ -10,16 +10,16 @@ from coilwork_ir.index.expression import (
     Expr,
     IndexArithmeticError,
     IndexSyntaxError,
+    add_all,
     as_expr,
     as_int,
     const,
-    extent_of,
-    extents_of,
-    product,
+    get_extent,
+    get_extents,
+    multiply_all,
     symbol,
-    total,
 )
-from coilwork_ir.index.interval import Interval, bounds, largest_operands, magnitude
+from coilwork_ir.index.interval import Interval, bound_magnitude, find_bounds, find_largest_operands
 from coilwork_ir.index.proofs import (
     maximum,
     minimum,
@@ -30,7 +30,7 @@ from coilwork_ir.index.proofs import (
     provably_nonneg,
     provably_positive,
 )
-from coilwork_ir.index.substitution import coefficients, evaluate, stride_of, substitute
+from coilwork_ir.index.substitution import evaluate, find_coefficients, find_stride, substitute
 from coilwork_ir.index.text import format_expr, parse_expr
 from coilwork_ir.index.view import (
     Add,
@@ -44,9 +44,9 @@ from coilwork_ir.index.view import (
     Sym,
     TreeSize,
     fold,
+    get_node,
     is_subtracted,
-    node,
-    tree_size,
+    measure_tree,
 )
 
 __all__ = [
@@ -66,25 +66,25 @@ __all__ = [
     "TreeSize",
     "as_expr",
     "as_int",
-    "bounds",
+    "find_bounds",
     "ceildiv",
-    "coefficients",
+    "find_coefficients",
     "const",
     "evaluate",
-    "extent_of",
-    "extents_of",
+    "get_extent",
+    "get_extents",
     "floordiv",
     "fold",
     "format_expr",
     "is_subtracted",
-    "largest_operands",
-    "magnitude",
+    "find_largest_operands",
+    "bound_magnitude",
     "maximum",
     "minimum",
     "mod",
-    "node",
+    "get_node",
     "parse_expr",
-    "product",
+    "multiply_all",
     "recombine",
     "provably_divisible",
     "provably_eq",
@@ -92,9 +92,9 @@ __all__ = [
     "provably_lt",
     "provably_nonneg",
     "provably_positive",
-    "stride_of",
+    "find_stride",
     "substitute",
     "symbol",
-    "total",
-    "tree_size",
+    "add_all",
+    "measure_tree",
 ]

@@ -24,18 +24,18 @@ from coilwork_ir.index.expression import (
     add,
     add_int,
     as_expr,
-    atoms_of,
     const,
     finish,
+    list_atoms,
     make_atom,
+    make_monomial,
     make_sum,
-    mono_from_atoms,
     multiply,
     scale,
     subtract,
     sum_terms,
 )
-from coilwork_ir.index.interval import limits, sum_limits
+from coilwork_ir.index.interval import find_limits, sum_limits
 from coilwork_ir.index.proofs import provably_positive
 from coilwork_ir.index.symbolic_division import floordiv_symbolic, mod_symbolic
 from coilwork_ir.intern_table import MemoTable
@@ -102,7 +102,7 @@ def _floordiv_int(a: Expr, divisor: Expr) -> Expr:
             return _take_out_multiples(a, divisor, d)
     if constant >= d or constant < 0:
         return add_int(floordiv(make_sum(monos, coeffs, constant % d, a._has_mod), divisor), constant // d)
-    lo, hi = limits(a)
+    lo, hi = find_limits(a)
     if lo is not None and hi is not None and lo // d == hi // d:
         return const(lo // d)
     g = gcd(d, *coeffs)
@@ -133,7 +133,7 @@ def _mod_int(a: Expr, divisor: Expr) -> Expr:
             return mod(_remainders(a, d), divisor)
     if constant >= d or constant < 0:
         return mod(make_sum(monos, coeffs, constant % d, a._has_mod), divisor)
-    lo, hi = limits(a)
+    lo, hi = find_limits(a)
     if lo is not None and hi is not None and lo // d == hi // d:
         return add_int(a, -(lo // d) * d)
     if a._has_mod:
@@ -254,10 +254,10 @@ def _drop_inner_mods(a: Expr, d: int) -> Expr:
     changed = False
     for mono, c in zip(a._monos, a._coeffs):
         if mono._has_mod:
-            factors = atoms_of(mono)
+            factors = list_atoms(mono)
             for i, atom in enumerate(factors):
                 if atom._tag == MOD and atom._args[1]._tag == CONST and c * atom._args[1]._constant % d == 0:
-                    others = mono_from_atoms(factors[:i] + factors[i + 1 :])
+                    others = make_monomial(factors[:i] + factors[i + 1 :])
                     constant += accumulate(terms, multiply(others, atom._args[0]), c)
                     changed = True
                     break
@@ -295,12 +295,12 @@ def recombine(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int) -
     for mono, coeff in zip(monos, coeffs):
         if not mono._has_mod:
             continue
-        factors = atoms_of(mono)
+        factors = list_atoms(mono)
         for i, atom in enumerate(factors):
             if atom._tag != MOD:
                 continue
             rest = factors[:i] + factors[i + 1 :]
-            others = mono_from_atoms(rest)
+            others = make_monomial(rest)
             replacement = _whole(terms, atom, others, coeff) if _may_be_whole(terms, atom, rest) else None
             if replacement is None:
                 replacement = _partial(terms, atom, others, coeff)
@@ -357,7 +357,7 @@ def _partial(terms: dict[Expr, int], remainder: Expr, others: Expr, coeff: int) 
 
 def _list_remainders(terms: dict[Expr, int]) -> list[Expr]:
     """The remainders among the factors of `terms`."""
-    remainders = [atom for mono in terms if mono._has_mod for atom in atoms_of(mono) if atom._tag == MOD]
+    remainders = [atom for mono in terms if mono._has_mod for atom in list_atoms(mono) if atom._tag == MOD]
     return list(dict.fromkeys(remainders))
 
 
@@ -370,7 +370,7 @@ def _may_be_whole(terms: dict[Expr, int], remainder: Expr, others: tuple[Expr, .
     if not SYMBOL <= quotient._tag < PRODUCT:
         return True
     for term in terms:
-        factors = atoms_of(term)
+        factors = list_atoms(term)
         if quotient in factors:
             for other in others:
                 if other not in factors:

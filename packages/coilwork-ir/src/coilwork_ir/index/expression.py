@@ -49,7 +49,7 @@ class IndexSyntaxError(IndexArithmeticError):
 _DIGITS: Final = re.compile(r"\d+")
 
 
-def natural(name: str) -> str:
+def make_natural_key(name: str) -> str:
     """A text that sorts as `name` does when digit runs compare as numbers: i2 before i10."""
     stem = name.rstrip("0123456789")
     if stem.isalpha():  # the common case, without the regular expression
@@ -128,7 +128,7 @@ class Expr:
 
         An atom to the n-th power occurs n times.
         """
-        return tuple([(c, atoms_of(m)) for c, m in zip(self._coeffs, self._monos)])
+        return tuple([(c, list_atoms(m)) for c, m in zip(self._coeffs, self._monos)])
 
     @property
     def value(self) -> int:
@@ -259,7 +259,7 @@ _new = object.__new__
 _key_of = attrgetter("_key")
 
 
-def atoms_of(mono: Expr) -> tuple[Expr, ...]:
+def list_atoms(mono: Expr) -> tuple[Expr, ...]:
     """The factors of a monomial."""
     return mono._args if mono._tag == PRODUCT else (mono,)
 
@@ -330,7 +330,7 @@ def symbol(
     e._key = (
         -1,
         0,
-        natural(name),
+        make_natural_key(name),
         name,
         (lo is not None, lo or 0, hi is not None, hi or 0, () if extent is None else extent.sort_key),
     )
@@ -404,7 +404,7 @@ def as_int(e: Expr) -> int | None:
     return e._constant if e._tag == CONST else None
 
 
-def extent_of(symbol: Expr) -> Expr:
+def get_extent(symbol: Expr) -> Expr:
     """The number of points of a range symbol.
 
     Raises:
@@ -416,9 +416,9 @@ def extent_of(symbol: Expr) -> Expr:
     return extent
 
 
-def extents_of(symbols: Iterable[Expr]) -> tuple[Expr, ...]:
+def get_extents(symbols: Iterable[Expr]) -> tuple[Expr, ...]:
     """The number of points of each of several range symbols."""
-    return tuple([extent_of(symbol) for symbol in symbols])
+    return tuple([get_extent(symbol) for symbol in symbols])
 
 
 # ---- Sums and products ----
@@ -515,11 +515,11 @@ def multiply_monos(x: Expr, y: Expr) -> Expr:
     known = _PRODUCTS.get(key)
     if known is not None:
         return known
-    factors = sorted(atoms_of(x) + atoms_of(y), key=_key_of)
+    factors = sorted(list_atoms(x) + list_atoms(y), key=_key_of)
     return _PRODUCTS.put(key, make_atom(PRODUCT, tuple(factors)))
 
 
-def mono_from_atoms(atoms: tuple[Expr, ...]) -> Expr:
+def make_monomial(atoms: tuple[Expr, ...]) -> Expr:
     """The product of sorted atoms, as an expression; none: 1."""
     if not atoms:
         return ONE
@@ -561,7 +561,7 @@ def multiply(a: Expr, b: Expr | int) -> Expr:
     return sum_terms(terms, a._constant * b._constant)
 
 
-def total(xs: Iterable[Expr | int]) -> Expr:
+def add_all(xs: Iterable[Expr | int]) -> Expr:
     """The sum; of nothing: 0."""
     terms: dict[Expr, int] = {}
     constant = 0
@@ -570,7 +570,7 @@ def total(xs: Iterable[Expr | int]) -> Expr:
     return sum_terms(terms, constant)
 
 
-def product(xs: Iterable[Expr | int]) -> Expr:
+def multiply_all(xs: Iterable[Expr | int]) -> Expr:
     """The product; of nothing: 1."""
     result = ONE
     for x in xs:

@@ -1,7 +1,7 @@
 """Numeric bounds of expressions, sound for every value of the symbols that keeps their promises.
 
-`magnitude` and `largest_operands` bound positions by expressions over sizes instead. Sums and products may
-wrap around, for the result is the same; what is divided may not.
+`bound_magnitude` and `find_largest_operands` bound positions by expressions over sizes instead. Sums and
+products may wrap around, for the result is the same; what is divided may not.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from coilwork_ir.index.expression import (
     PRODUCT,
     SYMBOL,
     Expr,
+    add_all,
     as_expr,
-    product,
-    total,
+    multiply_all,
 )
-from coilwork_ir.index.view import Add, Const, FloorDiv, Max, Min, Mod, Mul, Sym, node
+from coilwork_ir.index.view import Add, Const, FloorDiv, Max, Min, Mod, Mul, Sym, get_node
 
 # ---- Intervals ----
 
@@ -37,13 +37,13 @@ class Interval(NamedTuple):
     hi: int | None
 
 
-def bounds(e: Expr) -> Interval:
+def find_bounds(e: Expr) -> Interval:
     """Numeric bounds of `e`."""
-    return Interval(*limits(e))
+    return Interval(*find_limits(e))
 
 
-def limits(e: Expr) -> tuple[Bound, Bound]:
-    """`bounds` as a plain tuple, cached."""
+def find_limits(e: Expr) -> tuple[Bound, Bound]:
+    """`find_bounds` as a plain tuple, cached."""
     known = e._bounds
     if known is not None:
         return known
@@ -69,7 +69,7 @@ def sum_limits(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int) 
     lo: Bound = constant
     hi: Bound = constant
     for m, c in zip(monos, coeffs):
-        mlo, mhi = limits(m)
+        mlo, mhi = find_limits(m)
         if c < 0:
             mlo, mhi = mhi, mlo
         if lo is not None:
@@ -84,18 +84,18 @@ def sum_limits(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int) 
 def _symbol_limits(e: Expr) -> tuple[Bound, Bound]:
     _, lo, hi, extent = e._data
     if extent is not None:
-        top = limits(extent)[1]
+        top = find_limits(extent)[1]
         # An empty range has no values at all, so that any bound is sound; keep the interval non-empty.
         hi = None if top is None else max(top - 1, 0)
     return lo, hi
 
 
 def _product_limits(atoms: tuple[Expr, ...]) -> tuple[Bound, Bound]:
-    lo, hi = limits(atoms[0])
+    lo, hi = find_limits(atoms[0])
     for i, atom in enumerate(atoms[1:], 1):
         if atom is atoms[i - 1] and i == 1 and len(atoms) == 2:
             return _square_limits(lo, hi)
-        lo, hi = _multiply(lo, hi, *limits(atom))
+        lo, hi = _multiply(lo, hi, *find_limits(atom))
     return lo, hi
 
 
@@ -128,11 +128,11 @@ def _top(a: Bound, b: Bound) -> Bound:
 
 
 def _floordiv_limits(num: Expr, den: Expr) -> tuple[Bound, Bound]:
-    lo, hi = limits(num)
+    lo, hi = find_limits(num)
     if den._tag == CONST:
         d = den._constant
         return None if lo is None else lo // d, None if hi is None else hi // d
-    dlo, dhi = limits(den)
+    dlo, dhi = find_limits(den)
     if dlo is None or dlo < 0:
         return None, None
     # divided by 0 there is no value
@@ -154,8 +154,8 @@ def _floordiv_limits(num: Expr, den: Expr) -> tuple[Bound, Bound]:
 
 
 def _mod_limits(num: Expr, den: Expr) -> tuple[Bound, Bound]:
-    lo, hi = limits(num)
-    dlo, dhi = limits(den)
+    lo, hi = find_limits(num)
+    dlo, dhi = find_limits(den)
     if dlo is not None and dlo >= 0:
         high = None if dhi is None else max(dhi - 1, 0)
         if lo is not None and lo >= 0 and hi is not None and (high is None or hi < high):
@@ -167,8 +167,8 @@ def _mod_limits(num: Expr, den: Expr) -> tuple[Bound, Bound]:
 
 
 def _extremum_limits(args: tuple[Expr, ...], is_min: bool) -> tuple[Bound, Bound]:
-    los = [limits(a)[0] for a in args]
-    his = [limits(a)[1] for a in args]
+    los = [find_limits(a)[0] for a in args]
+    his = [find_limits(a)[1] for a in args]
     known_los = [x for x in los if x is not None]
     known_his = [x for x in his if x is not None]
     if is_min:
@@ -179,7 +179,7 @@ def _extremum_limits(args: tuple[Expr, ...], is_min: bool) -> tuple[Bound, Bound
 # ---- Magnitudes ----
 
 
-def largest_operands(positions: Iterable[Expr]) -> tuple[Expr, ...] | None:
+def find_largest_operands(positions: Iterable[Expr]) -> tuple[Expr, ...] | None:
     """Numbers that no operand of a division, a remainder, a minimum or a maximum in `positions` exceeds, as
     expressions over sizes.
 
@@ -187,8 +187,8 @@ def largest_operands(positions: Iterable[Expr]) -> tuple[Expr, ...] | None:
     """
     magnitudes: dict[Expr, None] = {}
     for operand in _operands(positions):
-        if any(isinstance(node(part), Mul) for part in _parts(operand)):
-            most = magnitude(operand)
+        if any(isinstance(get_node(part), Mul) for part in _parts(operand)):
+            most = bound_magnitude(operand)
             if most is None:
                 return None
             magnitudes[most] = None
@@ -198,7 +198,7 @@ def largest_operands(positions: Iterable[Expr]) -> tuple[Expr, ...] | None:
 def _operands(positions: Iterable[Expr]) -> Iterable[Expr]:
     for position in positions:
         for part in _parts(position):
-            match node(part):
+            match get_node(part):
                 case FloorDiv(a, b) | Mod(a, b):
                     yield from (a, b)
                 case Min(operands) | Max(operands):
@@ -207,7 +207,7 @@ def _operands(positions: Iterable[Expr]) -> Iterable[Expr]:
 
 def _parts(expr: Expr) -> Iterable[Expr]:
     yield expr
-    match node(expr):
+    match get_node(expr):
         case Add(operands) | Mul(operands) | Min(operands) | Max(operands):
             for operand in operands:
                 yield from _parts(operand)
@@ -216,30 +216,30 @@ def _parts(expr: Expr) -> Iterable[Expr]:
             yield from _parts(b)
 
 
-def magnitude(expr: Expr) -> Expr | None:
+def bound_magnitude(expr: Expr) -> Expr | None:
     """No less than the magnitude of `expr`, whatever its ranges are at, as an expression over sizes; None if
     it depends on data.
     """
-    match node(expr):
+    match get_node(expr):
         case Const(value):
             return as_expr(abs(value))
         case Sym(_, symbol):
             return None if symbol.name.startswith("@") else symbol if symbol.extent is None else symbol.extent
         case Add(operands) | Min(operands) | Max(operands):
             parts = _list_magnitudes(operands)
-            return None if parts is None else total(parts)
+            return None if parts is None else add_all(parts)
         case Mul(operands):
             parts = _list_magnitudes(operands)
-            return None if parts is None else product(parts)
+            return None if parts is None else multiply_all(parts)
         case FloorDiv(a, b):
             # rounded down: of a negative one the magnitude may be one more
             parts = _list_magnitudes((a, b))
             return None if parts is None else parts[0] + 1
         case Mod(_, b):
-            return magnitude(b)
+            return bound_magnitude(b)
 
 
 def _list_magnitudes(operands: Iterable[Expr]) -> list[Expr] | None:
-    parts = [magnitude(operand) for operand in operands]
+    parts = [bound_magnitude(operand) for operand in operands]
     known = [part for part in parts if part is not None]
     return known if len(known) == len(parts) else None

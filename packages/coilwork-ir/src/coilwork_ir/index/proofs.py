@@ -25,16 +25,16 @@ from coilwork_ir.index.expression import (
     add,
     add_int,
     as_expr,
-    atoms_of,
     const,
+    list_atoms,
     make_atom,
-    mono_from_atoms,
+    make_monomial,
     multiply,
     scale,
     subtract,
     sum_terms,
 )
-from coilwork_ir.index.interval import limits
+from coilwork_ir.index.interval import find_limits
 from coilwork_ir.intern_table import MemoTable
 
 # ---- Proofs ----
@@ -62,7 +62,7 @@ _BELOW: MemoTable[tuple[Expr, Expr], bool] = MemoTable(1 << 12)
 def provably_nonneg(e: Expr | int) -> bool:
     """Tell if `e >= 0` for all values of its symbols that keep their promises."""
     e = as_expr(e)
-    lo, hi = limits(e)
+    lo, hi = find_limits(e)
     if lo is not None and lo >= 0:
         return True
     if hi is not None and hi < 0:
@@ -93,7 +93,7 @@ def _quotient_nonneg(e: Expr) -> bool:
 def provably_positive(e: Expr | int) -> bool:
     """Tell if `e >= 1`."""
     e = as_expr(e)
-    lo = limits(e)[0]
+    lo = find_limits(e)[0]
     if lo is not None and lo > 0:
         return True
     return bool(e._monos) and provably_nonneg(add_int(e, -1))
@@ -104,7 +104,7 @@ def provably_le(a: Expr | int, b: Expr | int) -> bool:
     a, b = as_expr(a), as_expr(b)
     if a is b:
         return True
-    top, bottom = limits(a)[1], limits(b)[0]
+    top, bottom = find_limits(a)[1], find_limits(b)[0]
     if top is not None and bottom is not None and top <= bottom:
         return True
     return provably_nonneg(subtract(b, a))
@@ -113,7 +113,7 @@ def provably_le(a: Expr | int, b: Expr | int) -> bool:
 def provably_lt(a: Expr | int, b: Expr | int) -> bool:
     """Tell if `a < b`."""
     a, b = as_expr(a), as_expr(b)
-    top, bottom = limits(a)[1], limits(b)[0]
+    top, bottom = find_limits(a)[1], find_limits(b)[0]
     if top is not None and bottom is not None and top < bottom:
         return True
     key = (a, b)
@@ -159,7 +159,7 @@ def provably_eq(a: Expr | int, b: Expr | int) -> bool:
     difference = subtract(a, b)
     if not difference._monos:
         return difference._constant == 0
-    lo, hi = limits(difference)
+    lo, hi = find_limits(difference)
     if (lo is not None and lo > 0) or (hi is not None and hi < 0):
         return False
     if _expand_mods(difference) is ZERO:
@@ -178,7 +178,7 @@ def _expand_mods(e: Expr) -> Expr:
     constant = e._constant
     for mono, coeff in zip(e._monos, e._coeffs):
         factor = ONE
-        for atom in atoms_of(mono):
+        for atom in list_atoms(mono):
             if atom._tag == MOD:
                 num, den = (_expand_mods(x) for x in atom._args)
                 atom = subtract(num, multiply(den, RULES.floordiv(num, den)))
@@ -191,7 +191,7 @@ def _expand_mods(e: Expr) -> Expr:
 
 
 def _prove(e: Expr, fuel: int, work: _Work) -> bool:
-    lo, hi = limits(e)
+    lo, hi = find_limits(e)
     if lo is not None and lo >= 0:
         return True
     work.steps -= 1
@@ -205,7 +205,7 @@ def _prove(e: Expr, fuel: int, work: _Work) -> bool:
 
 
 def _has_symbolic_bound(e: Expr) -> bool:
-    return any(a._tag != SYMBOL or a._data[3] is not None for m in e._monos for a in atoms_of(m))
+    return any(a._tag != SYMBOL or a._data[3] is not None for m in e._monos for a in list_atoms(m))
 
 
 def _positive_after_shift(e: Expr) -> bool:
@@ -215,8 +215,8 @@ def _positive_after_shift(e: Expr) -> bool:
     terms: dict[tuple[Expr, ...], int] = {(): e._constant}
     for mono, coeff in zip(e._monos, e._coeffs):
         expanded: dict[tuple[Expr, ...], int] = {(): coeff}
-        for atom in atoms_of(mono):
-            lo, hi = limits(atom)
+        for atom in list_atoms(mono):
+            lo, hi = find_limits(atom)
             if lo is not None:
                 base, sign = lo, 1
             elif hi is not None:
@@ -244,7 +244,7 @@ def _split(e: Expr, atom: Expr) -> tuple[Expr, Expr] | None:
     rest: dict[Expr, int] = {}
     constant = 0
     for mono, coeff in zip(e._monos, e._coeffs):
-        factors = atoms_of(mono)
+        factors = list_atoms(mono)
         count = factors.count(atom)
         if count == 0:
             rest[mono] = coeff
@@ -253,12 +253,12 @@ def _split(e: Expr, atom: Expr) -> tuple[Expr, Expr] | None:
         elif len(factors) == 1:
             constant += coeff
         else:
-            inside[mono_from_atoms(tuple([f for f in factors if f is not atom]))] = coeff
+            inside[make_monomial(tuple([f for f in factors if f is not atom]))] = coeff
     return sum_terms(inside, constant), sum_terms(rest, e._constant)
 
 
 def _prove_by_extremes(e: Expr, fuel: int, work: _Work) -> bool:
-    atoms = {a: None for m in e._monos for a in atoms_of(m)}  # a dict: iterates in canonical order
+    atoms = {a: None for m in e._monos for a in list_atoms(m)}  # a dict: iterates in canonical order
     for atom in atoms:
         if atom._tag == FLOORDIV and provably_positive(atom._args[1]) and _prove_relaxed(e, atom, fuel, work):
             return True
@@ -316,7 +316,7 @@ def _lower(atom: Expr) -> Expr | None:
     """An expression never above `atom`, in sizes rather than ranges; None when there is none."""
     if atom._tag == SYMBOL and atom._data[3] is None:
         return atom
-    lo = limits(atom)[0]
+    lo = find_limits(atom)[0]
     return None if lo is None else as_expr(lo)
 
 
@@ -332,12 +332,12 @@ def _upper(atom: Expr) -> Expr | None:
         top = _upper_of_sum(num)
         if top is not None and top is not num:
             return RULES.floordiv(top, den)
-    hi = limits(atom)[1]
+    hi = find_limits(atom)[1]
     return None if hi is None else as_expr(hi)
 
 
 def _numerically_nonneg(e: Expr) -> bool:
-    lo = limits(e)[0]
+    lo = find_limits(e)[0]
     return lo is not None and lo >= 0
 
 

@@ -18,9 +18,9 @@ from coilwork_ir.index.expression import (
     accumulate,
     add,
     add_int,
-    atoms_of,
     const,
-    mono_from_atoms,
+    list_atoms,
+    make_monomial,
     multiply,
     scale,
     subtract,
@@ -126,7 +126,7 @@ def _evaluate_mono(m: Expr, env: Mapping[str, int], done: dict[Expr, int]) -> in
 # ---- Strides ----
 
 
-def coefficients(e: Expr, symbols: Sequence[Expr]) -> tuple[tuple[Expr, ...], Expr] | None:
+def find_coefficients(e: Expr, symbols: Sequence[Expr]) -> tuple[tuple[Expr, ...], Expr] | None:
     """`((c_0, c_1, ...), rest)` with `e = sum(c_k * symbols[k]) + rest`, all of them free of `symbols`.
 
     None when `e` is not affine in them. `symbols` must be distinct symbols (IndexArithmeticError).
@@ -146,7 +146,7 @@ def coefficients(e: Expr, symbols: Sequence[Expr]) -> tuple[tuple[Expr, ...], Ex
             strides[at] = const(c)
             continue
         outside: list[Expr] = []
-        for f in atoms_of(m):
+        for f in list_atoms(m):
             place = position.get(f)
             if place is None:
                 if f._tag != SYMBOL and not f.free_symbols.isdisjoint(position):
@@ -159,17 +159,17 @@ def coefficients(e: Expr, symbols: Sequence[Expr]) -> tuple[tuple[Expr, ...], Ex
         if at is None:
             rest[m] = c
         else:
-            accumulate(symbolic.setdefault(at, {}), mono_from_atoms(tuple(outside)), c)
+            accumulate(symbolic.setdefault(at, {}), make_monomial(tuple(outside)), c)
     for at, terms in symbolic.items():
         strides[at] = sum_terms(terms, strides[at]._constant)
     return tuple(strides), sum_terms(rest, e._constant) if rest else const(e._constant)
 
 
-def stride_of(e: Expr, sym: Expr) -> Expr | None:
+def find_stride(e: Expr, sym: Expr) -> Expr | None:
     """`e` at `sym + 1` minus `e` at `sym`, if that does not depend on `sym`; else None."""
     if sym not in e.free_symbols:
         return ZERO
-    affine = coefficients(e, (sym,))
+    affine = find_coefficients(e, (sym,))
     if affine is not None:
         return affine[0][0]
     difference = subtract(substitute(e, {sym: add(sym, ONE)}), e)

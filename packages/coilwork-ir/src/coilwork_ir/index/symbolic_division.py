@@ -19,27 +19,27 @@ from coilwork_ir.index.expression import (
     Expr,
     accumulate,
     add,
-    atoms_of,
+    list_atoms,
     make_atom,
+    make_monomial,
     make_sum,
-    mono_from_atoms,
     multiply,
     scale,
     subtract,
     sum_terms,
 )
-from coilwork_ir.index.interval import limits
+from coilwork_ir.index.interval import find_limits
 from coilwork_ir.index.proofs import provably_lt, provably_nonneg
 
 
 def floordiv_symbolic(a: Expr, b: Expr) -> Expr:
     """`a // b` for a divisor with symbols."""
     if not provably_nonneg(b):
-        hi = limits(b)[1]
+        hi = find_limits(b)[1]
         if hi is not None and hi < 0:
             return RULES.floordiv(scale(a, -1), scale(b, -1))
         return make_atom(FLOORDIV, (a, b))
-    if limits(b)[1] == 1:
+    if find_limits(b)[1] == 1:
         return a
     if a is ZERO:
         return ZERO
@@ -49,7 +49,7 @@ def floordiv_symbolic(a: Expr, b: Expr) -> Expr:
     if provably_nonneg(a):
         if provably_lt(a, b):
             return ZERO
-    elif limits(a)[1] is not None and provably_lt(a, ZERO) and provably_nonneg(add(a, b)):
+    elif find_limits(a)[1] is not None and provably_lt(a, ZERO) and provably_nonneg(add(a, b)):
         return MINUS_ONE
     factored = _common_factor(a, b)
     if factored is not None:
@@ -61,11 +61,11 @@ def floordiv_symbolic(a: Expr, b: Expr) -> Expr:
 def mod_symbolic(a: Expr, b: Expr) -> Expr:
     """`a % b` for a divisor with symbols."""
     if not provably_nonneg(b):
-        hi = limits(b)[1]
+        hi = find_limits(b)[1]
         if hi is not None and hi < 0:
             return scale(RULES.mod(scale(a, -1), scale(b, -1)), -1)
         return make_atom(MOD, (a, b))
-    if a is ZERO or limits(b)[1] == 1:
+    if a is ZERO or find_limits(b)[1] == 1:
         return ZERO
     quotient, rest = _divide(a, b)
     if quotient is not ZERO:
@@ -79,7 +79,7 @@ def mod_symbolic(a: Expr, b: Expr) -> Expr:
     elif provably_nonneg(a):
         if provably_lt(a, b):
             return a
-    elif limits(a)[1] is not None and provably_lt(a, ZERO) and provably_nonneg(add(a, b)):
+    elif find_limits(a)[1] is not None and provably_lt(a, ZERO) and provably_nonneg(add(a, b)):
         return add(a, b)
     if a._has_mod:
         simpler = _drop_inner_mods(a, b)
@@ -92,7 +92,7 @@ def mod_symbolic(a: Expr, b: Expr) -> Expr:
     return make_atom(MOD, (a, b))
 
 
-def exact_quotient(a: Expr, b: Expr) -> Expr | None:
+def find_exact_quotient(a: Expr, b: Expr) -> Expr | None:
     """`a / b` when b divides a as a polynomial; b not zero."""
     if not b._monos:
         d = b._constant
@@ -110,7 +110,7 @@ def _divide(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     term.
     """
     lead, lead_coeff = b._monos[0], b._coeffs[0]
-    lead_atoms = atoms_of(lead)
+    lead_atoms = list_atoms(lead)
     single = len(b._monos) == 1 and b._constant == 0
     quotient: dict[Expr, int] = {}
     constant = 0
@@ -142,7 +142,7 @@ def _divide(a: Expr, b: Expr) -> tuple[Expr, Expr]:
 
 def _drop_factors(mono: Expr, factors: tuple[Expr, ...]) -> Expr | None:
     """`mono` divided by the product of `factors`; None if it isn't divisible."""
-    atoms = atoms_of(mono)
+    atoms = list_atoms(mono)
     if factors[0] not in atoms:
         return None
     left = list(atoms)
@@ -150,7 +150,7 @@ def _drop_factors(mono: Expr, factors: tuple[Expr, ...]) -> Expr | None:
         if factor not in left:
             return None
         left.remove(factor)
-    return mono_from_atoms(tuple(left))
+    return make_monomial(tuple(left))
 
 
 def _common_factor(a: Expr, b: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
@@ -166,10 +166,10 @@ def _common_factor(a: Expr, b: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
             return split
     if b._constant:
         return None
-    for atom in dict.fromkeys(atoms_of(b._monos[0])):
+    for atom in dict.fromkeys(list_atoms(b._monos[0])):
         if not _may_split(a, atom):
             continue
-        everywhere = len(b._monos) == 1 or all(atom in atoms_of(m) for m in b._monos)
+        everywhere = len(b._monos) == 1 or all(atom in list_atoms(m) for m in b._monos)
         if everywhere and provably_nonneg(atom):
             split = _split_by(a, b, atom, 1)
             if split is not None:
@@ -207,7 +207,7 @@ def _split_by(a: Expr, b: Expr, atom: Expr, content: int) -> tuple[Expr, Expr, E
     rest = sum_terms(low, low_constant)
     if not (provably_nonneg(rest) and provably_lt(rest, factor)):
         return None
-    divisor = exact_quotient(b, factor)
+    divisor = find_exact_quotient(b, factor)
     return None if divisor is None else (factor, sum_terms(high, high_constant), divisor, rest)
 
 
@@ -216,7 +216,7 @@ def _flatten(a: Expr, b: Expr) -> Expr | None:
     if a._tag == FLOORDIV and provably_nonneg(a._args[1]):
         return RULES.floordiv(a._args[0], multiply(a._args[1], b))
     if a._tag == MOD:
-        c = exact_quotient(a._args[1], b)
+        c = find_exact_quotient(a._args[1], b)
         if c is not None and provably_nonneg(c):
             return RULES.mod(RULES.floordiv(a._args[0], b), c)
     return None
@@ -230,12 +230,12 @@ def _drop_inner_mods(a: Expr, b: Expr) -> Expr:
     for mono, coeff in zip(a._monos, a._coeffs):
         replaced: Expr | None = None
         if mono._has_mod:
-            factors = atoms_of(mono)
+            factors = list_atoms(mono)
             for i, atom in enumerate(factors):
                 if atom._tag != MOD:
                     continue
-                others = mono_from_atoms(factors[:i] + factors[i + 1 :])
-                if exact_quotient(scale(multiply(others, atom._args[1]), coeff), b) is not None:
+                others = make_monomial(factors[:i] + factors[i + 1 :])
+                if find_exact_quotient(scale(multiply(others, atom._args[1]), coeff), b) is not None:
                     replaced = multiply(others, atom._args[0])
                     break
         if replaced is None:

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 import sympy
 
 from coilwork_ir.index.division import ceildiv, floordiv, mod
-from coilwork_ir.index.expression import ONE, Expr, IndexArithmeticError, add, const, multiply, product, total
+from coilwork_ir.index.expression import (
+    ONE,
+    Expr,
+    IndexArithmeticError,
+    add,
+    add_all,
+    const,
+    multiply,
+    multiply_all,
+)
 from coilwork_ir.index.proofs import maximum, minimum, provably_nonneg, provably_positive
 from coilwork_ir.index.view import fold
 
@@ -108,20 +117,20 @@ class _Reader:
         left = ONE
         for value, condition in expr.args:
             holds = self.truth(condition)
-            parts.append(product([left, holds, self.integer(value)]))
+            parts.append(multiply_all([left, holds, self.integer(value)]))
             left = multiply(left, _negate_truth(holds))
         if left is not _ZERO:
             raise _make_unsupported_error(expr, "no case may hold")
-        return total(parts)
+        return add_all(parts)
 
     def truth(self, condition: sympy.Basic) -> Expr:
         """1 where the condition holds, else 0."""
         if isinstance(condition, sympy.logic.boolalg.BooleanAtom):
             return ONE if bool(condition) else _ZERO
         if isinstance(condition, sympy.And):
-            return product([self.truth(a) for a in condition.args])
+            return multiply_all([self.truth(a) for a in condition.args])
         if isinstance(condition, sympy.Or):
-            return _negate_truth(product([_negate_truth(self.truth(a)) for a in condition.args]))
+            return _negate_truth(multiply_all([_negate_truth(self.truth(a)) for a in condition.args]))
         if isinstance(condition, sympy.Not):
             return _negate_truth(self.truth(condition.args[0]))
         if not isinstance(condition, sympy.core.relational.Relational):
@@ -145,7 +154,7 @@ class _Reader:
     def sum(self, expr: sympy.Add) -> _Ratio:
         parts = [self.ratio(a) for a in expr.args]
         if all(p.denominator is ONE for p in parts):
-            return _Ratio(total([p.numerator for p in parts]), ONE)
+            return _Ratio(add_all([p.numerator for p in parts]), ONE)
         result = parts[0]
         for p in parts[1:]:
             if p.denominator is result.denominator:
@@ -196,8 +205,8 @@ def _positive(number: Expr) -> Expr:
 
 
 def _product(parts: list[_Ratio]) -> _Ratio:
-    top = product([p.numerator for p in parts])
-    bottom = product([p.denominator for p in parts])
+    top = multiply_all([p.numerator for p in parts])
+    bottom = multiply_all([p.denominator for p in parts])
     if bottom is not ONE and not bottom.is_const:
         return _Ratio(top, bottom)
     # 4 * (x/4): numbers cancel, as they do in sympy.

@@ -22,11 +22,11 @@ from coilwork_ir.index.expression import (
     Expr,
     IndexArithmeticError,
     IndexSyntaxError,
-    atoms_of,
+    add_all,
     const,
+    list_atoms,
     multiply,
     scale,
-    total,
 )
 from coilwork_ir.index.proofs import maximum, minimum
 
@@ -44,7 +44,7 @@ def format_expr(e: Expr) -> str:
             parts.append(sign + _quotient(m))
             continue
         factors = [] if c in (1, -1) else [str(abs(c))]
-        factors.extend(_factor(a) for a in atoms_of(m))
+        factors.extend(_factor(a) for a in list_atoms(m))
         parts.append(sign + "*".join(factors))
     if e._constant:
         parts.append(f" {'-' if e._constant < 0 else '+'} {abs(e._constant)}")
@@ -131,7 +131,7 @@ class _Parser:
             self.advance()
             term = self.term()
             terms.append(scale(term, -1) if negative else term)
-        return terms[0] if len(terms) == 1 else total(terms)
+        return terms[0] if len(terms) == 1 else add_all(terms)
 
     def term(self) -> Expr:
         left = self.unary()

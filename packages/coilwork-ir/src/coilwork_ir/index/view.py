@@ -1,6 +1,6 @@
-"""Look into an expression without knowing its representation: `node` for one level, `fold` for all.
+"""Look into an expression without knowing its representation: `get_node` for one level, `fold` for all.
 
-`tree_size` is the length of an expression that is written out, by which index arithmetic is kept short.
+`measure_tree` is the length of an expression that is written out, by which index arithmetic is kept short.
 Equal parts are one object, so an expression takes little memory whatever it says: with `y = x // 3 + x % 3`
 and that `y` for the next `x` again and again, text doubles at each step and memory grows by two nodes.
 """
@@ -91,7 +91,7 @@ class Max:
 Node = Const | Sym | Add | Mul | FloorDiv | Mod | Min | Max
 
 
-def node(e: Expr) -> Node:
+def get_node(e: Expr) -> Node:
     """The outermost operation of `e` and its operands."""
     tag = e._tag
     if tag == CONST:
@@ -119,7 +119,7 @@ def is_subtracted(term: Expr) -> bool:
     """True for a negative number and for a product with a negative coefficient, which a sum is written to
     subtract.
     """
-    match node(term):
+    match get_node(term):
         case Const(value):
             return value < 0
         case Mul(operands):
@@ -147,7 +147,7 @@ def fold(
     def visit(x: Expr) -> T:
         if x in done:
             return done[x]
-        match node(x):
+        match get_node(x):
             case Const(value):
                 result = const(value)
             case Sym(_, expr):
@@ -197,7 +197,7 @@ class TreeSize(NamedTuple):
         )
 
 
-def tree_size(e: Expr) -> TreeSize:
+def measure_tree(e: Expr) -> TreeSize:
     """The size of `e` written out. Takes time once per node: expressions remember it."""
     known = e._tree_size
     if known is not None:
@@ -222,5 +222,5 @@ def tree_size(e: Expr) -> TreeSize:
 
 
 def _sum(nodes: int, symbols: int, part: Expr) -> tuple[int, int]:
-    size = tree_size(part)
+    size = measure_tree(part)
     return nodes + size.nodes, symbols + size.symbols

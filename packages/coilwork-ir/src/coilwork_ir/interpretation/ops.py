@@ -20,7 +20,7 @@ from torch import Tensor
 from coilwork_ir.dtypes import FORMATS, DType
 from coilwork_ir.errors import InterpretError
 from coilwork_ir.ops import ReduceKind, ScanKind
-from coilwork_ir.scalar import Combine, Combining, Const, Op, Parameter, Scalar, postorder
+from coilwork_ir.scalar import Combine, Combining, Const, Op, Parameter, Scalar, iterate_postorder
 
 # ---- Scalar ops ----
 
@@ -580,7 +580,7 @@ def scan_all(kind: Combining, values: Sequence[Tensor], *, reverse: bool) -> tup
 def combine(function: Combine, given: Sequence[Tensor]) -> list[Tensor]:
     """The results of `function` for two tuples of values, one behind the other."""
     done: dict[Scalar, Tensor] = {}
-    for node in postorder(function.results):
+    for node in iterate_postorder(function.results):
         match node:
             case Const():
                 done[node] = literal(node.value, node.dtype)

@@ -37,7 +37,7 @@ from coilwork_ir.scalar import (
     Scalar,
     Scan,
     Sort,
-    postorder,
+    iterate_postorder,
 )
 from coilwork_ir.scalar.nodes import Check, CheckError
 
@@ -174,7 +174,7 @@ class Evaluator:
     def value(self, root: Scalar) -> Tensor:
         """The value of `root`, a tensor that broadcasts to the domain."""
         if root not in self.done:
-            for node in postorder((root,)):
+            for node in iterate_postorder((root,)):
                 if node not in self.done:
                     self.done[node] = self._compute(node)
         return self.done[root]

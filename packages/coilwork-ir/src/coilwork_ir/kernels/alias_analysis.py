@@ -1,9 +1,9 @@
 """When a kernel may write memory that it reads.
 
 The outputs of a kernel may lie in the memory of its inputs where every load comes before the store that
-overwrites it: the proof, and the verifier's rule `aliasing`. `loads_ahead` says if a loop may load what later
-iterations need before it stores: it may where each element is loaded by the very point that stores it, for
-then points that differ along the loop have elements that differ, and other programs have others still.
+overwrites it: the proof, and the verifier's rule `aliasing`. `can_load_ahead` says if a loop may load what
+later iterations need before it stores: it may where each element is loaded by the very point that stores it,
+for then points that differ along the loop have elements that differ, and other programs have others still.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernels.nodes import Kernel, Store, TensorArg
-from coilwork_ir.kernels.rewrite import kernel_roots, store_roots
+from coilwork_ir.kernels.rewrite import list_kernel_roots, store_roots
 from coilwork_ir.scalar import (
     Contraction,
     IndexValue,
@@ -25,7 +25,7 @@ from coilwork_ir.scalar import (
     Scan,
     Sort,
     find_contraction,
-    postorder,
+    iterate_postorder,
 )
 from coilwork_ir.verification import Place, Rule
 
@@ -96,7 +96,7 @@ def time_accesses(stores: Sequence[Store], conditions: Iterable[Scalar], reduced
     depth: dict[Scalar, int] = {}
     walks: dict[Scalar, bool] = {}
     roots: list[tuple[tuple[Scalar, ...], Moment]] = []
-    for node in postorder((*(root for store in stores for root in store_roots(store)), *checked)):
+    for node in iterate_postorder((*(root for store in stores for root in store_roots(store)), *checked)):
         below = max((depth[o] for o in node.operands), default=0)
         if isinstance(node, Reduce | Contraction | Scan | Sort):
             roots.append((node.operands, Moment(below, True)))
@@ -160,7 +160,7 @@ def check_aliasing(kernel: Kernel, args: Mapping[str, TensorArg], place: Place) 
     if not kernel.aliasing:
         return
     check_pairs(kernel.aliasing, args, place)
-    if find_contraction(kernel_roots(kernel)) is not None:
+    if find_contraction(list_kernel_roots(kernel)) is not None:
         # threads do not load, in the layout of a product's results, just the elements that they store
         place.fail("aliasing", "the kernel is a contraction")
     reduced = [r.symbol for r in kernel.ranges if r.kind == "reduction"]
@@ -186,24 +186,24 @@ def check_pairs(pairs: Iterable[tuple[str, str]], args: Mapping[str, TensorArg],
 # ---- Loads before stores ----
 
 
-def arguments_overwritten_by(kernel: Kernel, store: Store) -> frozenset[str]:
+def find_overwritten_arguments(kernel: Kernel, store: Store) -> frozenset[str]:
     """The arguments that may be the memory which `store` writes."""
     return frozenset({store.buffer, *(source for out, source in kernel.aliasing if out == store.buffer)})
 
 
-def loads_ahead(kernel: Kernel, values: Iterable[Scalar], *, within: Collection[str] = ()) -> bool:
+def can_load_ahead(kernel: Kernel, values: Iterable[Scalar], *, within: Collection[str] = ()) -> bool:
     """True if loads of later points find the same before and after the stores of earlier ones.
 
     An iteration has all points of the ranges called `within`, which it loads before it stores.
     """
     loads: dict[str, list[Load]] = {}
-    for node in postorder(tuple(values)):
+    for node in iterate_postorder(tuple(values)):
         if isinstance(node, Load):
             loads.setdefault(node.buffer, []).append(node)
     return all(
         _stores_what_it_loads(kernel, store, load, within)
         for store in kernel.stores
-        for source in arguments_overwritten_by(kernel, store)
+        for source in find_overwritten_arguments(kernel, store)
         for load in loads.get(source, ())
     )
 

@@ -27,7 +27,7 @@ from coilwork_ir.kernels.nodes import (
 )
 from coilwork_ir.loops.convolutions import read_factors
 from coilwork_ir.loops.interpreter import Bodies, GradientTerms, step, sum_values
-from coilwork_ir.scalar import Parameter, postorder
+from coilwork_ir.scalar import Parameter, iterate_postorder
 from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent
 
 # ---- Kernels and schedules ----
@@ -186,7 +186,7 @@ def _attend(core: AttentionCore, domain: Domain, memory: Accesses) -> tuple[Tens
 
 def _gradients_at(store: Store, terms: GradientTerms, domain: Domain, memory: Accesses) -> tuple[Tensor, ...]:
     """The gradient that `store` reads, under its number: the sums of what the points of elements add."""
-    (number,) = (v.position for v in postorder((store.value,)) if isinstance(v, Parameter))
+    (number,) = (v.position for v in iterate_postorder((store.value,)) if isinstance(v, Parameter))
     along, sums = terms.sum_along(number, (store.index,))
     sums = _spread(sums, along, domain)
     line = torch.zeros(memory[store.buffer].line.numel(), dtype=sums.dtype)

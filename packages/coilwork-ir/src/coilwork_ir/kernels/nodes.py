@@ -29,7 +29,7 @@ from typing import Literal, TypeAlias
 
 from coilwork_ir.buffers import Buffer, Constant, GraphInput, GraphOutput
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, extent_of, extents_of
+from coilwork_ir.index import Expr, get_extent, get_extents
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.loops.convolutions import Role, Roles
 from coilwork_ir.loops.nodes import (
@@ -70,7 +70,7 @@ class Range:
     @property
     def extent(self) -> Expr:
         """Its number of points."""
-        return extent_of(self.symbol)
+        return get_extent(self.symbol)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +278,7 @@ class ConvolutionCore:
         makes: what the result, parameter 0 of the stores, is.
         ranges: the kernel's parallel ranges, one for each dimension of the result, outermost first.
         axes: its reduced ranges, along which products are summed:
-            `coilwork_ir.loops.convolutions.extents_summed`.
+            `coilwork_ir.loops.convolutions.list_summed_extents`.
         operands: the other two and what each is, over ranges of their own. Images are 0 outside, whatever
             their body makes of 0.
         windows, groups: as of a `Convolution` of the loop IR.
@@ -307,8 +307,8 @@ class ConvolutionCore:
     def roles(self) -> Roles:
         """Extents of image, weight and features."""
         extents: Mapping[Role, tuple[Expr, ...]] = {
-            self.makes: extents_of(self.ranges),
-            **{role: extents_of(body.ranges) for role, body in self.operands},
+            self.makes: get_extents(self.ranges),
+            **{role: get_extents(body.ranges) for role, body in self.operands},
         }
         image, weight, features = extents["image"], extents["weight"], extents["features"]
         return Roles(
@@ -400,14 +400,14 @@ class AttentionGradientCore:
 Core: TypeAlias = ConvolutionCore | AttentionCore | AttentionGradientCore
 
 
-def ranges_of(core: Core) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
+def get_ranges(core: Core) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
     """The parallel and the reduced ranges of a kernel with `core`, in the core's order."""
     if isinstance(core, ConvolutionCore):
         return core.ranges, core.axes
     return core.weights.ranges, core.weights.axes
 
 
-def results_of(core: Core) -> tuple[frozenset[Expr], ...]:
+def list_result_ranges(core: Core) -> tuple[frozenset[Expr], ...]:
     """The ranges that each result of `core` may vary along."""
     if isinstance(core, ConvolutionCore):
         return (frozenset(core.ranges),)
@@ -424,7 +424,7 @@ def results_of(core: Core) -> tuple[frozenset[Expr], ...]:
     )
 
 
-def factors_of(core: Core) -> tuple[Scalar, ...]:
+def get_factors(core: Core) -> tuple[Scalar, ...]:
     """The bodies of `core` that are multiplied."""
     if isinstance(core, ConvolutionCore):
         return core.bodies

@@ -1,7 +1,8 @@
 """Rebuild a kernel with other scalar graphs, for generators that write it in another way.
 
-`kernel_roots` takes the graphs out in a fixed order and `replace_roots` puts others back; `replace_sizes`
-gives the kernel over other size symbols. The rewrites themselves keep what the kernel computes:
+`list_kernel_roots` takes the graphs out in a fixed order and `replace_roots` puts others back;
+`replace_sizes` gives the kernel over other size symbols. The rewrites themselves keep what the kernel
+computes:
 
 - Strict numerics compute functions that no processor computes exactly in f64 and round once. Where f64
   functions are right to a few units in their last place, all but some in a million f32 results are the
@@ -18,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from coilwork_ir.dtypes import DType, FloatFormat, bits_value, float_bits, round_to_dtype
+from coilwork_ir.dtypes import DType, FloatFormat, get_float_bits, read_float_bits, round_to_dtype
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, substitute, symbol
 from coilwork_ir.kernels.nodes import Kernel, Store
@@ -33,9 +34,9 @@ from coilwork_ir.scalar import (
     cast,
     combine,
     const,
+    iterate_postorder,
     load,
     op,
-    postorder,
     reduce,
     replace_operands,
     rewrite,
@@ -54,7 +55,7 @@ def store_roots(store: Store) -> tuple[Scalar, ...]:
     return (store.value, *store.indirect, *mask)
 
 
-def kernel_roots(kernel: Kernel) -> tuple[Scalar, ...]:
+def list_kernel_roots(kernel: Kernel) -> tuple[Scalar, ...]:
     """Every scalar graph of `kernel`: its stores', the conditions of its checks, the bodies of its core."""
     stored = tuple(root for store in kernel.stores for root in store_roots(store))
     bodies = () if kernel.core is None else kernel.core.bodies
@@ -62,7 +63,7 @@ def kernel_roots(kernel: Kernel) -> tuple[Scalar, ...]:
 
 
 def replace_roots(kernel: Kernel, roots: Sequence[Scalar]) -> Kernel:
-    """`kernel` with `roots`, which are in the order of `kernel_roots`, in place of its own."""
+    """`kernel` with `roots`, which are in the order of `list_kernel_roots`, in place of its own."""
     rest = iter(roots)
     stores = []
     for store in kernel.stores:
@@ -86,9 +87,9 @@ def list_printed_roots(kernel: Kernel) -> tuple[Scalar, ...]:
     return (*roots, *(check.condition for check in kernel.checks))
 
 
-def value_names(kernel: Kernel) -> dict[str, Scalar]:
+def index_values(kernel: Kernel) -> dict[str, Scalar]:
     """Each value of `kernel` by its name."""
-    return {f"t{number}": value for number, value in enumerate(postorder(list_printed_roots(kernel)))}
+    return {f"t{number}": value for number, value in enumerate(iterate_postorder(list_printed_roots(kernel)))}
 
 
 # ---- Sizes ----
@@ -156,7 +157,7 @@ def make_functions_strict(kernel: Kernel) -> Kernel:
     if kernel.combined is not None:
         body = make_functions_strict(replace(kernel.combined.body, numerics=kernel.numerics))
         return replace(kernel, combined=replace(kernel.combined, body=body))
-    return replace_roots(kernel, rewrite(kernel_roots(kernel), _visit))
+    return replace_roots(kernel, rewrite(list_kernel_roots(kernel), _visit))
 
 
 def _visit(node: Scalar) -> Scalar:
@@ -201,8 +202,8 @@ def convert_constants(kernel: Kernel, conversion: Conversion) -> Kernel:
     if kernel.combined is not None:
         body = convert_constants(kernel.combined.body, conversion)
         return replace(kernel, combined=replace(kernel.combined, body=body))
-    roots = kernel_roots(kernel)
-    if not any(_source(node) is not None for node in postorder(roots)):
+    roots = list_kernel_roots(kernel)
+    if not any(_source(node) is not None for node in iterate_postorder(roots)):
         return kernel
     return replace_roots(kernel, rewrite(roots, _Conversions(conversion).visit))
 
@@ -290,8 +291,8 @@ def store_small_floats_as_bits(kernel: Kernel, *, kept: Collection[DType] = ()) 
         body = store_small_floats_as_bits(kernel.combined.body, kept=kept)
         args = tuple(replace(arg, dtype=_memory_type(arg.dtype, kept)) for arg in kernel.args)
         return replace(kernel, args=args, combined=replace(kernel.combined, body=body))
-    roots = kernel_roots(kernel)
-    types = {arg.dtype for arg in kernel.args} | {node.dtype for node in postorder(roots)}
+    roots = list_kernel_roots(kernel)
+    types = {arg.dtype for arg in kernel.args} | {node.dtype for node in iterate_postorder(roots)}
     if all(_memory_type(dtype, kept) is dtype for dtype in types):
         return kernel
     for store in kernel.stores:
@@ -300,7 +301,7 @@ def store_small_floats_as_bits(kernel: Kernel, *, kept: Collection[DType] = ()) 
                 "small-float", f"{store.value.dtype.text} combined in memory", origins=kernel.origins
             )
     done: dict[Scalar, Scalar] = {}
-    for node in postorder(roots):
+    for node in iterate_postorder(roots):
         done[node] = _rewrite_as_bits(node, [done[operand] for operand in node.operands], kept)
     args = tuple(replace(arg, dtype=_memory_type(arg.dtype, kept)) for arg in kernel.args)
     return replace(replace_roots(kernel, [done[root] for root in roots]), args=args)
@@ -322,7 +323,7 @@ def encode(value: Scalar, dtype: DType) -> Scalar:
     offset = (1 << shift - 1) - 1 - (127 - form.bias << 23)
     normal = _shift_right(op("add", op("add", magnitude, _number(offset)), odd), shift)
     # adding the number whose last place is the type's least lets the addition round
-    aligner = const(bits_value(form.aligner, DType.F32), DType.F32)
+    aligner = const(read_float_bits(form.aligner, DType.F32), DType.F32)
     aligned = op("add", op("bitcast", magnitude, dtype=DType.F32), aligner)
     subnormal = op("sub", op("bitcast", aligned, dtype=DType.I32), _number(form.aligner))
     code = where(op("lt", magnitude, _number(form.least_normal)), subnormal, normal)
@@ -367,11 +368,11 @@ def _rewrite_as_bits(node: Scalar, operands: list[Scalar], kept: Collection[DTyp
         return replace_operands(node, operands)
     match node:
         case Const():
-            return const(float_bits(float(node.value), node.dtype), DType.U8)
+            return const(get_float_bits(float(node.value), node.dtype), DType.U8)
         case Load():
             count = len(node.indirect)
             mask = operands[count] if node.mask is not None else None
-            other = float_bits(float(node.other), node.dtype)
+            other = get_float_bits(float(node.other), node.dtype)
             return load(node.buffer, node.index, DType.U8, indirect=operands[:count], mask=mask, other=other)
         case Op(op="where"):
             return where(*operands)

@@ -2,7 +2,7 @@
 
 `KERNEL_RULES` and `SCHEDULE_RULES` list the invariants, `COMBINED_RULES` those of several computations in one
 launch, whose body is checked as a kernel of its own. Each name is the code of the `VerifyError` that breaking
-it raises. Linear in the size of the kernel or schedule. `verify_cores.py` has the rules of cores.
+it raises. Linear in the size of the kernel or schedule. `verify_template_kernels.py` has the rules of cores.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from coilwork_ir.kernels.nodes import (
     Store,
     TensorArg,
 )
-from coilwork_ir.kernels.verify_cores import CORE_RULES, check_core
+from coilwork_ir.kernels.verify_template_kernels import CORE_RULES, check_core
 from coilwork_ir.kernels.workspace import WORKSPACE_RULES, check_workspace
-from coilwork_ir.loops.access import buffers_defined_by
+from coilwork_ir.loops.access import list_defined_buffers
 from coilwork_ir.loops.verify import RULES as LOOP_RULES
 from coilwork_ir.loops.verify import verify_node, verify_results
 from coilwork_ir.loops.verify_compute import check_same_layout
@@ -44,7 +44,7 @@ from coilwork_ir.scalar import (
     Sort,
     find_contraction,
     find_parts,
-    postorder,
+    iterate_postorder,
 )
 from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_ir.verification import (
@@ -130,7 +130,7 @@ def check_combined(kernel: Kernel, combined: Combined, place: Place) -> None:
         if name not in users:
             place.fail("arg-unused", f"{name} belongs to no member")
     check_pairs(kernel.aliasing, args, place)
-    shared = {pair for member in combined.members for pair in member_aliasing(combined.body, member)}
+    shared = {pair for member in combined.members for pair in find_member_aliasing(combined.body, member)}
     for output, source in kernel.aliasing:
         if (output, source) not in shared:
             place.fail("aliasing", f"no member may have {output} in the memory of {source}")
@@ -138,7 +138,7 @@ def check_combined(kernel: Kernel, combined: Combined, place: Place) -> None:
             place.fail("aliasing", f"{output} of {source}, which several members read")
 
 
-def member_aliasing(body: Kernel, member: Member) -> tuple[tuple[str, str], ...]:
+def find_member_aliasing(body: Kernel, member: Member) -> tuple[tuple[str, str], ...]:
     """The pairs of `body.aliasing`, by the arguments that `member` passes."""
     actual = {formal.name: name for formal, name in zip(body.args, member.args, strict=True)}
     return tuple((actual[output], actual[source]) for output, source in body.aliasing)
@@ -188,7 +188,7 @@ def check_contraction(
     Raises:
         VerifyError: the kernel breaks the rule `contraction`.
     """
-    combining = [v for v in postorder(roots) if isinstance(v, Contraction | Reduce | Scan | Sort)]
+    combining = [v for v in iterate_postorder(roots) if isinstance(v, Contraction | Reduce | Scan | Sort)]
     if combining != [node]:
         place.fail("contraction", f"it combines {len(combining)} times")
     others = frozenset(r.symbol for r in kernel.ranges if r.kind != "parallel")
@@ -338,7 +338,7 @@ def verify_kernel(kernel: Kernel) -> None:
     check_aliasing(kernel, args, place)
     contraction = find_contraction(_roots(kernel))
     if contraction is not None or any(entry.kind != "parallel" for entry in kernel.ranges):
-        level_of = levels(kernel)
+        level_of = find_levels(kernel)
         _check_levels(kernel, level_of, place)
         _check_walked(kernel, level_of, place)
         if contraction is not None:
@@ -384,7 +384,7 @@ def _check_core(kernel: Kernel, args: Mapping[str, TensorArg], scope: _KernelSco
         check_symbols_of(value, local, scope, place)
 
     check_core(kernel, kernel.core, check, place)
-    return {value.buffer for value in postorder(kernel.core.bodies) if isinstance(value, Load)}
+    return {value.buffer for value in iterate_postorder(kernel.core.bodies) if isinstance(value, Load)}
 
 
 def _check_load(node: Load, args: Mapping[str, TensorArg], place: Place) -> None:
@@ -401,7 +401,7 @@ def _check_values(
     reduced = frozenset(r.symbol for r in kernel.ranges if r.kind == "reduction")
     walked = frozenset(r.symbol for r in kernel.ranges if r.kind == "walked")
     loaded: set[str] = set()
-    for node in postorder(_roots(kernel)):
+    for node in iterate_postorder(_roots(kernel)):
         match node:
             case Load():
                 _check_load(node, args, place)
@@ -439,13 +439,13 @@ def _check_store(
     check_index((store.index,), store.indirect, ranges, scope, place)
 
 
-def levels(kernel: Kernel) -> dict[Scalar, frozenset[Expr]]:
+def find_levels(kernel: Kernel) -> dict[Scalar, frozenset[Expr]]:
     """For every scalar node of `kernel` the ranges that its value varies along; a `Reduce` or `Contraction`
     removes its axes.
     """
     ranges = frozenset(r.symbol for r in kernel.ranges)
     found: dict[Scalar, frozenset[Expr]] = {}
-    for node in postorder(_roots(kernel)):
+    for node in iterate_postorder(_roots(kernel)):
         level: frozenset[Expr] = frozenset()
         for operand in node.operands:
             level |= found[operand]
@@ -488,7 +488,7 @@ def _check_walked(kernel: Kernel, level_of: Mapping[Scalar, frozenset[Expr]], pl
         if store.mode != "store":
             place.fail("walked", f"the store to {store.buffer} combines by {store.mode}")
     late: set[Scalar] = set()
-    for node in postorder(_roots(kernel)):
+    for node in iterate_postorder(_roots(kernel)):
         again = not late.isdisjoint(node.operands)
         column = isinstance(node, Reduce) and not walked.isdisjoint(node.axes)
         if isinstance(node, Reduce) and column and node.kind not in SELF_COMBINING:
@@ -544,7 +544,7 @@ def verify_schedule(schedule: Schedule) -> None:
         if isinstance(step, ForkStream | RecordEvent | WaitEvent | JoinStream):
             streams.follow(step, place)
             continue
-        for buffer in buffers_defined_by(step):
+        for buffer in list_defined_buffers(step):
             if declared.get(buffer.name) != buffer:
                 place.fail("buffer-declared", f"%{buffer.name} is missing, or listed with another layout")
         verify_node(step, scope)

@@ -17,11 +17,11 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_int, ceildiv, product, provably_le
+from coilwork_ir.index import Expr, as_int, ceildiv, multiply_all, provably_le
 from coilwork_ir.kernels.nodes import Kernel, RangeKind
-from coilwork_ir.kernels.rewrite import kernel_roots
+from coilwork_ir.kernels.rewrite import list_kernel_roots
 from coilwork_ir.ops import ScanKind
-from coilwork_ir.scalar import Combine, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_ir.scalar import Combine, Reduce, Scalar, Scan, Sort, iterate_postorder
 from coilwork_ir.verification import Place, Rule
 
 _POSITIONED = frozenset({"min", "max", "argmin", "argmax"})
@@ -58,31 +58,35 @@ def scan_words(kind: ScanKind, dtype: DType) -> int:
     return 2 * words if kind == "logcumsumexp" else words
 
 
-def scans_of(roots: Iterable[Scalar]) -> tuple[Scan, ...]:
+def list_scans(roots: Iterable[Scalar]) -> tuple[Scan, ...]:
     """One node for each scan that `roots` need, operands first."""
     scans: dict[object, Scan] = {}
-    for node in postorder(tuple(roots)):
+    for node in iterate_postorder(tuple(roots)):
         if isinstance(node, Scan):
             scans.setdefault((node.kind, node.operands, node.axis, node.reverse), node)
     return tuple(scans.values())
 
 
-def words_of(scans: Iterable[Scan]) -> int:
+def count_words(scans: Iterable[Scan]) -> int:
     """Words of a piece of all `scans`, each of a kind that has a name."""
     return sum(
         scan_words(scan.kind, scan.operands[0].dtype) for scan in scans if not isinstance(scan.kind, Combine)
     )
 
 
-def piece_length(points: int, pieces: int) -> int:
+def compute_piece_length(points: int, pieces: int) -> int:
     """Points of each of about `pieces` pieces of a row of so many `points`: a power of two."""
     return 1 << max(0, (-(-points // max(1, pieces)) - 1).bit_length())
 
 
-def workspace_elements(kernel: Kernel, length: int) -> Expr:
+def count_workspace_elements(kernel: Kernel, length: int) -> Expr:
     """Elements that a workspace of `kernel` needs for pieces of `length` points."""
     pieces = ceildiv(_points(kernel, "reduction"), length)
-    return product([_points(kernel, "parallel"), pieces]) * words_of(scans_of(kernel_roots(kernel))) + 1
+    return (
+        multiply_all([_points(kernel, "parallel"), pieces])
+        * count_words(list_scans(list_kernel_roots(kernel)))
+        + 1
+    )
 
 
 def find_piece_length(kernel: Kernel) -> int | None:
@@ -92,26 +96,28 @@ def find_piece_length(kernel: Kernel) -> int | None:
     each.
     """
     points = as_int(_points(kernel, "reduction"))
-    if not kernel.workspace or points is None or why_not_shared(kernel) is not None:
+    if not kernel.workspace or points is None or explain_not_shared(kernel) is not None:
         return None
     length = 1
     while length < points:
-        if why_no_room(kernel, length) is None:
+        if explain_no_room(kernel, length) is None:
             return length
         length *= 2
     return None
 
 
 def _points(kernel: Kernel, kind: RangeKind) -> Expr:
-    return product(r.symbol.extent for r in kernel.ranges if r.kind == kind and r.symbol.extent is not None)
+    return multiply_all(
+        r.symbol.extent for r in kernel.ranges if r.kind == kind and r.symbol.extent is not None
+    )
 
 
 # Which kernels may use it
 
 
-def why_not_shared(kernel: Kernel) -> str | None:
+def explain_not_shared(kernel: Kernel) -> str | None:
     """Why programs can't share the rows of `kernel` through a workspace; None if they can."""
-    scans = scans_of(kernel_roots(kernel))
+    scans = list_scans(list_kernel_roots(kernel))
     reduced = [r for r in kernel.ranges if r.kind != "parallel"]
     if not scans:
         return "what programs tell each other is where scans have got to, and there is none"
@@ -121,7 +127,7 @@ def why_not_shared(kernel: Kernel) -> str | None:
         return "a scan by a function has no word to tell others"
     if any(as_int(r.extent) is None for r in kernel.ranges):
         return "how long rows are, or how many, is not known"
-    for node in postorder(kernel_roots(kernel)):
+    for node in iterate_postorder(list_kernel_roots(kernel)):
         if isinstance(node, Reduce | Sort):
             return f"a {type(node).__name__.lower()} needs all of a row"
     if any(store.mode != "store" for store in kernel.stores):
@@ -129,8 +135,8 @@ def why_not_shared(kernel: Kernel) -> str | None:
     return None
 
 
-def why_no_room(kernel: Kernel, length: int) -> str | None:
+def explain_no_room(kernel: Kernel, length: int) -> str | None:
     """Why the workspace of `kernel` does not do for pieces of `length` points; None if it does."""
-    needed = workspace_elements(kernel, length)
+    needed = count_workspace_elements(kernel, length)
     span = next(arg.span for arg in kernel.args if arg.name == kernel.workspace)
     return None if provably_le(needed, span) else f"{kernel.workspace} holds {span!r} elements of {needed!r}"

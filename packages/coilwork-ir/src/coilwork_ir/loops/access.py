@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from coilwork_ir.buffers import Argument, Buffer, SymbolOutput, references
+from coilwork_ir.buffers import Argument, Buffer, SymbolOutput, list_references
 from coilwork_ir.index import Expr
-from coilwork_ir.loc import Origin
 from coilwork_ir.loops.nodes import (
     AssertSize,
     Attention,
@@ -24,10 +23,10 @@ from coilwork_ir.loops.nodes import (
     Sort,
     View,
 )
-from coilwork_ir.scalar import Scalar, loads
+from coilwork_ir.scalar import Scalar, list_loads
 
 
-def buffers_defined_by(node: Node) -> tuple[Buffer, ...]:
+def list_defined_buffers(node: Node) -> tuple[Buffer, ...]:
     """Buffers that `node` defines, in order; those that take over older memory included."""
     match node:
         case Pointwise() | Scatter() | Contraction() | View():
@@ -47,7 +46,7 @@ def buffers_defined_by(node: Node) -> tuple[Buffer, ...]:
             return ()
 
 
-def symbols_bound_by(node: Node) -> tuple[Expr, ...]:
+def list_bound_symbols(node: Node) -> tuple[Expr, ...]:
     """Symbols whose value `node` determines."""
     if isinstance(node, Attention):
         return tuple(o.symbol for o in node.state if isinstance(o, SymbolOutput))
@@ -57,7 +56,7 @@ def symbols_bound_by(node: Node) -> tuple[Expr, ...]:
     return numbers + tuple(symbol for symbol, _, _ in node.binds)
 
 
-def bodies(node: Node) -> tuple[Scalar, ...]:
+def list_bodies(node: Node) -> tuple[Scalar, ...]:
     """Scalar graphs evaluated by `node`: values, masks, index values, conditions of checks."""
     match node:
         case Scan():
@@ -78,17 +77,17 @@ def bodies(node: Node) -> tuple[Scalar, ...]:
             return ()
 
 
-def buffers_read_by(node: Node) -> tuple[str, ...]:
+def list_read_buffers(node: Node) -> tuple[str, ...]:
     """Names of the buffers whose contents `node` reads, each once, in first-use order."""
     names: dict[str, None] = {}
-    for access in loads(bodies(node)):
+    for access in list_loads(list_bodies(node)):
         names.setdefault(access.buffer)
     for name in _list_named(node):
         names.setdefault(name)
     return tuple(names)
 
 
-def buffers_overwritten_by(node: Node) -> tuple[tuple[str, str], ...]:
+def list_overwritten_buffers(node: Node) -> tuple[tuple[str, str], ...]:
     """Pairs (old buffer, new buffer) for memory that `node` takes over and changes."""
     match node:
         case Pointwise(into=str(old)):
@@ -101,7 +100,7 @@ def buffers_overwritten_by(node: Node) -> tuple[tuple[str, str], ...]:
             return ()
 
 
-def memory_aliases(node: Node) -> tuple[tuple[str, str], ...]:
+def list_memory_aliases(node: Node) -> tuple[tuple[str, str], ...]:
     """Pairs (buffer defined, buffer whose memory it is) for results without memory of their own."""
     match node:
         case View():
@@ -114,12 +113,7 @@ def memory_aliases(node: Node) -> tuple[tuple[str, str], ...]:
                     pairs.append((result.name, source))
             return tuple(pairs) + tuple((m.output.name, m.source) for m in node.mutates)
         case _:
-            return tuple((new, old) for old, new in buffers_overwritten_by(node))
-
-
-def origins(node: Node) -> tuple[Origin, ...]:
-    """Return where `node` came from."""
-    return node.origins
+            return tuple((new, old) for old, new in list_overwritten_buffers(node))
 
 
 def _conditions(checks: tuple[Check, ...]) -> tuple[Scalar, ...]:
@@ -141,9 +135,9 @@ def _list_named(node: Node) -> tuple[str, ...]:
         case Extern():
             arguments = (*node.args, *(value for _, value in node.kwargs))
         case Cond():
-            return (node.predicate, *(n for a in node.operands for n in references(a)))
+            return (node.predicate, *(n for a in node.operands for n in list_references(a)))
         case Loop():
             arguments = (*node.carried, *node.extra)
         case _:
             return ()
-    return tuple(name for argument in arguments for name in references(argument))
+    return tuple(name for argument in arguments for name in list_references(argument))

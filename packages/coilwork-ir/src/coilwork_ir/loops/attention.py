@@ -1,6 +1,6 @@
 """Attention in the form that libraries take: four dimensions, a scale, perhaps a bias, perhaps causal.
 
-`make_attention` and `make_attention_gradient` build the nodes, `library_attention_of` reads one back, by
+`make_attention` and `make_attention_gradient` build the nodes, `match_library_attention` reads one back, by
 making it again and comparing. Lowering builds attention so; implementations that are calls of a library claim
 what is of this form, and nobody looks at the name of an operator.
 """
@@ -17,7 +17,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, symbol
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.loops.nodes import Attention, AttentionGradient, StateForm, Weights
-from coilwork_ir.loops.verify_attention import operand_of
+from coilwork_ir.loops.verify_attention import find_operand
 from coilwork_ir.scalar import (
     Const,
     IndexValue,
@@ -70,7 +70,7 @@ class LibraryAttention:
     @property
     def has_default_scale(self) -> bool:
         """True if the scale is one over the root of the length, what libraries take if told none."""
-        return self.scale == default_scale(self.query)
+        return self.scale == compute_default_scale(self.query)
 
     def why_malformed(self) -> str | None:
         """Why no node says this; None if one does."""
@@ -146,7 +146,7 @@ class GradientOperands:
     logsumexp: Buffer
 
 
-def default_scale(query: Buffer) -> float | None:
+def compute_default_scale(query: Buffer) -> float | None:
     """One over the root of the length of `query`, as libraries compute it; None if that is not known."""
     length = as_int(query.shape[-1])
     return None if not length else 1.0 / sqrt(length)
@@ -207,7 +207,7 @@ def make_attention_gradient(
     )
 
 
-def library_attention_of(
+def match_library_attention(
     node: Attention | AttentionGradient, buffers: Mapping[str, Buffer]
 ) -> tuple[LibraryAttention, GradientOperands | None] | None:
     """The operands of `node`, if it is as these functions make it; None if it has another form.
@@ -270,7 +270,7 @@ def _read_parts(weights: Weights, buffers: Mapping[str, Buffer]) -> LibraryAtten
 
 
 def _find_operand(value: Scalar, buffers: Mapping[str, Buffer]) -> Buffer | None:
-    operand = operand_of(value)
+    operand = find_operand(value)
     return None if operand is None else buffers[operand.buffer]
 
 

@@ -21,10 +21,10 @@ from coilwork_ir.scalar import (
     cast,
     const,
     index_value,
+    iterate_postorder,
     load,
     op,
     parameter,
-    postorder,
     rewrite,
     substitute_ranges,
     where,
@@ -62,7 +62,7 @@ class Windowed(Protocol):
         """The number of groups of channels, which are convolved apart."""
 
 
-def roles_of(node: Convolution) -> Roles:
+def get_roles(node: Convolution) -> Roles:
     """Extents of `node`'s image, weight and features.
 
     Of a forward one, what the result's extents are stands in the epilogue, of gradients in the gradient.
@@ -83,7 +83,7 @@ def roles_of(node: Convolution) -> Roles:
     )
 
 
-def contractions_of(node: Convolution) -> tuple[Contraction, ...]:
+def list_contractions(node: Convolution) -> tuple[Contraction, ...]:
     """A contraction for each result of `node`, but for the gradient of a bias."""
     of_value: Role = "features" if node.transposed else "image"
     of_result: Role = "image" if node.transposed else "features"
@@ -118,11 +118,11 @@ def make_result(ranges: tuple[Expr, ...], bias: str, *, dtype: DType, accumulate
     return Body(ranges=ranges, value=cast(total, dtype))
 
 
-def bias_of(node: Convolution) -> str | None:
+def find_bias(node: Convolution) -> str | None:
     """The bias that `make_result` was given for the epilogue of `node`; None if that is another epilogue."""
     if node.epilogue is None:
         return None
-    named = {value.buffer for value in postorder((node.epilogue.value,)) if isinstance(value, Load)}
+    named = {value.buffer for value in iterate_postorder((node.epilogue.value,)) if isinstance(value, Load)}
     bias = "".join(named) if len(named) < 2 else ""
     again = make_result(
         node.epilogue.ranges, bias, dtype=node.epilogue.value.dtype, accumulate=node.accumulate
@@ -130,14 +130,14 @@ def bias_of(node: Convolution) -> str | None:
     return bias if again == node.epilogue else None
 
 
-def buffer_of(body: Body) -> str | None:
+def find_buffer(body: Body) -> str | None:
     """The buffer that `body` reads as it is; None if it computes something."""
     value = body.value
     is_whole = isinstance(value, Load) and value.index == body.ranges and not value.indirect
     return value.buffer if is_whole and isinstance(value, Load) and value.mask is None else None
 
 
-def bias_gradient_of(node: Convolution) -> Reduce | None:
+def make_bias_gradient(node: Convolution) -> Reduce | None:
     """The sums of the result's gradient over all but its channels; None where they are not wanted.
 
     They are rounded when they are stored.
@@ -160,9 +160,9 @@ def _contraction(
     node: Convolution, operands: Mapping[Role, Body], output: Buffer, role: Role, result: Body
 ) -> Contraction:
     """The contraction that computes what is `role` of the other two tensors."""
-    extents = roles_of(node)
+    extents = get_roles(node)
     names = iter(_free_names(result.ranges))
-    axes = _axes(extents_summed(extents, node.groups, role), names)
+    axes = _axes(list_summed_extents(extents, node.groups, role), names)
     left, right = read_factors(node, extents, operands, role, result.ranges, axes)
     return Contraction(
         output=output,
@@ -176,7 +176,7 @@ def _contraction(
     )
 
 
-def extents_summed(extents: Roles, groups: int, role: Role) -> tuple[Expr, ...]:
+def list_summed_extents(extents: Roles, groups: int, role: Role) -> tuple[Expr, ...]:
     """Extents of the axes along which products are summed to what is `role`.
 
     Channels of a group and taps for the features, features of a group and taps for the image, the batch and
@@ -201,13 +201,13 @@ def read_factors(
 ) -> tuple[Scalar, Scalar]:
     """The factors, of two `operands`, of the sums along `axes` at the points `ranges` of what is `role`."""
     if role == "features":
-        places = places_of(node, extents, features=ranges, inner=axes[0], taps=axes[1:])
+        places = find_places(node, extents, features=ranges, inner=axes[0], taps=axes[1:])
     elif role == "image":
         places = _places_of_transposed(node, extents, image=ranges, inner=axes[0], taps=axes[1:])
     else:
         feature, inner, *taps = ranges
         windows = (axes[0], feature, *axes[1:])
-        places = places_of(node, extents, features=windows, inner=inner, taps=taps)
+        places = find_places(node, extents, features=windows, inner=inner, taps=taps)
     left, right = (read_at(body, *places[other]) for other, body in operands.items())
     return left, right
 
@@ -216,7 +216,7 @@ Places: TypeAlias = Mapping[Role, tuple[tuple[Expr, ...], Scalar]]
 """An index and a mask for each tensor."""
 
 
-def places_of(
+def find_places(
     node: Windowed, extents: Roles, *, features: Sequence[Expr], inner: Expr, taps: Sequence[Expr]
 ) -> Places:
     """Return where a product's operands lie: at a point of the features, a channel of its group, and taps."""
@@ -242,7 +242,7 @@ def places_of(
 def _places_of_transposed(
     node: Windowed, extents: Roles, *, image: Sequence[Expr], inner: Expr, taps: Sequence[Expr]
 ) -> Places:
-    """As `places_of`, at a point of the image and a feature of its group.
+    """As `find_places`, at a point of the image and a feature of its group.
 
     A tap reaches a point from one window at most.
     """

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from coilwork_ir.buffers import Argument, Buffer, Ref, SymbolOutput
 from coilwork_ir.errors import InterpretError
-from coilwork_ir.index import Expr, as_expr, extent_of
+from coilwork_ir.index import Expr, as_expr, get_extent
 from coilwork_ir.interpretation.memory import Memory, Value, argument_value, call, flat, take_results
 from coilwork_ir.interpretation.ops import reduce_last, scan_all, sort_last, torch_dtype
 from coilwork_ir.interpretation.scalars import Access, Domain, Evaluator, combine
-from coilwork_ir.loops.access import buffers_read_by
-from coilwork_ir.loops.convolutions import bias_gradient_of, contractions_of
+from coilwork_ir.loops.access import list_read_buffers
+from coilwork_ir.loops.convolutions import list_contractions, make_bias_gradient
 from coilwork_ir.loops.nodes import (
     STATE_LAYOUTS,
     AssertSize,
@@ -43,8 +43,8 @@ from coilwork_ir.loops.nodes import (
     View,
     Weights,
 )
-from coilwork_ir.loops.verify_attention import operand_of
-from coilwork_ir.scalar import Scalar, loads, substitute_ranges
+from coilwork_ir.loops.verify_attention import find_operand
+from coilwork_ir.scalar import Scalar, list_loads, substitute_ranges
 
 # ---- Graphs ----
 
@@ -101,13 +101,13 @@ def step(node: Node, memory: Memory, constants: Mapping[str, Tensor]) -> None:
         case Contraction():
             _contract(node, memory)
         case Attention():
-            attend(node, memory, memory.access(buffers_read_by(node)))
+            attend(node, memory, memory.access(list_read_buffers(node)))
         case AttentionGradient():
             derive_attention(node, memory)
         case Convolution():
-            for part in contractions_of(node):
+            for part in list_contractions(node):
                 _contract(part, memory)
-            if (bias := bias_gradient_of(node)) is not None:
+            if (bias := make_bias_gradient(node)) is not None:
                 _reduce(bias, memory)
         case View():
             memory.view(node.output, memory.tensors[node.source], memory.size(node.offset))
@@ -152,7 +152,7 @@ def check_size(lhs: int, relation: str, rhs: int, message: str) -> None:
 
 
 def _evaluator(node: Node, ranges: Sequence[Expr], checks: Sequence[Check], memory: Memory) -> Evaluator:
-    evaluator = Evaluator(Domain(ranges, memory.sizes), memory.access(buffers_read_by(node)))
+    evaluator = Evaluator(Domain(ranges, memory.sizes), memory.access(list_read_buffers(node)))
     evaluator.check(checks)
     return evaluator
 
@@ -174,7 +174,7 @@ def _contract(node: Contraction, memory: Memory) -> None:
     groups, dims = node.groups, (*node.ranges, *node.axes)
     ends = memory.tensors[groups.ends].to(torch.int64)
     starts = torch.cat([ends.new_zeros(1), ends])[:-1]
-    points = torch.arange(memory.size(extent_of(groups.along)), device=ends.device)
+    points = torch.arange(memory.size(get_extent(groups.along)), device=ends.device)
     # [group, point]
     member = (points >= starts[:, None]) & (points < ends[:, None])
     if groups.along in node.axes:
@@ -202,7 +202,7 @@ def _spread(value: Tensor, places: Sequence[int], dims: int) -> Tensor:
 
 def _sum_products(node: Contraction, memory: Memory, inside: Tensor | None) -> Tensor:
     """The results of `node`, whose sums are over those of the points that are `inside`."""
-    access = memory.access(buffers_read_by(node))
+    access = memory.access(list_read_buffers(node))
     domain, results = Domain((*node.ranges, *node.axes), memory.sizes), Domain(node.ranges, memory.sizes)
     dtype = torch_dtype(node.accumulate)
     if domain.empty:
@@ -230,7 +230,7 @@ def _scatter(node: Scatter, memory: Memory) -> None:
         # nothing that the node reads
         memory.allocate(node.output)
     old = node.output.name if node.into is None else node.into
-    evaluator = Evaluator(Domain(node.ranges, memory.sizes), memory.access((*buffers_read_by(node), old)))
+    evaluator = Evaluator(Domain(node.ranges, memory.sizes), memory.access((*list_read_buffers(node), old)))
     evaluator.check(node.checks)
     if evaluator.domain.empty:
         memory.view(node.output, memory.tensors[old], 0)
@@ -385,7 +385,7 @@ def derive_attention(node: AttentionGradient, memory: Memory) -> None:
     for number, (body, output) in enumerate(
         ((weights.query, node.of_query), (weights.key, node.of_key), (weights.value, node.of_value))
     ):
-        operand = operand_of(body)
+        operand = find_operand(body)
         if operand is None:
             raise InterpretError("attention-operands", "the gradient of what is computed")
         _sum_into(output, operand.index, *terms.sum_along(number, operand.index), memory)
@@ -478,7 +478,7 @@ def _store_state(node: Attention, memory: Memory) -> None:
     sizes = {places.rows: weights.rows[-1], places.keys: weights.keys}
     for number, entry in enumerate(node.state):
         if isinstance(entry, SymbolOutput):
-            memory.bind(entry.symbol, memory.size(extent_of(sizes[number])))
+            memory.bind(entry.symbol, memory.size(get_extent(sizes[number])))
         elif entry is not None:
             tensor = memory.allocate(entry).zero_()
             if number == places.seed and weights.dropout:
@@ -506,7 +506,7 @@ def _add_at(
 
 
 def _list_operands(node: AttentionGradient) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(access.buffer for access in loads(node.bodies)))
+    return tuple(dict.fromkeys(access.buffer for access in list_loads(node.bodies)))
 
 
 def _buffer(entry: Buffer | SymbolOutput | None) -> Buffer | None:

@@ -19,10 +19,10 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from coilwork_ir.buffers import Buffer, Constant, Ref, references
+from coilwork_ir.buffers import Buffer, Constant, Ref, list_references
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, bounds, total
-from coilwork_ir.loops.access import buffers_defined_by, buffers_read_by, memory_aliases
+from coilwork_ir.index import Expr, add_all, as_expr, as_int, find_bounds
+from coilwork_ir.loops.access import list_defined_buffers, list_memory_aliases, list_read_buffers
 from coilwork_ir.loops.nodes import (
     Attention,
     AttentionGradient,
@@ -59,7 +59,7 @@ Layout: TypeAlias = Fixed | Free
 NOTHING: Final[Mapping[int, Collection[str]]] = MappingProxyType({})
 
 
-def layouts_of(graph: Graph, *, obliging: Mapping[int, Collection[str]] = NOTHING) -> Mapping[str, Layout]:
+def find_layouts(graph: Graph, *, obliging: Mapping[int, Collection[str]] = NOTHING) -> Mapping[str, Layout]:
     """The layout of all memory of `graph`, by its first name. Linear in the size of the graph.
 
     Args:
@@ -67,7 +67,7 @@ def layouts_of(graph: Graph, *, obliging: Mapping[int, Collection[str]] = NOTHIN
         obliging: names of buffers that nodes at these positions do not fix, since the caller knows how they
             take them otherwise.
     """
-    roots = memory_roots(graph)
+    roots = find_memory_roots(graph)
     why: dict[str, str] = {}
     first: dict[str, Buffer] = {}
     types: dict[str, DType] = {}
@@ -78,7 +78,7 @@ def layouts_of(graph: Graph, *, obliging: Mapping[int, Collection[str]] = NOTHIN
             why[buffer.name] = "a constant" if isinstance(entry, Constant) else "an input"
             types[buffer.name] = buffer.dtype
     for position, node in enumerate(graph.nodes):
-        for buffer in buffers_defined_by(node):
+        for buffer in list_defined_buffers(node):
             types[buffer.name] = buffer.dtype
             if roots[buffer.name] == buffer.name:
                 first[buffer.name] = buffer
@@ -102,14 +102,14 @@ def release_results(graph: Graph, unseen: Iterable[str]) -> Graph:
     """`graph` with the strides of those of the results `unseen` free that lie in memory of the graph's own,
     alone.
     """
-    roots = memory_roots(graph)
+    roots = find_memory_roots(graph)
     given = {(e.buffer if isinstance(e, Constant) else e).name for e in (*graph.inputs, *graph.constants)}
     returned = Counter(roots[output.name] for output in graph.outputs if isinstance(output, Ref))
     free = tuple(n for n in unseen if roots[n] not in given and returned[roots[n]] == 1)
     return replace(graph, free_results=free) if free else graph
 
 
-def memory_roots(graph: Graph) -> Mapping[str, str]:
+def find_memory_roots(graph: Graph) -> Mapping[str, str]:
     """The first name of the memory that each buffer of `graph` lies in."""
     roots: dict[str, str] = {}
     for entry in (*graph.inputs, *graph.constants):
@@ -117,14 +117,14 @@ def memory_roots(graph: Graph) -> Mapping[str, str]:
         if isinstance(buffer, Buffer):
             roots[buffer.name] = buffer.name
     for node in graph.nodes:
-        shared = dict(memory_aliases(node))
-        for buffer in buffers_defined_by(node):
+        shared = dict(list_memory_aliases(node))
+        for buffer in list_defined_buffers(node):
             source = shared.get(buffer.name)
             roots[buffer.name] = buffer.name if source is None else roots[source]
     return roots
 
 
-def dense_order(buffer: Buffer) -> tuple[int, ...] | None:
+def find_dense_order(buffer: Buffer) -> tuple[int, ...] | None:
     """Dimensions of `buffer` as they are nested in memory, the outermost first, if they fill it without gaps;
     else None.
 
@@ -150,7 +150,7 @@ def dense_order(buffer: Buffer) -> tuple[int, ...] | None:
 def _dense_order_of_numbers(
     sizes: Sequence[int | None], steps: Sequence[int | None], several: list[int]
 ) -> tuple[int, ...] | None:
-    """`dense_order` where all sizes and strides are numbers, as most are."""
+    """`find_dense_order` where all sizes and strides are numbers, as most are."""
     order: list[int] = []
     step = 1
     while several:
@@ -164,7 +164,7 @@ def _dense_order_of_numbers(
     return (*ones, *reversed(order))
 
 
-def nested_strides(shape: tuple[Expr, ...], order: tuple[int, ...]) -> tuple[Expr, ...]:
+def make_nested_strides(shape: tuple[Expr, ...], order: tuple[int, ...]) -> tuple[Expr, ...]:
     """Strides that nest dimensions in `order`, the outermost first, without gaps."""
     strides = [as_expr(1)] * len(shape)
     step = as_expr(1)
@@ -179,18 +179,18 @@ def _list_fixed_buffers(node: Node) -> Iterator[tuple[str, str]]:
     match node:
         case Extern():
             for argument in (*node.args, *(value for _, value in node.kwargs)):
-                for name in references(argument):
+                for name in list_references(argument):
                     yield name, f"{node.target} reads it"
-            for buffer in buffers_defined_by(node):
+            for buffer in list_defined_buffers(node):
                 yield buffer.name, f"{node.target} makes it"
         case Contraction() | Convolution():
-            for name in (*buffers_read_by(node), *(buffer.name for buffer in buffers_defined_by(node))):
+            for name in (*list_read_buffers(node), *(buffer.name for buffer in list_defined_buffers(node))):
                 yield name, f"a {type(node).__name__.lower()} reads or makes it"
         case Attention() | AttentionGradient():
-            for name in (*buffers_read_by(node), *(buffer.name for buffer in buffers_defined_by(node))):
+            for name in (*list_read_buffers(node), *(buffer.name for buffer in list_defined_buffers(node))):
                 yield name, "an attention reads or makes it"
         case Cond() | Loop():
-            for name in (*buffers_read_by(node), *(buffer.name for buffer in buffers_defined_by(node))):
+            for name in (*list_read_buffers(node), *(buffer.name for buffer in list_defined_buffers(node))):
                 yield name, "it is handed to a region or by one"
         case _:
             return
@@ -200,7 +200,7 @@ def _irregular(buffer: Buffer) -> str | None:
     """Why the strides of computed memory are not just one order of its dimensions."""
     if any(as_int(extent) == 0 for extent in buffer.shape):
         return "it has no elements"
-    return None if dense_order(buffer) is not None else "its rows are padded"
+    return None if find_dense_order(buffer) is not None else "its rows are padded"
 
 
 # ---- Strides of views ----
@@ -259,7 +259,7 @@ def remake_view(view: Buffer, offset: Expr, source: Buffer, strides: Strides) ->
             if strides[dimension] is not strides[below] * source.shape[below]:
                 return None
         remade_strides.append(strides[run.dimensions[0]] * run.step)
-    return tuple(reversed(remade_strides)), total(
+    return tuple(reversed(remade_strides)), add_all(
         digit * stride for digit, stride in zip(place, strides, strict=True)
     )
 
@@ -295,9 +295,9 @@ class ViewsOf:
         for constant in graph.constants:
             self._buffers[constant.buffer.name] = constant.buffer
         for node in graph.nodes:
-            for buffer in buffers_defined_by(node):
+            for buffer in list_defined_buffers(node):
                 self._buffers[buffer.name] = buffer
-            self._source.update(memory_aliases(node))
+            self._source.update(list_memory_aliases(node))
             if isinstance(node, View):
                 self._views[node.output.name] = node
 
@@ -341,7 +341,7 @@ class ViewsOf:
         return self._shown[key]
 
 
-def remade(view: View, found: tuple[Strides, Expr]) -> View:
+def restride_view(view: View, found: tuple[Strides, Expr]) -> View:
     """`view` with those strides and that offset."""
     strides, offset = found
     return replace(view, output=replace(view.output, strides=strides), offset=offset)
@@ -424,5 +424,5 @@ def _may_carry(runs: tuple[Run | None, ...], place: tuple[Expr, ...], source: Bu
 
 
 def _is_at_least(difference: Expr) -> bool:
-    low = bounds(difference).lo
+    low = find_bounds(difference).lo
     return low is not None and low >= 0

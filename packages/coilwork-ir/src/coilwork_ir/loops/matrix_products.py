@@ -1,8 +1,8 @@
 """Contractions in the form that libraries take: products of matrices, and of groups of unequal size.
 
 `make_product` builds a product of two matrices, or of one and a vector, as they lie in memory, and
-`matrix_product_of` reads one back. `make_grouped_product` and `grouped_product_of` do so for groups: two
-tensors, where each group ends, and scales, as for the tokens of each expert of a mixture. Lowering builds
+`match_matrix_product` reads one back. `make_grouped_product` and `match_grouped_product` do so for groups:
+two tensors, where each group ends, and scales, as for the tokens of each expert of a mixture. Lowering builds
 products so; implementations that are calls of a library claim what has this form, and nobody looks at the
 name of an operator.
 """
@@ -137,7 +137,7 @@ def make_product(
     )
 
 
-def matrix_product_of(node: Contraction, buffers: Mapping[str, Buffer]) -> MatrixProduct | None:
+def match_matrix_product(node: Contraction, buffers: Mapping[str, Buffer]) -> MatrixProduct | None:
     """`node` as `make_product` makes it, of `buffers`; None if it has another form."""
     left, right = node.left, node.right
     value, activation = _split_activation(_strip_cast(node.epilogue))
@@ -346,7 +346,7 @@ def make_grouped_product(
     )
 
 
-def grouped_product_of(node: Contraction, buffers: Mapping[str, Buffer]) -> GroupedProduct | None:
+def match_grouped_product(node: Contraction, buffers: Mapping[str, Buffer]) -> GroupedProduct | None:
     """`node` as `make_grouped_product` makes it, of `buffers`; None if it has another form, or is just a
     batch.
     """

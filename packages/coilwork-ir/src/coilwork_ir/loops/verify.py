@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOutput, Ref, references
+from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOutput, Ref, list_references
 from coilwork_ir.index import Expr, as_int
-from coilwork_ir.loops.access import buffers_defined_by, buffers_overwritten_by
-from coilwork_ir.loops.layouts import memory_roots
+from coilwork_ir.loops.access import list_defined_buffers, list_overwritten_buffers
+from coilwork_ir.loops.layouts import find_memory_roots
 from coilwork_ir.loops.nodes import (
     AssertSize,
     Attention,
@@ -58,11 +58,11 @@ from coilwork_ir.verification import (
     Place,
     Rule,
     Scope,
-    buffer_of,
     check_flight,
     check_paths,
     declare_numbers,
-    first_line,
+    find_buffer,
+    get_first_line,
     open_scope,
 )
 
@@ -203,7 +203,7 @@ def _verify(graph: Graph, outer: Scope | None) -> Scope:
 
 
 def _check_free_results(graph: Graph, place: Place) -> None:
-    roots = memory_roots(graph)
+    roots = find_memory_roots(graph)
     given = {(e.buffer if isinstance(e, Constant) else e).name for e in (*graph.inputs, *graph.constants)}
     returned = Counter(roots[output.name] for output in graph.outputs if isinstance(output, Ref))
     names = {output.name for output in graph.outputs if isinstance(output, Ref)}
@@ -225,7 +225,9 @@ def verify_results(outputs: Sequence[GraphOutput], scope: Scope, place: Place) -
 def verify_node(node: Node, scope: Scope) -> None:
     """Check `node`, which runs in `scope`, and move `scope` past it."""
     place = Place(
-        describe=lambda: first_line(format_node(node, "", origins=False)), origins=node.origins, rules=RULES
+        describe=lambda: get_first_line(format_node(node, "", origins=False)),
+        origins=node.origins,
+        rules=RULES,
     )
     match node:
         case Pointwise():
@@ -262,12 +264,12 @@ def verify_node(node: Node, scope: Scope) -> None:
             check_axes(node.weights, place)
             check_domain((node.output,), node.weights.ranges, node.weights.axes, scope, place)
             check_attention(node, scope, place)
-            define_computed(buffers_defined_by(node), node, scope, place)
+            define_computed(list_defined_buffers(node), node, scope, place)
         case AttentionGradient():
             check_axes(node.weights, place)
             check_domain((), node.weights.ranges, node.weights.axes, scope, place)
             check_gradient(node, scope, place)
-            define_computed(buffers_defined_by(node), node, scope, place)
+            define_computed(list_defined_buffers(node), node, scope, place)
         case Convolution():
             check_convolution(node, scope, place)
             define_computed(node.outputs, node, scope, place)
@@ -320,7 +322,9 @@ def _check_extern(node: Extern, scope: Scope, place: Place) -> None:
 
 def _check_flight(node: Extern, scope: Scope, place: Place) -> None:
     given = {
-        name for value in (*node.args, *(value for _, value in node.kwargs)) for name in references(value)
+        name
+        for value in (*node.args, *(value for _, value in node.kwargs))
+        for name in list_references(value)
     }
     known = given | {mutation.source for mutation in node.mutates}
     known |= {output.name for output in node.outputs if isinstance(output, Buffer)}
@@ -351,7 +355,7 @@ def _check_loop(node: Loop, scope: Scope, place: Place) -> None:
         place.fail("loop-end", "a loop has either a condition or a number of rounds")
     if node.condition is not None:
         inner = _region(node.condition, operands, scope, place)
-        results = [buffer_of(o) for o in node.condition.outputs]
+        results = [find_buffer(o) for o in node.condition.outputs]
         if len(results) != 1 or results[0] is None:
             place.fail("region-signature", f"@{node.condition.name} does not return one condition")
         _check_predicate(inner.buffers[results[0]], place)
@@ -359,7 +363,7 @@ def _check_loop(node: Loop, scope: Scope, place: Place) -> None:
         scope.check_symbols(node.rounds, (), place)
         operands = (*operands, 0)
     taken = [mutation.source for mutation in node.mutates]
-    given = {name for operand in node.extra for name in references(operand)}
+    given = {name for operand in node.extra for name in list_references(operand)}
     for mutation in node.mutates:
         if mutation.source not in given:
             place.fail("region-overwrites", f"%{mutation.source} is no operand that stays in the loop")
@@ -397,7 +401,7 @@ def _region(
     names |= {constant.buffer.name for constant in graph.constants}
     inner = _verify(graph, scope)
     for nested in graph.nodes:
-        for old, _ in buffers_overwritten_by(nested):
+        for old, _ in list_overwritten_buffers(nested):
             if any(inner.shares(old, name) for name in names):
                 place.fail("region-overwrites", f"@{graph.name} overwrites its input through %{old}")
     return inner
@@ -418,7 +422,7 @@ def _check_region_results(graph: Graph, inner: Scope, outputs: Sequence[Buffer],
             "region-signature", f"@{graph.name} returns {len(graph.outputs)} values, not {len(outputs)}"
         )
     for value, output in zip(graph.outputs, outputs, strict=True):
-        name = buffer_of(value)
+        name = find_buffer(value)
         given = None if name is None else inner.buffers[name]
         if given is None or given.dtype is not output.dtype or len(given.shape) != len(output.shape):
             place.fail("region-signature", f"@{graph.name} returns nothing that fits %{output.name}")

@@ -18,7 +18,7 @@ from coilwork_ir.loops.nodes import (
     Weights,
 )
 from coilwork_ir.loops.verify_compute import check_scalar
-from coilwork_ir.scalar import Load, Op, Parameter, Scalar, postorder
+from coilwork_ir.scalar import Load, Op, Parameter, Scalar, iterate_postorder
 from coilwork_ir.verification import Place, Rule, Scope, check_mask
 
 ATTENTION_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
@@ -107,7 +107,7 @@ def check_gradient(node: AttentionGradient, scope: Scope, place: Place) -> None:
         ("key", weights.key, node.of_key),
         ("value", weights.value, node.of_value),
     ):
-        source = operand_of(value)
+        source = find_operand(value)
         if source is None:
             place.fail("attention-operands", f"the {name} is computed")
         operand = scope.use(source.buffer, place)
@@ -146,7 +146,7 @@ def check_saved(weights: Weights, saved: Saved, check: CheckScalar, place: Place
         check_is(saved.bias, weights.accumulate, "the bias", place)
 
 
-def operand_of(value: Scalar) -> Load | None:
+def find_operand(value: Scalar) -> Load | None:
     """The load of a gradient's operand, perhaps converted afterwards; None if it is anything else."""
     while isinstance(value, Op) and value.op == "cast":
         (value,) = value.operands
@@ -204,7 +204,7 @@ def check_body(
 ) -> None:
     """`body` is over the ranges `local`, and is given parameters of these types."""
     known = frozenset(local)
-    for value in postorder((body,)):
+    for value in iterate_postorder((body,)):
         if not isinstance(value, Parameter):
             check(value, known)
         elif value.position >= len(given):

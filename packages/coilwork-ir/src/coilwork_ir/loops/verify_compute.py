@@ -13,8 +13,8 @@ from types import MappingProxyType
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, provably_eq, provably_le
-from coilwork_ir.loops.access import bodies, buffers_overwritten_by
-from coilwork_ir.loops.convolutions import Roles, count_windows, roles_of
+from coilwork_ir.loops.access import list_bodies, list_overwritten_buffers
+from coilwork_ir.loops.convolutions import Roles, count_windows, get_roles
 from coilwork_ir.loops.nodes import (
     Check,
     Contraction,
@@ -30,7 +30,7 @@ from coilwork_ir.loops.nodes import (
     Window,
 )
 from coilwork_ir.ops import REDUCE_OPS
-from coilwork_ir.scalar import Combine, Load, Parameter, Scalar, postorder, range_symbols
+from coilwork_ir.scalar import Combine, Load, Parameter, Scalar, find_index_symbols, iterate_postorder
 from coilwork_ir.scalar import Reduce as ScalarReduce
 from coilwork_ir.scalar import Scan as ScalarScan
 from coilwork_ir.verification import Box, Place, Scope, check_index, check_load, check_mask, check_symbols_of
@@ -42,7 +42,7 @@ def check_convolution(node: Convolution, scope: Scope, place: Place) -> None:
     """The operands are tensors of one convolution, the outputs what it makes of them, of types that fit."""
     _check_form(node, place)
     _check_bodies(node, scope, place)
-    extents = roles_of(node)
+    extents = get_roles(node)
     for what, mine, theirs in _equal_extents(node, extents):
         if as_int(mine) is not None and as_int(theirs) is not None and mine is not theirs:
             place.fail("convolution-extents", f"{what}: {mine!r} and {theirs!r}")
@@ -179,7 +179,7 @@ def check_bodies(
     """Each scalar of the node is over `local` ranges, declared symbols and defined buffers."""
     for check in checks:
         check_mask(check.condition, "the condition of a check", place)
-    check_scalars(bodies(node), local, scope, place)
+    check_scalars(list_bodies(node), local, scope, place)
 
 
 def check_scalar(value: Scalar, local: frozenset[Expr], scope: Scope, place: Place) -> None:
@@ -204,7 +204,7 @@ def check_contraction(node: Contraction, scope: Scope, place: Place) -> None:
     check_epilogue(node.epilogue, (*node.ranges, *number), node.accumulate, scope, place)
     if node.groups is not None:
         _check_groups(node, node.groups, scope, place)
-    of_left, of_right = (range_symbols((factor,)) for factor in (node.left, node.right))
+    of_left, of_right = (find_index_symbols((factor,)) for factor in (node.left, node.right))
     # a sum over the points of a group alone differs from group to group
     known = [(r, r in of_left or r in of_right or r in number) for r in node.ranges]
     known += [(axis, axis in of_left and axis in of_right) for axis in node.axes]
@@ -236,7 +236,7 @@ def _check_groups(node: Contraction, groups: Groups, scope: Scope, place: Place)
 def check_scalars(roots: Sequence[Scalar], local: Sequence[Expr], scope: Scope, place: Place) -> None:
     """Each scalar of `roots` is over `local` ranges, declared symbols and defined buffers."""
     known = frozenset(local)
-    for value in postorder(roots):
+    for value in iterate_postorder(roots):
         check_scalar(value, known, scope, place)
 
 
@@ -244,7 +244,7 @@ def check_epilogue(
     epilogue: Scalar, ranges: Sequence[Expr], accumulate: DType, scope: Scope, place: Place
 ) -> None:
     """An epilogue knows `ranges`, and the sum as its only parameter."""
-    for value in postorder((epilogue,)):
+    for value in iterate_postorder((epilogue,)):
         if not isinstance(value, Parameter):
             check_scalar(value, frozenset(ranges), scope, place)
         elif value.position != 0:
@@ -388,7 +388,7 @@ def check_scatter(node: Scatter, scope: Scope, place: Place) -> None:
 
 def define_computed(outputs: Sequence[Buffer | None], node: Node, scope: Scope, place: Place) -> None:
     """Move `scope` past the node: its outputs are new, or take over the memory that it overwrites."""
-    taken = buffers_overwritten_by(node)
+    taken = list_overwritten_buffers(node)
     if not taken:
         for output in outputs:
             if output is not None:

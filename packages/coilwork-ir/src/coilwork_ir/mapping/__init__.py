@@ -1,10 +1,11 @@
 """Mappings: how a kernel runs, as values with text, legality rules and equality.
 
 Open `text.py` first: its docstring shows a mapping, and its table lists every directive. `nodes.py` has
-mappings and versions, `verify.py` the verifier; `tiling.py`, `threads.py`, `memory.py` and `units.py` are the
-directives, by what they decide; `user_mappings.py` is what users hand in.
+mappings and versions, `verify.py` the verifier; `tiling.py`, `threads.py`, `memory.py` and `arithmetic.py`
+are the directives, by what they decide; `user_mappings.py` is what users hand in.
 """
 
+from coilwork_ir.mapping.arithmetic import Choose, Contract, Functions, Limit, Order, Unit
 from coilwork_ir.mapping.directive import Directive, Number, Open
 from coilwork_ir.mapping.memory import (
     Evict,
@@ -25,9 +26,9 @@ from coilwork_ir.mapping.nodes import (
     Nest,
     Version,
     Versions,
-    always,
     find,
     find_all,
+    make_single_version,
 )
 from coilwork_ir.mapping.text import (
     DIRECTIVES,
@@ -52,7 +53,6 @@ from coilwork_ir.mapping.threads import (
     Warps,
 )
 from coilwork_ir.mapping.tiling import Coarsen, FlatGrid, Keep, Loop, Sequential, Share, Straddle, Tile
-from coilwork_ir.mapping.units import Choose, Contract, Functions, Limit, Order, Unit
 from coilwork_ir.mapping.user_mappings import (
     GivenMappings,
     check_closed,
@@ -112,7 +112,7 @@ __all__ = [
     "Version",
     "Versions",
     "Warps",
-    "always",
+    "make_single_version",
     "assume",
     "check_closed",
     "check_given",

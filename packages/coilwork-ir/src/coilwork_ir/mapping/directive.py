@@ -29,11 +29,11 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Self, TypeAlias
 
-from coilwork_ir.index import Expr, format_expr, stride_of, symbol
+from coilwork_ir.index import Expr, find_stride, format_expr, symbol
 from coilwork_ir.index import as_int as number_in
 from coilwork_ir.kernels.nodes import Kernel, Range, Store
-from coilwork_ir.kernels.rewrite import kernel_roots
-from coilwork_ir.scalar import Contraction, Load, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_ir.kernels.rewrite import list_kernel_roots
+from coilwork_ir.scalar import Contraction, Load, Reduce, Scalar, Scan, Sort, iterate_postorder
 from coilwork_ir.text.reader import Reader
 
 # ---- Numbers ----
@@ -69,7 +69,7 @@ def parse_number(reader: Reader) -> Number:
     return Open(name, tuple(values))
 
 
-def values_of(number: Number) -> tuple[int, ...]:
+def list_values(number: Number) -> tuple[int, ...]:
     """Every value that `number` may take."""
     return number.values if isinstance(number, Open) else (number,)
 
@@ -291,72 +291,72 @@ def _choose(value: Any, chosen: dict[str, int]) -> Any:
 # Kernels as rules see them
 
 
-def ranges_by_name(kernel: Kernel) -> dict[str, Range]:
+def index_ranges(kernel: Kernel) -> dict[str, Range]:
     """The ranges of `kernel`; of a combined one those of its body."""
-    return {r.symbol.name: r for r in body_of(kernel).ranges}
+    return {r.symbol.name: r for r in get_body(kernel).ranges}
 
 
-def body_of(kernel: Kernel) -> Kernel:
+def get_body(kernel: Kernel) -> Kernel:
     """The computation of each member of a combined kernel; any other kernel itself."""
     return kernel if kernel.combined is None else kernel.combined.body
 
 
-def values_in(kernel: Kernel) -> tuple[Scalar, ...]:
+def list_kernel_values(kernel: Kernel) -> tuple[Scalar, ...]:
     """Every value of `kernel`, operands first."""
-    return tuple(postorder(kernel_roots(body_of(kernel))))
+    return tuple(iterate_postorder(list_kernel_roots(get_body(kernel))))
 
 
-def orders_along(kernel: Kernel, name: str) -> list[Scan | Sort]:
+def list_ordered_operations(kernel: Kernel, name: str) -> list[Scan | Sort]:
     """The scans and sorts that run along the range `name`."""
-    return [v for v in values_in(kernel) if isinstance(v, Scan | Sort) and v.axis.name == name]
+    return [v for v in list_kernel_values(kernel) if isinstance(v, Scan | Sort) and v.axis.name == name]
 
 
-def reduces(kernel: Kernel) -> list[Reduce | Contraction]:
+def list_reductions(kernel: Kernel) -> list[Reduce | Contraction]:
     """The reductions and contractions of `kernel`."""
-    return [v for v in values_in(kernel) if isinstance(v, Reduce | Contraction)]
+    return [v for v in list_kernel_values(kernel) if isinstance(v, Reduce | Contraction)]
 
 
-def combines(kernel: Kernel) -> bool:
+def has_combination(kernel: Kernel) -> bool:
     """True if `kernel` reduces, contracts, scans or sorts, or has a core that does."""
-    return body_of(kernel).core is not None or any(
-        isinstance(v, Reduce | Contraction | Scan | Sort) for v in values_in(kernel)
+    return get_body(kernel).core is not None or any(
+        isinstance(v, Reduce | Contraction | Scan | Sort) for v in list_kernel_values(kernel)
     )
 
 
-def loads_of(kernel: Kernel, arg: str) -> list[Load]:
+def list_loads(kernel: Kernel, arg: str) -> list[Load]:
     """The loads of the argument `arg`."""
-    return [v for v in values_in(kernel) if isinstance(v, Load) and v.buffer == arg]
+    return [v for v in list_kernel_values(kernel) if isinstance(v, Load) and v.buffer == arg]
 
 
-def stores_of(kernel: Kernel, arg: str) -> list[Store]:
+def list_stores(kernel: Kernel, arg: str) -> list[Store]:
     """The stores to the argument `arg`."""
-    return [store for store in body_of(kernel).stores if store.buffer == arg]
+    return [store for store in get_body(kernel).stores if store.buffer == arg]
 
 
 def is_dense_along(kernel: Kernel, symbol: Expr) -> bool:
     """True if something is accessed at unit stride along `symbol`."""
-    places = [v.index[0] for v in values_in(kernel) if isinstance(v, Load)]
-    places += [store.index for store in body_of(kernel).stores]
+    places = [v.index[0] for v in list_kernel_values(kernel) if isinstance(v, Load)]
+    places += [store.index for store in get_body(kernel).stores]
     return any(_step(place, symbol) == 1 for place in places)
 
 
 def _step(place: Expr, symbol: Expr) -> int | None:
-    step = stride_of(place, symbol)
+    step = find_stride(place, symbol)
     return None if step is None else number_in(step)
 
 
 # Reasons that several rules give
 
 
-def why_no_ranges(
+def explain_no_ranges(
     kernel: Kernel, names: Iterable[str], kinds: Sequence[str] = ("parallel", "walked", "reduction")
 ) -> str | None:
     """Why `names` are not distinct ranges of `kernel`, each of one of `kinds`; None if they are.
 
     Where nothing combines along them, reduced ranges are parallel ones: a nest may store what others reduce.
     """
-    known = ranges_by_name(kernel)
-    if "parallel" in kinds and not combines(kernel):
+    known = index_ranges(kernel)
+    if "parallel" in kinds and not has_combination(kernel):
         kinds = (*kinds, "reduction")
     seen: set[str] = set()
     for name in names:
@@ -371,14 +371,16 @@ def why_no_ranges(
     return None
 
 
-def why_not_positive(number: Number, what: str) -> str | None:
+def explain_not_positive(number: Number, what: str) -> str | None:
     """Why `number`, called `what`, is none that a directive counts by; None if it is."""
-    if not values_of(number):
+    if not list_values(number):
         return f"{what} has no value to choose"
-    return None if min(values_of(number)) >= 1 else f"{what} is {min(values_of(number))}, less than 1"
+    return None if min(list_values(number)) >= 1 else f"{what} is {min(list_values(number))}, less than 1"
 
 
-def why_twice(directive: Directive, names: Iterable[str], directives: Sequence[Directive]) -> str | None:
+def explain_duplicate(
+    directive: Directive, names: Iterable[str], directives: Sequence[Directive]
+) -> str | None:
     """Why another directive of the same class in `beside` already says it of one of the ranges `names`; None
     if none does.
     """

@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
-from coilwork_ir.index import Expr, bounds, magnitude, product, provably_le
+from coilwork_ir.index import Expr, bound_magnitude, find_bounds, multiply_all, provably_le
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.kernels.rewrite import value_names
+from coilwork_ir.kernels.rewrite import index_values
 from coilwork_ir.mapping.directive import (
     Directive,
     Number,
-    body_of,
-    loads_of,
-    orders_along,
-    reduces,
-    stores_of,
-    values_in,
-    why_no_ranges,
-    why_not_positive,
+    explain_no_ranges,
+    explain_not_positive,
+    get_body,
+    list_kernel_values,
+    list_loads,
+    list_ordered_operations,
+    list_reductions,
+    list_stores,
 )
 from coilwork_ir.scalar import Const, IndexValue, Load
 from coilwork_ir.scalar import Sort as SortValue
@@ -46,20 +46,20 @@ class Transpose(Directive):
         """Two ranges whose points may come in any order; to move, stores are of what is loaded, as it is."""
         if len(self.ranges) != 2 or len(self.by) != 2:
             return "a tile has two ranges and two sizes"
-        reason = why_no_ranges(kernel, self.ranges, ("parallel", "reduction"))
+        reason = explain_no_ranges(kernel, self.ranges, ("parallel", "reduction"))
         for size in self.by:
-            reason = reason or why_not_positive(size, "the tile")
+            reason = reason or explain_not_positive(size, "the tile")
         if reason is not None:
             return reason
         for name in self.ranges:
-            if orders_along(kernel, name):
+            if list_ordered_operations(kernel, name):
                 return f"the points of {name} come in order"
         plain = all(
             isinstance(store.value, Load)
             and store.mode == "store"
             and store.mask is None
             and not store.indirect
-            for store in body_of(kernel).stores
+            for store in get_body(kernel).stores
         )
         return "what is stored is not just what is loaded" if self.moves and not plain else None
 
@@ -75,11 +75,11 @@ class Privatise(Directive):
 
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Integers are added, whose sums are the same in whatever order, at indirect places."""
-        reason = why_not_positive(self.bins, "the number of bins")
+        reason = explain_not_positive(self.bins, "the number of bins")
         if reason is not None:
             return reason
         for arg in self.args:
-            stores = stores_of(kernel, arg)
+            stores = list_stores(kernel, arg)
             if not stores:
                 return f"nothing is stored to {arg}"
             for store in stores:
@@ -106,13 +106,15 @@ class Sort(Directive):
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Rows are sorted along the range."""
         reason = (
-            why_no_ranges(kernel, (self.range,), ("reduction",))
-            or why_not_positive(self.threads, "the number of threads")
-            or why_not_positive(self.width, "the width")
+            explain_no_ranges(kernel, (self.range,), ("reduction",))
+            or explain_not_positive(self.threads, "the number of threads")
+            or explain_not_positive(self.width, "the width")
         )
         if reason is not None:
             return reason
-        return None if orders_along(kernel, self.range) else f"nothing is sorted along {self.range}"
+        return (
+            None if list_ordered_operations(kernel, self.range) else f"nothing is sorted along {self.range}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +142,10 @@ class Select(Directive):
 
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Rows are sorted along the range."""
-        reason = why_not_positive(self.first, "the number of elements")
+        reason = explain_not_positive(self.first, "the number of elements")
         if reason is not None:
             return reason
-        if not any(isinstance(value, SortValue) for value in values_in(kernel)):
+        if not any(isinstance(value, SortValue) for value in list_kernel_values(kernel)):
             return "nothing is sorted"
         return None
 
@@ -160,7 +162,7 @@ class Evict(Directive):
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """They are loaded."""
         for arg in self.args:
-            if not loads_of(kernel, arg):
+            if not list_loads(kernel, arg):
                 return f"{arg} is not loaded"
         return None
 
@@ -179,8 +181,8 @@ class Prefetch(Directive):
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """They are accessed at places that no data choose."""
         for arg in self.args:
-            plain = [load for load in loads_of(kernel, arg) if not load.operands]
-            if not plain and not any(not store.indirect for store in stores_of(kernel, arg)):
+            plain = [load for load in list_loads(kernel, arg) if not load.operands]
+            if not plain and not any(not store.indirect for store in list_stores(kernel, arg)):
                 return f"where {arg} is accessed is not known ahead"
         return None
 
@@ -199,9 +201,9 @@ class Save(Directive):
 
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """They are values of the kernel that are computed at each point of a pass."""
-        if not reduces(kernel) and not any(r.kind == "reduction" for r in body_of(kernel).ranges):
+        if not list_reductions(kernel) and not any(r.kind == "reduction" for r in get_body(kernel).ranges):
             return "the kernel has no passes"
-        known = value_names(body_of(kernel))
+        known = index_values(get_body(kernel))
         for name in self.values:
             if name not in known:
                 return f"the kernel has no value {name}"
@@ -225,12 +227,12 @@ class Index(Directive):
         """In 32 bits: every argument's span and every product of ranges is proved to fit."""
         if self.dtype == "i64" or self.promised:
             return None
-        for arg in body_of(kernel).args:
+        for arg in get_body(kernel).args:
             if not provably_le(arg.span, INT32_MAX):
-                return f"{arg.name} may have {bounds(arg.span).hi or 'any number of'} elements"
+                return f"{arg.name} may have {find_bounds(arg.span).hi or 'any number of'} elements"
         for kind in ("parallel", "walked", "reduction"):
             if not provably_le(
-                product(r.extent for r in body_of(kernel).ranges if r.kind == kind), INT32_MAX
+                multiply_all(r.extent for r in get_body(kernel).ranges if r.kind == kind), INT32_MAX
             ):
                 return f"the {kind} ranges may have more points than 32 bits count"
         return None
@@ -253,20 +255,20 @@ class Values(Directive):
         """
         if not any(isinstance(d, Index) and d.dtype == "i32" for d in directives):
             return "positions are not of 32 bits"
-        for expr in wide_values(kernel):
+        for expr in list_wide_values(kernel):
             if not self.promised:
                 return f"{expr!r} may leave 32 bits"
-            if magnitude(expr) is None:
+            if bound_magnitude(expr) is None:
                 return f"data decide how large {expr!r} gets"
         return None
 
 
-def wide_values(kernel: Kernel) -> tuple[Expr, ...]:
+def list_wide_values(kernel: Kernel) -> tuple[Expr, ...]:
     """Positions that are values of `kernel`, and are not proved to fit 32 bits."""
     positions = []
-    for value in values_in(kernel):
+    for value in list_kernel_values(kernel):
         if isinstance(value, IndexValue):
-            most = bounds(value.expr)
+            most = find_bounds(value.expr)
             if most.lo is None or most.hi is None or most.lo < -INT32_MAX or most.hi > INT32_MAX:
                 positions.append(value.expr)
     return tuple(positions)

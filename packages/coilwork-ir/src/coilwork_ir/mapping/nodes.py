@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeVar
 
-from coilwork_ir.index import Expr, as_expr, as_int, bounds, evaluate, maximum, provably_le, total
+from coilwork_ir.index import Expr, add_all, as_expr, as_int, evaluate, find_bounds, maximum, provably_le
 from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.mapping.arithmetic import Choose, Limit
 from coilwork_ir.mapping.directive import Directive, Open
-from coilwork_ir.mapping.units import Choose, Limit
 
 D = TypeVar("D", bound=Directive)
 
@@ -140,7 +140,7 @@ class Condition:
         difference = self.left - self.right
         if self.relation == "<=":
             return maximum(difference, as_expr(0))
-        least = bounds(difference).lo
+        least = find_bounds(difference).lo
         # of a remainder, itself
         return difference if least is not None and least >= 0 else maximum(difference, -1 * difference)
 
@@ -154,7 +154,7 @@ class Guard:
     @property
     def distance(self) -> Expr:
         """An expression over sizes that is 0 where the guard holds, and more where it does not."""
-        distance = total([as_expr(0), *(c.distance for c in self.conditions)])
+        distance = add_all([as_expr(0), *(c.distance for c in self.conditions)])
         # where a guard never holds, how far off it is does not matter, and may be more than 64 bits hold
         return as_expr(1) if provably_le(1, distance) else distance
 
@@ -203,7 +203,7 @@ class Mapped:
     versions: Versions
 
 
-def always(kernel: str, target: str, mapping: Mapping) -> Versions:
+def make_single_version(kernel: str, target: str, mapping: Mapping) -> Versions:
     """One mapping for all sizes."""
     return Versions(kernel=kernel, target=target, versions=(Version(guard=None, mapping=mapping),))
 

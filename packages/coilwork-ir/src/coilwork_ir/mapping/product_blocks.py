@@ -19,16 +19,16 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, as_int, bounds, evaluate, product
+from coilwork_ir.index import Expr, as_int, evaluate, find_bounds, multiply_all
 from coilwork_ir.kernels.nodes import Candidate, Kernel, Range
-from coilwork_ir.kernels.rewrite import kernel_roots
+from coilwork_ir.kernels.rewrite import list_kernel_roots
+from coilwork_ir.mapping.arithmetic import Unit
 from coilwork_ir.mapping.directive import Directive
 from coilwork_ir.mapping.nodes import Mapping
 from coilwork_ir.mapping.text import format_mapping
 from coilwork_ir.mapping.threads import Warps
 from coilwork_ir.mapping.tiling import Loop, Tile
-from coilwork_ir.mapping.units import Unit
-from coilwork_ir.scalar import Contraction, Load, Scalar, find_contraction, find_parts, postorder
+from coilwork_ir.scalar import Contraction, Load, Scalar, find_contraction, find_parts, iterate_postorder
 from coilwork_ir.target import Target
 
 LEAST_SIDE: Final = 16
@@ -60,13 +60,13 @@ class Factors:
         return Unit(unit="mma" if self.node.left.dtype.itemsize <= 2 else "fma")
 
 
-def factors_of(kernel: Kernel) -> Factors:
+def get_contraction(kernel: Kernel) -> Factors:
     """The contraction of `kernel`, which has one.
 
     Raises:
         EmitError: its factors share ranges in no way that products do, or products are added in no f32.
     """
-    node = find_contraction(kernel_roots(kernel))
+    node = find_contraction(list_kernel_roots(kernel))
     assert node is not None
     parts = find_parts(
         node.left, node.right, [r.symbol for r in kernel.ranges if r.kind == "parallel"], node.axes
@@ -89,7 +89,7 @@ def factors_of(kernel: Kernel) -> Factors:
     )
 
 
-def names_of(kernel: Kernel, ranges: tuple[Range, ...]) -> tuple[str, ...]:
+def list_names(kernel: Kernel, ranges: tuple[Range, ...]) -> tuple[str, ...]:
     """Names of `ranges`, outermost first."""
     wanted = {r.symbol for r in ranges}
     return tuple(r.symbol.name for r in kernel.ranges if r.symbol in wanted)
@@ -145,26 +145,26 @@ def propose_blocks(work: Work, target: Target) -> tuple[Blocks, ...]:
 
 def propose_candidates(kernel: Kernel, target: Target) -> tuple[Candidate, ...]:
     """`propose_blocks` of `kernel`, a product, as a template names them."""
-    factors = factors_of(kernel)
-    blocks = propose_blocks(work_of(factors), target)
+    factors = get_contraction(kernel)
+    blocks = propose_blocks(compute_work(factors), target)
     return tuple(name_blocks(kernel, factors, block) for block in blocks)
 
 
 def name_blocks(kernel: Kernel, factors: Factors, blocks: Blocks) -> Candidate:
     """A candidate for `kernel`, a product of `factors`, that names `blocks`."""
     directives: tuple[Directive, ...] = (
-        Tile(ranges=names_of(kernel, factors.columns), by=blocks.columns),
-        Tile(ranges=names_of(kernel, factors.rows), by=blocks.rows),
-        Loop(ranges=names_of(kernel, factors.axes), by=blocks.depth, stages=blocks.stages),
+        Tile(ranges=list_names(kernel, factors.columns), by=blocks.columns),
+        Tile(ranges=list_names(kernel, factors.rows), by=blocks.rows),
+        Loop(ranges=list_names(kernel, factors.axes), by=blocks.depth, stages=blocks.stages),
         Warps(count=blocks.warps),
     )
     text = "  ".join(format_mapping(Mapping(directives=directives)).splitlines())
     return Candidate(directives=text, reason=blocks.reason)
 
 
-def work_of(factors: Factors) -> Work:
+def compute_work(factors: Factors) -> Work:
     """The amount of work of the product of `factors`."""
-    points = whole_sides(factors)
+    points = find_whole_sides(factors)
     left, right = factors.memory_bytes
     return Work(
         rows=_estimate(points["y"]),
@@ -184,21 +184,21 @@ def _estimate(numel: Expr) -> int:
 
 
 def _typical(size: Expr) -> int:
-    low, high = bounds(size)
+    low, high = find_bounds(size)
     return max(1, low or 1, min(UNKNOWN_SIDE, UNKNOWN_SIDE if high is None else high))
 
 
-def whole_sides(factors: Factors) -> dict[str, Expr]:
+def find_whole_sides(factors: Factors) -> dict[str, Expr]:
     """The points of each side, by the letter of its tile."""
     sides = {"y": factors.rows, "x": factors.columns, "r": factors.axes, "z": factors.others}
-    return {letter: product(r.extent for r in side) for letter, side in sides.items()}
+    return {letter: multiply_all(r.extent for r in side) for letter, side in sides.items()}
 
 
 def _memory_bytes(factor: Scalar, dtype: DType) -> int:
     """Size of an element of the largest thing that `factor` reads, by the ranges it varies along, else of
     `dtype`.
     """
-    loads = [node for node in postorder((factor,)) if isinstance(node, Load)]
+    loads = [node for node in iterate_postorder((factor,)) if isinstance(node, Load)]
     most = max((len(node.index[0].free_symbols) for node in loads), default=0)
     sizes = [node.dtype.itemsize for node in loads if len(node.index[0].free_symbols) == most]
     return max(sizes, default=dtype.itemsize)

@@ -32,6 +32,7 @@ from typing import Final, Literal
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.text import format_kernel
+from coilwork_ir.mapping.arithmetic import Choose, Contract, Functions, Limit, Order, Unit
 from coilwork_ir.mapping.directive import Directive, read_form
 from coilwork_ir.mapping.memory import (
     Evict,
@@ -60,7 +61,6 @@ from coilwork_ir.mapping.threads import (
     Warps,
 )
 from coilwork_ir.mapping.tiling import Coarsen, FlatGrid, Keep, Loop, Sequential, Share, Straddle, Tile
-from coilwork_ir.mapping.units import Choose, Contract, Functions, Limit, Order, Unit
 from coilwork_ir.text.reader import Reader
 
 # Every directive there is, in the order in which documentation lists them.

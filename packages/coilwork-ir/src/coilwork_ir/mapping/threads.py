@@ -11,13 +11,13 @@ from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.mapping.directive import (
     Directive,
     Number,
+    explain_no_ranges,
+    explain_not_positive,
+    index_ranges,
     is_dense_along,
-    orders_along,
-    ranges_by_name,
-    reduces,
-    values_of,
-    why_no_ranges,
-    why_not_positive,
+    list_ordered_operations,
+    list_reductions,
+    list_values,
 )
 from coilwork_ir.mapping.tiling import Keep, Loop, Sequential, Share, Tile
 from coilwork_ir.scalar import Scan
@@ -39,7 +39,9 @@ class Lanes(Directive):
         """The first range is tiled, kept, looped over or shared, in blocks that hold whole runs of so many
         neighbours.
         """
-        reason = why_no_ranges(kernel, self.ranges) or why_not_positive(self.by, "the number of neighbours")
+        reason = explain_no_ranges(kernel, self.ranges) or explain_not_positive(
+            self.by, "the number of neighbours"
+        )
         if reason is not None:
             return reason
         first = self.ranges[0]
@@ -49,7 +51,7 @@ class Lanes(Directive):
         )
         if tile is None:
             return f"{first} is in no tile"
-        fits = any(size % each == 0 for size in values_of(tile.by) for each in values_of(self.by))
+        fits = any(size % each == 0 for size in list_values(tile.by) for each in list_values(self.by))
         return None if fits else f"{self.by} neighbours do not divide the block of `{tile.text}`"
 
 
@@ -66,17 +68,19 @@ class Runs(Directive):
 
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Something is scanned along the range, which is in blocks of at least two runs."""
-        reason = why_no_ranges(kernel, (self.range,), ("reduction",)) or why_not_positive(self.by, "the run")
+        reason = explain_no_ranges(kernel, (self.range,), ("reduction",)) or explain_not_positive(
+            self.by, "the run"
+        )
         if reason is not None:
             return reason
-        if not any(isinstance(order, Scan) for order in orders_along(kernel, self.range)):
+        if not any(isinstance(order, Scan) for order in list_ordered_operations(kernel, self.range)):
             return f"nothing is scanned along {self.range}"
         walk = next(
             (d for d in directives if isinstance(d, Keep | Loop | Share) and self.range in d.ranges), None
         )
         if walk is None:
             return f"{self.range} is in no block"
-        if 2 * min(values_of(self.by)) > max(values_of(walk.by)):
+        if 2 * min(list_values(self.by)) > max(list_values(walk.by)):
             return f"a block of `{walk.text}` has fewer than two runs"
         return None
 
@@ -103,7 +107,7 @@ class Vector(Directive):
         """A range whose points do not have to come in order; of unit stride somewhere, where accesses are of
         whole vectors.
         """
-        reason = why_no_ranges(kernel, (self.range,), ("parallel", "reduction"))
+        reason = explain_no_ranges(kernel, (self.range,), ("parallel", "reduction"))
         if reason is not None:
             return reason
         if any(isinstance(d, Vector) and d != self for d in directives):
@@ -112,9 +116,9 @@ class Vector(Directive):
             return f"the points of {self.range} come one after the other"
         if self.by < 0:
             return f"a vector has {self.by} elements"
-        if self.by and orders_along(kernel, self.range):
+        if self.by and list_ordered_operations(kernel, self.range):
             return f"rows along {self.range} are scanned or sorted from their first element on"
-        if self.by and not is_dense_along(kernel, ranges_by_name(kernel)[self.range].symbol):
+        if self.by and not is_dense_along(kernel, index_ranges(kernel)[self.range].symbol):
             return f"no access along {self.range} is at unit stride"
         return None
 
@@ -129,7 +133,7 @@ class Warps(Directive):
 
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """At least one, a power of two."""
-        return why_not_positive(self.count, "the number of warps") or _why_no_power(self.count)
+        return explain_not_positive(self.count, "the number of warps") or _why_no_power(self.count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +150,7 @@ class Threads(Directive):
 
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Parallel ranges that are not sequential; together only along one range, in blocks."""
-        reason = why_no_ranges(kernel, self.ranges, ("parallel",))
+        reason = explain_no_ranges(kernel, self.ranges, ("parallel",))
         if reason is not None:
             return reason
         for directive in directives:
@@ -173,7 +177,9 @@ class Block(Directive):
 
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """A range that threads share; at least one point."""
-        reason = why_no_ranges(kernel, (self.range,), ("parallel",)) or why_not_positive(self.by, "the block")
+        reason = explain_no_ranges(kernel, (self.range,), ("parallel",)) or explain_not_positive(
+            self.by, "the block"
+        )
         if reason is not None:
             return reason
         if any(isinstance(d, Block) and d != self and d.range == self.range for d in directives):
@@ -193,7 +199,9 @@ class Grain(Directive):
 
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Both are numbers of instructions."""
-        return why_not_positive(self.instructions, "the grain") or why_not_positive(self.at, "a point")
+        return explain_not_positive(self.instructions, "the grain") or explain_not_positive(
+            self.at, "a point"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +214,7 @@ class Join(Directive):
 
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Units of work that are points, of ranges that threads share one by one; nothing is reduced."""
-        if reduces(kernel):
+        if list_reductions(kernel):
             return "the nest reduces"
         if not any(isinstance(d, Threads) and d.ranges and not d.together for d in directives):
             return "threads share no range of the nest"
@@ -230,7 +238,9 @@ class Accumulators(Directive):
 
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Something is reduced, scanned or sorted; a power of two."""
-        reason = why_not_positive(self.count, "the number of partial results") or _why_no_power(self.count)
+        reason = explain_not_positive(self.count, "the number of partial results") or _why_no_power(
+            self.count
+        )
         return reason or _why_no_pass(kernel, self, self.step, directives)
 
 
@@ -247,8 +257,8 @@ class Fold(Directive):
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """A reduced range; along the innermost one, whole groups of accumulators."""
         reason = (
-            why_no_ranges(kernel, (self.range,), ("reduction",))
-            or why_not_positive(self.by, "the block")
+            explain_no_ranges(kernel, (self.range,), ("reduction",))
+            or explain_not_positive(self.by, "the block")
             or _why_no_pass(kernel, self, self.step, directives)
         )
         if reason is not None:
@@ -273,13 +283,13 @@ class Peel(Directive):
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Rows of known length; what is left are whole groups of accumulators."""
         reason = (
-            why_no_ranges(kernel, (self.range,), ("reduction",))
-            or why_not_positive(self.count, "the number of points")
+            explain_no_ranges(kernel, (self.range,), ("reduction",))
+            or explain_not_positive(self.count, "the number of points")
             or _why_no_pass(kernel, self, self.step, directives)
         )
         if reason is not None:
             return reason
-        length = as_int(ranges_by_name(kernel)[self.range].extent)
+        length = as_int(index_ranges(kernel)[self.range].extent)
         each = [d.count for d in directives if isinstance(d, Accumulators) and d.step == self.step]
         if length is None or self.count > length:
             return f"{self.range} is not known to have {self.count} points"
@@ -303,14 +313,14 @@ class Invariant(Directive):
         """Both are positive, and blocks hold whole groups of lanes; no row is walked in pieces, whose number
         would decide the order.
         """
-        reason = why_not_positive(self.lanes, "the number of lanes") or why_not_positive(
+        reason = explain_not_positive(self.lanes, "the number of lanes") or explain_not_positive(
             self.block, "the block"
         )
         if reason is not None:
             return reason
         if self.block % self.lanes:
             return f"{self.lanes} lanes do not divide {self.block}"
-        walked = {name for name, entry in ranges_by_name(kernel).items() if entry.kind == "walked"}
+        walked = {name for name, entry in index_ranges(kernel).items() if entry.kind == "walked"}
         for directive in directives:
             if isinstance(directive, Share) or (
                 isinstance(directive, Sequential) and walked.intersection(directive.ranges)
@@ -321,7 +331,7 @@ class Invariant(Directive):
 
 def _why_no_power(number: Number) -> str | None:
     """Why some value of `number` is no power of two; None if all are."""
-    odd = [value for value in values_of(number) if value & (value - 1)]
+    odd = [value for value in list_values(number) if value & (value - 1)]
     return f"{odd[0]} is no power of two" if odd else None
 
 
@@ -329,7 +339,7 @@ def _why_no_pass(
     kernel: Kernel, directive: Directive, step: int, directives: Sequence[Directive]
 ) -> str | None:
     """Why nothing can be said of pass number `step`, or has been said already; None if it can."""
-    if step < 0 or not any(r.kind == "reduction" for r in ranges_by_name(kernel).values()):
+    if step < 0 or not any(r.kind == "reduction" for r in index_ranges(kernel).values()):
         return f"there is no pass {step}: no range is reduced"
     for other in directives:
         if type(other) is type(directive) and other != directive and getattr(other, "step", None) == step:

@@ -8,21 +8,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Literal
 
-from coilwork_ir.index import as_int, bounds, extent_of, product
-from coilwork_ir.kernels.alias_analysis import loads_ahead
+from coilwork_ir.index import as_int, find_bounds, get_extent, multiply_all
+from coilwork_ir.kernels.alias_analysis import can_load_ahead
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.kernels.workspace import why_no_room, why_not_shared
+from coilwork_ir.kernels.workspace import explain_no_room, explain_not_shared
 from coilwork_ir.mapping.directive import (
     Directive,
     Number,
-    body_of,
-    orders_along,
-    ranges_by_name,
-    values_in,
-    values_of,
-    why_no_ranges,
-    why_not_positive,
-    why_twice,
+    explain_duplicate,
+    explain_no_ranges,
+    explain_not_positive,
+    get_body,
+    index_ranges,
+    list_kernel_values,
+    list_ordered_operations,
+    list_values,
 )
 from coilwork_ir.scalar import Scan
 
@@ -51,14 +51,14 @@ class Tile(Directive):
         lanes.
         """
         reason = (
-            why_no_ranges(kernel, self.ranges, ("parallel",))
-            or why_not_positive(self.by, "the tile")
-            or why_twice(self, self.ranges, directives)
+            explain_no_ranges(kernel, self.ranges, ("parallel",))
+            or explain_not_positive(self.by, "the tile")
+            or explain_duplicate(self, self.ranges, directives)
         )
         if reason is not None:
             return reason
         if self.padded:
-            length = bounds(ranges_by_name(kernel)[self.ranges[-1]].extent).hi
+            length = find_bounds(index_ranges(kernel)[self.ranges[-1]].extent).hi
             if length is None or length > self.padded:
                 return f"rows of {self.ranges[-1]} may be longer than {self.padded} lanes"
         axes = [d for d in directives if isinstance(d, Tile) and d.to == "program"]
@@ -98,14 +98,14 @@ class Keep(Directive):
         walked.
         """
         reason = (
-            why_no_ranges(kernel, self.ranges, ("reduction",))
-            or why_not_positive(self.by, "the tile")
+            explain_no_ranges(kernel, self.ranges, ("reduction",))
+            or explain_not_positive(self.by, "the tile")
             or _why_walked(self, self.ranges, directives)
         )
         if reason is not None:
             return reason
-        length = bounds(product(ranges_by_name(kernel)[name].extent for name in self.ranges)).hi
-        if length is None or length > min(values_of(self.by)):
+        length = find_bounds(multiply_all(index_ranges(kernel)[name].extent for name in self.ranges)).hi
+        if length is None or length > min(list_values(self.by)):
             return f"a row may have {'any number of' if length is None else length} points"
         return None
 
@@ -127,25 +127,25 @@ class Loop(Directive):
         changes them.
         """
         reason = (
-            why_no_ranges(kernel, self.ranges, ("reduction",))
-            or why_not_positive(self.by, "the block")
-            or why_not_positive(self.stages, "the number of stages")
+            explain_no_ranges(kernel, self.ranges, ("reduction",))
+            or explain_not_positive(self.by, "the block")
+            or explain_not_positive(self.stages, "the number of stages")
             or _why_walked(self, self.ranges, directives)
         )
         if reason is not None:
             return reason
         for name in self.ranges:
-            if any(not isinstance(order, Scan) for order in orders_along(kernel, name)):
+            if any(not isinstance(order, Scan) for order in list_ordered_operations(kernel, name)):
                 return f"rows are sorted along {name}, which takes whole rows"
-        body = body_of(kernel)
+        body = get_body(kernel)
         # what does not vary along the loop is stored behind it
         inside = tuple(
             store
             for store in body.stores
             if store.indirect or any(symbol.name in self.ranges for symbol in store.index.free_symbols)
         )
-        if max(values_of(self.stages)) > 1 and not loads_ahead(
-            replace(body, stores=inside), values_in(kernel)
+        if max(list_values(self.stages)) > 1 and not can_load_ahead(
+            replace(body, stores=inside), list_kernel_values(kernel)
         ):
             return "loads of later blocks may find what the stores of earlier ones change"
         return None
@@ -168,10 +168,10 @@ class Sequential(Directive):
         changes them.
         """
         reason = (
-            why_no_ranges(kernel, self.ranges, ("parallel", "walked"))
-            or why_not_positive(self.by, "the number of points")
-            or why_not_positive(self.stages, "the number of stages")
-            or why_twice(self, self.ranges, directives)
+            explain_no_ranges(kernel, self.ranges, ("parallel", "walked"))
+            or explain_not_positive(self.by, "the number of points")
+            or explain_not_positive(self.stages, "the number of stages")
+            or explain_duplicate(self, self.ranges, directives)
         )
         if reason is not None:
             return reason
@@ -180,8 +180,8 @@ class Sequential(Directive):
             if name in tiled:
                 return f"{name} is tiled"
         kept = {name for d in directives if isinstance(d, Keep) for name in d.ranges}
-        if max(values_of(self.stages)) > 1 and not loads_ahead(
-            body_of(kernel), values_in(kernel), within=kept
+        if max(list_values(self.stages)) > 1 and not can_load_ahead(
+            get_body(kernel), list_kernel_values(kernel), within=kept
         ):
             return "loads of later points may find what the stores of earlier ones change"
         return None
@@ -204,18 +204,18 @@ class Share(Directive):
         nothing else; the workspace is the kernel's own, which is zero before, and has room for all pieces.
         """
         reason = (
-            why_no_ranges(kernel, self.ranges, ("reduction",))
-            or why_not_positive(self.by, "the piece")
+            explain_no_ranges(kernel, self.ranges, ("reduction",))
+            or explain_not_positive(self.by, "the piece")
             or _why_walked(self, self.ranges, directives)
         )
         if reason is not None:
             return reason
-        reason = why_not_shared(kernel)
+        reason = explain_not_shared(kernel)
         if reason is not None:
             return reason
         if not kernel.workspace or self.workspace != kernel.workspace:
             return f"{self.workspace} is not the workspace of the kernel"
-        return why_no_room(kernel, min(values_of(self.by)))
+        return explain_no_room(kernel, min(list_values(self.by)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,10 +229,12 @@ class Coarsen(Directive):
 
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """A parallel range; the stores of its neighbours are there, as many times as it says."""
-        reason = why_no_ranges(kernel, (self.range,), ("parallel",)) or why_not_positive(self.by, "the step")
+        reason = explain_no_ranges(kernel, (self.range,), ("parallel",)) or explain_not_positive(
+            self.by, "the step"
+        )
         if reason is not None:
             return reason
-        count = len(body_of(kernel).stores)
+        count = len(get_body(kernel).stores)
         return f"{count} stores are not those of {self.by} neighbours" if count % self.by else None
 
 
@@ -249,7 +251,7 @@ class Straddle(Directive):
 
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """The innermost range of a tile, whose blocks are no longer than its rows of known length."""
-        reason = why_no_ranges(kernel, (self.range,), ("parallel",))
+        reason = explain_no_ranges(kernel, (self.range,), ("parallel",))
         if reason is not None:
             return reason
         if self.rows < 2:
@@ -257,8 +259,8 @@ class Straddle(Directive):
         tile = next((d for d in directives if isinstance(d, Tile) and d.ranges[-1] == self.range), None)
         if tile is None or len(tile.ranges) < 2:
             return f"{self.range} is not the innermost range of a tile of rows"
-        length = as_int(extent_of(ranges_by_name(kernel)[self.range].symbol))
-        longest = max(values_of(tile.by))
+        length = as_int(get_extent(index_ranges(kernel)[self.range].symbol))
+        longest = max(list_values(tile.by))
         if length is None or longest > length * (self.rows - 1):
             return f"a block of {longest} points may lie in more than {self.rows} rows"
         return None

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 from coilwork_ir.errors import CoilworkIRError, EmitError, ParseError
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.mapping.nodes import Mapping, Versions, always
+from coilwork_ir.mapping.nodes import Mapping, Versions, make_single_version
 from coilwork_ir.mapping.text import parse_mapping, parse_versions
 from coilwork_ir.mapping.verify import find_fault
 
@@ -72,7 +72,7 @@ def parse_given(text: str, kernel: Kernel, target: str) -> tuple[Versions, ...]:
     """
     try:
         if not _BLOCK.search(text):
-            return (always(kernel.name, target, parse_mapping(text)),)
+            return (make_single_version(kernel.name, target, parse_mapping(text)),)
         return tuple(
             parse_versions(block, kernel.sizes)
             for block in _split_mappings(text)

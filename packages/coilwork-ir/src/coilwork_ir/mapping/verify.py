@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coilwork_ir.errors import VerifyError
-from coilwork_ir.index import Expr, as_expr, as_int, magnitude, provably_le, substitute, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, bound_magnitude, provably_le, substitute, symbol
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.rewrite import replace_sizes
-from coilwork_ir.mapping.directive import Directive, body_of
-from coilwork_ir.mapping.memory import INT32_MAX, Values, wide_values
+from coilwork_ir.mapping.directive import Directive, get_body
+from coilwork_ir.mapping.memory import INT32_MAX, Values, list_wide_values
 from coilwork_ir.mapping.nodes import Guard, Mapping, Nest, Versions, find_divisor
 
 
@@ -48,7 +48,7 @@ def find_fault(kernel: Kernel, mapping: Mapping) -> tuple[Directive | None, str]
         return None, reason
     for nest in mapping.nests:
         scope = (*mapping.directives, *nest.directives)
-        part = nest_kernel(kernel, nest)
+        part = restrict_to_nest(kernel, nest)
         for directive in nest.directives:
             reason = directive.why_illegal(kernel if directive.NAMES_VALUES else part, scope)
             if reason is not None:
@@ -92,7 +92,7 @@ def verify_versions(kernel: Kernel, versions: Versions) -> None:
                 )
 
 
-def nest_kernel(kernel: Kernel, nest: Nest) -> Kernel:
+def restrict_to_nest(kernel: Kernel, nest: Nest) -> Kernel:
     """`kernel` with those of its stores alone, or that check alone, that `nest` does."""
     if kernel.combined is not None:
         return kernel
@@ -108,8 +108,8 @@ def _why_unkept(kernel: Kernel, guard: Guard) -> str | None:
         for d in guard.conditions
         if d.relation == "<=" and provably_le(d.right, INT32_MAX)
     ]
-    for expr in wide_values(special):
-        largest = magnitude(expr)
+    for expr in list_wide_values(special):
+        largest = bound_magnitude(expr)
         if largest is None or not any(provably_le(largest, end) for end in (*most, as_expr(INT32_MAX))):
             return f"the guard does not say that {expr!r} fits"
     return None
@@ -155,7 +155,7 @@ def _why_no_nests(kernel: Kernel, mapping: Mapping) -> str | None:
     """
     if not mapping.nests:
         return None
-    body = body_of(kernel)
+    body = get_body(kernel)
     for nest in mapping.nests:
         if (nest.check is None) == (not nest.stores):
             return "a nest does either stores or one check"

@@ -51,7 +51,7 @@ from coilwork_ir.program.nodes import (
     Reuse,
     SubprogramCall,
 )
-from coilwork_ir.program.walk import buffers
+from coilwork_ir.program.walk import index_buffers
 from coilwork_ir.streams import (
     OWN,
     Copy,
@@ -133,7 +133,7 @@ class _Machine:
         self.memory = memory
         self.constants = constants
         self.kernels: dict[str, Kernel] = {kernel.name: kernel for kernel in program.kernels}
-        self.buffers = buffers(program)
+        self.buffers = index_buffers(program)
         self.queues = Queues(hooks.turns)
         # where memory is that `alloc` gave out, and what came back of it
         self.allocated: set[int] = set()

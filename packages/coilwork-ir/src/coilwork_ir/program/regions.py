@@ -16,7 +16,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from coilwork_ir.buffers import Argument, Buffer, GraphOutput, Item, ListValue, Ref, SymbolOutput, references
+from coilwork_ir.buffers import (
+    Argument,
+    Buffer,
+    GraphOutput,
+    Item,
+    ListValue,
+    Ref,
+    SymbolOutput,
+    list_references,
+)
 from coilwork_ir.index import Expr
 from coilwork_ir.program.nodes import (
     Alloc,
@@ -41,12 +50,12 @@ from coilwork_ir.program.nodes import (
     SubprogramCall,
 )
 from coilwork_ir.program.walk import (
-    buffers,
-    buffers_defined_by,
-    distinct_programs,
-    symbols_bound_by,
-    symbols_used_by,
-    values_defined_by,
+    index_buffers,
+    iterate_bound_symbols,
+    list_defined_buffers,
+    list_defined_values,
+    list_distinct_programs,
+    list_used_symbols,
 )
 from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host
 
@@ -61,21 +70,21 @@ def make_region(kind: RegionKind, body: Sequence[Instruction], why: str = "", *,
     symbols: dict[str, Expr] = {}
     bound: set[str] = set()
     for instruction in body:
-        for name in names_used_by(instruction):
+        for name in list_used_names(instruction):
             if name not in defined:
                 inputs[name] = None
         # the results of a call may have the sizes that it binds
-        bound.update(symbol.name for symbol in symbols_bound_by(instruction))
-        for symbol in symbols_used_by(instruction):
+        bound.update(symbol.name for symbol in iterate_bound_symbols(instruction))
+        for symbol in list_used_symbols(instruction):
             if symbol.name not in bound:
                 symbols.setdefault(symbol.name, symbol)
         names = [
-            *(buffer.name for buffer in buffers_defined_by(instruction)),
-            *values_defined_by(instruction),
+            *(buffer.name for buffer in list_defined_buffers(instruction)),
+            *list_defined_values(instruction),
         ]
         defined.update(names)
         alive.update(dict.fromkeys(names))
-        for name in names_ended_by(instruction):
+        for name in list_ended_names(instruction):
             alive.pop(name, None)
     return Region(
         kind=kind,
@@ -88,7 +97,7 @@ def make_region(kind: RegionKind, body: Sequence[Instruction], why: str = "", *,
     )
 
 
-def names_used_by(instruction: Instruction) -> tuple[str, ...]:
+def list_used_names(instruction: Instruction) -> tuple[str, ...]:
     """Buffers, pools, streams and events that `instruction` uses, what it ends included."""
     match instruction:
         case BindSymbol() | CheckLayout():
@@ -130,7 +139,7 @@ def names_used_by(instruction: Instruction) -> tuple[str, ...]:
             return ()
 
 
-def names_ended_by(instruction: Instruction) -> tuple[str, ...]:
+def list_ended_names(instruction: Instruction) -> tuple[str, ...]:
     """Names that are no more behind `instruction`."""
     match instruction:
         case Free():
@@ -140,7 +149,7 @@ def names_ended_by(instruction: Instruction) -> tuple[str, ...]:
         case JoinStream():
             return (instruction.stream,)
         case Region():
-            return tuple(name for inner in instruction.body for name in names_ended_by(inner))
+            return tuple(name for inner in instruction.body for name in list_ended_names(inner))
         case _:
             return ()
 
@@ -150,7 +159,7 @@ def _stream(stream: str) -> tuple[str, ...]:
 
 
 def _list_references(values: Sequence[Argument]) -> tuple[str, ...]:
-    return tuple(name for value in values for name in references(value))
+    return tuple(name for value in values for name in list_references(value))
 
 
 def find_capture_refusal(instruction: Instruction, buffers: Mapping[str, Buffer], device: str) -> str:
@@ -174,7 +183,7 @@ def find_capture_refusal(instruction: Instruction, buffers: Mapping[str, Buffer]
                 return f"the host reads a number for {instruction.target}"
             if not instruction.implements:
                 return f"torch does {instruction.target}"
-            return _find_other_place(names_used_by(instruction), instruction.stream, buffers, device)
+            return _find_other_place(list_used_names(instruction), instruction.stream, buffers, device)
         case Copy():
             return "torch does a copy"
         case CondCall() | LoopCall():
@@ -214,7 +223,7 @@ def find_device(instruction: Instruction, buffers: Mapping[str, Buffer]) -> str:
         case Launch(args=names):
             pass
         case ExternCall() if instruction.implements:
-            names = names_used_by(instruction)
+            names = list_used_names(instruction)
         case _:
             return ""
     devices = [buffers[name].device for name in names if name in buffers]
@@ -253,11 +262,11 @@ def inline_nested_regions(instruction: Instruction, *, remarks: bool = False) ->
             return instruction
 
 
-def straight(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
+def flatten_regions(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
     """`instructions`, those of regions in the places of their regions."""
     for instruction in instructions:
         if isinstance(instruction, Region):
-            yield from straight(instruction.body)
+            yield from flatten_regions(instruction.body)
         else:
             yield instruction
 
@@ -283,8 +292,8 @@ def find_outline_refusal(region: Region, known: Mapping[str, Buffer]) -> str:
     for name in region.inputs:
         if name not in known:
             return f"%{name}, of its surroundings, is no buffer"
-    body = tuple(straight(region.body))
-    own = {buffer.name for instruction in body for buffer in buffers_defined_by(instruction)}
+    body = tuple(flatten_regions(region.body))
+    own = {buffer.name for instruction in body for buffer in list_defined_buffers(instruction)}
     for instruction in body:
         match instruction:
             case CheckLayout() | BindSymbol():
@@ -297,8 +306,8 @@ def find_outline_refusal(region: Region, known: Mapping[str, Buffer]) -> str:
                 return f"sizes are read of what {instruction.target} returns"
             case _:
                 pass
-        inside = own.union(*(values_defined_by(step) for step in body))
-        for name in names_ended_by(instruction):
+        inside = own.union(*(list_defined_values(step) for step in body))
+        for name in list_ended_names(instruction):
             if name not in inside:
                 return f"%{name}, of its surroundings, ends in it"
     for name in region.outputs:
@@ -311,7 +320,7 @@ def find_shared_result(body: Sequence[Instruction], results: Sequence[str], give
     """Find which of `results` is no memory of its own: of what is `given`, or of another one; "" if all
     are."""
     roots: dict[str, str] = {}
-    for instruction in straight(body):
+    for instruction in flatten_regions(body):
         match instruction:
             case Reuse(buffer=buffer, source=source) | Reinterpret(buffer=buffer, source=source):
                 roots[buffer.name] = roots.get(source, source)
@@ -333,11 +342,11 @@ def outline_regions(program: Program) -> Program:
     subprograms."""
     if not any(
         region.kind != "capture"
-        for part in distinct_programs(program)
+        for part in list_distinct_programs(program)
         for region in _walk_regions(part.instructions)
     ):
         return program
-    return _Outlining(taken={part.name for part in distinct_programs(program)}).convert(program)
+    return _Outlining(taken={part.name for part in list_distinct_programs(program)}).convert(program)
 
 
 def _walk_regions(instructions: Sequence[Instruction]) -> Iterator[Region]:
@@ -358,7 +367,7 @@ class _Outlining:
     def convert(self, program: Program) -> Program:
         known = self.done.get(id(program))
         if known is None:
-            around = buffers(program)
+            around = index_buffers(program)
             instructions = tuple(self._instruction(step, program, around) for step in program.instructions)
             # the first of the pair stays alive, so that its identity is no other's
             known = self.done[id(program)] = (program, replace(program, instructions=instructions))
@@ -390,7 +399,7 @@ class _Outlining:
         for buffer in given:
             for expr in (*buffer.shape, *buffer.strides):
                 sizes.update(dict.fromkeys(sorted(expr.free_symbols, key=lambda symbol: symbol.name)))
-        launched = {step.kernel for step in straight(region.body) if isinstance(step, Launch)}
+        launched = {step.kernel for step in flatten_regions(region.body) if isinstance(step, Launch)}
         body = Program(
             name="",
             symbols=tuple(sizes),
@@ -433,9 +442,9 @@ def rename_buffers(program: Program) -> Program:
     for entry in program.inputs:
         if isinstance(entry, Buffer):
             names[entry.name] = f"in{len(names)}"
-    for instruction in straight(program.instructions):
-        defined = [buffer.name for buffer in buffers_defined_by(instruction)]
-        for name in (*defined, *values_defined_by(instruction)):
+    for instruction in flatten_regions(program.instructions):
+        defined = [buffer.name for buffer in list_defined_buffers(instruction)]
+        for name in (*defined, *list_defined_values(instruction)):
             names[name] = f"v{len(names)}"
     renamer = _Renamer(names)
     return replace(

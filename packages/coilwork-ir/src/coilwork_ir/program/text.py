@@ -42,8 +42,8 @@ from coilwork_ir.program.nodes import (
     SubprogramCall,
 )
 from coilwork_ir.program.parser import parse_program
-from coilwork_ir.program.regions import straight
-from coilwork_ir.program.walk import distinct_programs
+from coilwork_ir.program.regions import flatten_regions
+from coilwork_ir.program.walk import list_distinct_programs
 from coilwork_ir.streams import Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_ir.text.atoms import (
     format_argument,
@@ -81,11 +81,11 @@ def format_program(program: Program, *, origins: bool = True, indent: str = "") 
 
 def _subprograms(program: Program) -> list[Program]:
     """All that is called in `program` and what it holds, each behind what it calls."""
-    parts = distinct_programs(program)
+    parts = list_distinct_programs(program)
     called = {
         id(instruction.body)
         for part in parts
-        for instruction in straight(part.instructions)
+        for instruction in flatten_regions(part.instructions)
         if isinstance(instruction, SubprogramCall)
     }
     return [part for part in reversed(parts) if id(part) in called]

@@ -41,12 +41,12 @@ from coilwork_ir.program.regions import (
     find_device,
     find_outline_refusal,
     find_shared_result,
+    flatten_regions,
     make_region,
-    straight,
 )
 from coilwork_ir.program.text import format_instruction
 from coilwork_ir.program.verify_inflight import FLIGHT_RULES, FlightChecker
-from coilwork_ir.program.walk import buffers_defined_by, distinct_programs, values_defined_by
+from coilwork_ir.program.walk import list_defined_buffers, list_defined_values, list_distinct_programs
 from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_ir.verification import (
     SCOPE_RULES,
@@ -57,7 +57,7 @@ from coilwork_ir.verification import (
     StreamChecker,
     check_paths,
     declare_numbers,
-    first_line,
+    get_first_line,
 )
 
 RULES: Final[Mapping[str, Rule]] = MappingProxyType(
@@ -152,8 +152,8 @@ def verify_program(program: Program) -> None:
         VerifyError: the first rule that is broken, with instruction, source line, reason and remedy.
     """
     bodies: dict[str, Program] = {}
-    for part in distinct_programs(program):
-        for instruction in straight(part.instructions):
+    for part in list_distinct_programs(program):
+        for instruction in flatten_regions(part.instructions):
             if isinstance(instruction, SubprogramCall):
                 body = instruction.body
                 if bodies.setdefault(body.name, body) != body:
@@ -255,7 +255,7 @@ class _Checker:
 
     def _step(self, instruction: Instruction, position: int) -> None:
         def describe() -> str:
-            return first_line(format_instruction(instruction))
+            return get_first_line(format_instruction(instruction))
 
         place = self._place(describe, _origins(instruction))
         match instruction:
@@ -275,7 +275,7 @@ class _Checker:
                     self._argument(value, place)
                 self.streams.finish(place)
             case ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
-                for name in values_defined_by(instruction):
+                for name in list_defined_values(instruction):
                     if name in self.scope.buffers or name in self.pools:
                         place.fail("unique-name", f"%{name} is memory")
                 self.streams.follow(instruction, place)
@@ -403,7 +403,7 @@ class _Checker:
         for number in call.aligned:
             if not (0 <= number < len(call.outputs) and isinstance(call.outputs[number], Buffer)):
                 place.fail("extern-results", f"result {number} is no tensor that could be aligned")
-        for buffer in buffers_defined_by(call):
+        for buffer in list_defined_buffers(call):
             self._define(buffer, place)
 
     # Regions

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.buffers import Buffer, references
+from coilwork_ir.buffers import Buffer, list_references
 from coilwork_ir.inflight_memory import HOST, Actor, InFlight
 from coilwork_ir.program.nodes import (
     AllocPool,
@@ -24,7 +24,7 @@ from coilwork_ir.program.nodes import (
     Reuse,
     SubprogramCall,
 )
-from coilwork_ir.program.walk import buffers_defined_by, may_write_operands
+from coilwork_ir.program.walk import list_defined_buffers, may_write_operands
 from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host
 from coilwork_ir.verification import FLIGHT_NAMES, Place, Rule, check_flight
 
@@ -111,12 +111,12 @@ class FlightChecker:
                 for value in (
                     instruction.carried if isinstance(instruction, LoopCall) else instruction.operands
                 ):
-                    for name in references(value):
+                    for name in list_references(value):
                         self._read(name, place)
                         self._order((), (name,), OWN, place)
                 if isinstance(instruction, CondCall):
                     self._order((instruction.predicate,), (), OWN, place)
-                for buffer in buffers_defined_by(instruction):
+                for buffer in list_defined_buffers(instruction):
                     self._begin(buffer)
             case Copy():
                 self._copy(instruction, place)
@@ -125,7 +125,7 @@ class FlightChecker:
             case Return():
                 self._return(instruction, place)
             case _:
-                for buffer in buffers_defined_by(instruction):
+                for buffer in list_defined_buffers(instruction):
                     self._begin(buffer)
 
     def _read(self, name: str, place: Place) -> None:
@@ -159,7 +159,7 @@ class FlightChecker:
 
     def _return(self, instruction: Return, place: Place) -> None:
         for value in instruction.values:
-            for name in references(value):
+            for name in list_references(value):
                 piece = self._piece[name]
                 if piece in self._in_flight and not self._is_flying(name):
                     place.fail("in-flight", f"%{name} is returned while a stream uses it")
@@ -178,16 +178,20 @@ class FlightChecker:
     def _extern(self, call: ExternCall, place: Place) -> None:
         for _, name in call.out:
             self._write(name, place)
-        for buffer in buffers_defined_by(call):
+        for buffer in list_defined_buffers(call):
             self._begin(buffer)
         given = {
-            name for value in (*call.args, *(value for _, value in call.kwargs)) for name in references(value)
+            name
+            for value in (*call.args, *(value for _, value in call.kwargs))
+            for name in list_references(value)
         }
         into = {name for _, name in call.out}
         # an operator may write in place what it is given
         writes = into | (given if may_write_operands(call) else set())
         self._order(sorted(given - writes), sorted(writes), call.stream, place)
-        known = given | {name for _, name in call.out} | {buffer.name for buffer in buffers_defined_by(call)}
+        known = (
+            given | {name for _, name in call.out} | {buffer.name for buffer in list_defined_buffers(call)}
+        )
         check_flight(call, known, self._piece, place)
         self._in_flight.wait(self._piece[name] for name in call.waits)
         if call.in_flight:

@@ -48,7 +48,9 @@ _NESTED: Final[Mapping[type[Instruction], Callable[[Any], tuple[Program, ...]]]]
         CondCall: lambda call: (call.then, call.otherwise),
         LoopCall: lambda call: (call.body,) if call.condition is None else (call.condition, call.body),
         SubprogramCall: lambda call: (call.body,),
-        Region: lambda region: tuple(nested for inner in region.body for nested in nested_programs(inner)),
+        Region: lambda region: tuple(
+            nested for inner in region.body for nested in list_nested_programs(inner)
+        ),
     }
 )
 _DEFINED: Final[Mapping[type[Instruction], Callable[[Any], tuple[Buffer, ...]]]] = MappingProxyType(
@@ -56,12 +58,14 @@ _DEFINED: Final[Mapping[type[Instruction], Callable[[Any], tuple[Buffer, ...]]]]
         **dict.fromkeys((Alloc, PoolView, Reuse, Reinterpret), lambda instruction: (instruction.buffer,)),
         **dict.fromkeys((CondCall, LoopCall, SubprogramCall), lambda call: call.outputs),
         ExternCall: lambda call: tuple(output for output in call.outputs if isinstance(output, Buffer)),
-        Region: lambda region: tuple(buffer for inner in region.body for buffer in buffers_defined_by(inner)),
+        Region: lambda region: tuple(
+            buffer for inner in region.body for buffer in list_defined_buffers(inner)
+        ),
     }
 )
 
 
-def nested_programs(instruction: Instruction) -> tuple[Program, ...]:
+def list_nested_programs(instruction: Instruction) -> tuple[Program, ...]:
     """Programs inside an instruction: branches, loops, and what is called."""
     find = _NESTED.get(type(instruction))
     return () if find is None else find(instruction)
@@ -71,11 +75,11 @@ def walk(program: Program) -> Iterator[Program]:
     """`program` and every program nested in it, outermost first."""
     yield program
     for instruction in program.instructions:
-        for nested in nested_programs(instruction):
+        for nested in list_nested_programs(instruction):
             yield from walk(nested)
 
 
-def distinct_programs(program: Program) -> tuple[Program, ...]:
+def list_distinct_programs(program: Program) -> tuple[Program, ...]:
     """`program` and every program nested in it, each once, before those nested in itself."""
     programs: list[Program] = []
     seen: set[int] = set()
@@ -83,7 +87,7 @@ def distinct_programs(program: Program) -> tuple[Program, ...]:
     def visit(part: Program) -> None:
         seen.add(id(part))
         for instruction in reversed(part.instructions):
-            for nested in reversed(nested_programs(instruction)):
+            for nested in reversed(list_nested_programs(instruction)):
                 if id(nested) not in seen:
                     visit(nested)
         programs.append(part)
@@ -92,13 +96,13 @@ def distinct_programs(program: Program) -> tuple[Program, ...]:
     return tuple(reversed(programs))
 
 
-def buffers_defined_by(instruction: Instruction) -> tuple[Buffer, ...]:
+def list_defined_buffers(instruction: Instruction) -> tuple[Buffer, ...]:
     """Buffers that `instruction` defines."""
     find = _DEFINED.get(type(instruction))
     return () if find is None else find(instruction)
 
 
-def values_defined_by(instruction: Instruction) -> tuple[str, ...]:
+def list_defined_values(instruction: Instruction) -> tuple[str, ...]:
     """Names that `instruction` defines which are no buffers: of a pool, stream or event."""
     match instruction:
         case AllocPool():
@@ -108,12 +112,12 @@ def values_defined_by(instruction: Instruction) -> tuple[str, ...]:
         case RecordEvent():
             return (instruction.event,)
         case Region():
-            return tuple(name for inner in instruction.body for name in values_defined_by(inner))
+            return tuple(name for inner in instruction.body for name in list_defined_values(inner))
         case _:
             return ()
 
 
-def as_call(instruction: Instruction) -> ExternCall | None:
+def find_call(instruction: Instruction) -> ExternCall | None:
     """The call of an operator that `instruction` is, or that does what it says; None if it is neither."""
     match instruction:
         case ExternCall():
@@ -135,21 +139,21 @@ def may_write_operands(call: ExternCall) -> bool:
     return namespace not in _KNOWN or operator.partition(".")[0].endswith("_")
 
 
-def buffers(program: Program) -> dict[str, Buffer]:
+def index_buffers(program: Program) -> dict[str, Buffer]:
     """Every buffer of `program` by name: inputs, constants, and what instructions define; nested
     ones aside.
     """
     known = {entry.name: entry for entry in program.inputs if isinstance(entry, Buffer)}
     known.update((constant.buffer.name, constant.buffer) for constant in program.constants)
     for instruction in program.instructions:
-        known.update((buffer.name, buffer) for buffer in buffers_defined_by(instruction))
+        known.update((buffer.name, buffer) for buffer in list_defined_buffers(instruction))
     return known
 
 
-def all_kernels(program: Program) -> tuple[Kernel, ...]:
+def list_kernels(program: Program) -> tuple[Kernel, ...]:
     """Kernels of `program` and of the programs nested in it, each name once."""
     kernels: dict[str, Kernel] = {}
-    for part in distinct_programs(program):
+    for part in list_distinct_programs(program):
         for kernel in part.kernels:
             kernels.setdefault(kernel.name, kernel)
     return tuple(kernels.values())
@@ -164,14 +168,14 @@ def check_bound(program: Program) -> None:
     Raises:
         EmitError: `unbound-symbol`.
     """
-    unbound = outer_symbols(program)
+    unbound = list_outer_symbols(program)
     if unbound:
         raise EmitError("unbound-symbol", f"size {unbound[0].name} is not bound in program @{program.name}")
 
 
-def outer_symbols(program: Program) -> tuple[Expr, ...]:
+def list_outer_symbols(program: Program) -> tuple[Expr, ...]:
     """Symbols that `program` uses and does not bind, in the order of their first use."""
-    bound = {symbol.name for symbol in symbols_bound_in(program)}
+    bound = {symbol.name for symbol in list_program_symbols(program)}
     inputs = {entry.name: entry for entry in program.inputs if isinstance(entry, Buffer)}
     symbols: dict[str, Expr] = {}
     seen: set[Expr] = set()
@@ -182,7 +186,7 @@ def outer_symbols(program: Program) -> tuple[Expr, ...]:
     return tuple(symbols.values())
 
 
-def symbols_used_by(instruction: Instruction) -> tuple[Expr, ...]:
+def list_used_symbols(instruction: Instruction) -> tuple[Expr, ...]:
     """Symbols that `instruction` needs, in the order of first use; of a region, those of its boundary."""
     if isinstance(instruction, Region):
         return instruction.symbols
@@ -199,19 +203,19 @@ def _symbols(expressions: Iterable[Expr], seen: set[Expr]) -> Iterator[Expr]:
         yield from sorted(expr.free_symbols, key=lambda symbol: symbol.name)
 
 
-def symbols_bound_in(program: Program) -> tuple[Expr, ...]:
+def list_program_symbols(program: Program) -> tuple[Expr, ...]:
     """Symbols that inputs, `bind` instructions and calls give values, in order, each once."""
     symbols: dict[str, Expr] = {}
     for entry in program.inputs:
         if isinstance(entry, Expr) and entry.is_symbol:
             symbols.setdefault(entry.name, entry)
     for instruction in program.instructions:
-        for symbol in symbols_bound_by(instruction):
+        for symbol in iterate_bound_symbols(instruction):
             symbols.setdefault(symbol.name, symbol)
     return tuple(symbols.values())
 
 
-def symbols_bound_by(instruction: Instruction) -> Iterator[Expr]:
+def iterate_bound_symbols(instruction: Instruction) -> Iterator[Expr]:
     """Symbols that `instruction` gives values."""
     match instruction:
         case BindSymbol(symbol=symbol):
@@ -221,7 +225,7 @@ def symbols_bound_by(instruction: Instruction) -> Iterator[Expr]:
             yield from (output.symbol for output in instruction.outputs if isinstance(output, SymbolOutput))
         case Region():
             for inner in instruction.body:
-                yield from symbols_bound_by(inner)
+                yield from iterate_bound_symbols(inner)
         case _:
             pass
 
@@ -260,9 +264,9 @@ def _expressions(instruction: Instruction, inputs: dict[str, Buffer]) -> Iterato
             pass
     for argument in arguments:
         yield from _walk_argument(argument)
-    for nested in nested_programs(instruction):
-        yield from outer_symbols(nested)
-    for buffer in buffers_defined_by(instruction):
+    for nested in list_nested_programs(instruction):
+        yield from list_outer_symbols(nested)
+    for buffer in list_defined_buffers(instruction):
         yield from _layout(buffer)
 
 

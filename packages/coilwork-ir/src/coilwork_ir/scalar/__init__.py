@@ -1,7 +1,7 @@
 """Scalar values: interned graphs of loads, constants and scalar ops, which fill nodes and kernels.
 
-Open `nodes.py` first. `build.py` has the constructors, `walk.py` goes through graphs and rewrites them, and
-`analysis.py` finds facts about values.
+Open `nodes.py` first. `constructors.py` has the constructors, `walk.py` goes through graphs and rewrites
+them, and `analysis.py` finds facts about values.
 """
 
 from coilwork_ir.scalar.analysis import (
@@ -10,10 +10,10 @@ from coilwork_ir.scalar.analysis import (
     find_contraction,
     find_even_parts,
     find_parts,
+    find_span,
     narrow_to_32_bits,
-    whole_span,
 )
-from coilwork_ir.scalar.build import (
+from coilwork_ir.scalar.constructors import (
     cast,
     cast_to_e4m3_or_nan,
     combine,
@@ -49,9 +49,9 @@ from coilwork_ir.scalar.nodes import (
     Sort,
 )
 from coilwork_ir.scalar.walk import (
-    loads,
-    postorder,
-    range_symbols,
+    find_index_symbols,
+    iterate_postorder,
+    list_loads,
     replace_operands,
     rewrite,
     scan_again,
@@ -88,12 +88,12 @@ __all__ = [
     "join_small_float_conversions",
     "count_leading_points",
     "load",
-    "loads",
+    "list_loads",
     "op",
     "parameter",
     "placeholder",
-    "postorder",
-    "range_symbols",
+    "iterate_postorder",
+    "find_index_symbols",
     "reduce",
     "rewrite",
     "scan",
@@ -102,6 +102,6 @@ __all__ = [
     "sort_again",
     "substitute_ranges",
     "where",
-    "whole_span",
+    "find_span",
     "replace_operands",
 ]

@@ -1,6 +1,6 @@
 """Facts about scalar graphs that decide how a kernel is written.
 
-- `whole_span` bounds an integer by types, constants and ranges; `narrow_to_32_bits` computes it in 32 bits.
+- `find_span` bounds an integer by types, constants and ranges; `narrow_to_32_bits` computes it in 32 bits.
 - `find_contraction` says which ranges of a sum of products are rows, columns and the batch. In
   `sum over k of left(b, m, k) * right(b, k, n)` only the left factor varies along the rows `m`, only the
   right one along the columns `n`, and both along the batch `b`. That is what matrix units compute: a factor
@@ -22,11 +22,11 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, bounds, provably_le
+from coilwork_ir.index import Expr, as_expr, as_int, find_bounds, provably_le
 from coilwork_ir.ops import ReduceKind
-from coilwork_ir.scalar.build import cast, const, op
+from coilwork_ir.scalar.constructors import cast, const, op
 from coilwork_ir.scalar.nodes import Const, Contraction, IndexValue, Op, Reduce, Scalar, Scan, Sort
-from coilwork_ir.scalar.walk import postorder, range_symbols
+from coilwork_ir.scalar.walk import find_index_symbols, iterate_postorder
 
 # ---- Bounds of integers ----
 
@@ -37,18 +37,18 @@ Span: TypeAlias = tuple[int, int]
 _TRUTH: Final[Span] = (0, 1)
 
 
-def whole_span(root: Scalar) -> Span | None:
+def find_span(root: Scalar) -> Span | None:
     """Bounds of `root`, an integer or a truth value; None if it may be anything that 64 bits hold."""
     return _spans(root).get(root)
 
 
 def narrow_to_32_bits(root: Scalar) -> Scalar:
-    """The value of `root`, of which `whole_span` says that it fits, as `i32`. What it is computed from is,
+    """The value of `root`, of which `find_span` says that it fits, as `i32`. What it is computed from is,
     too, where that fits.
     """
     spans = _spans(root)
     done: dict[Scalar, Scalar] = {}
-    for node in postorder((root,)):
+    for node in iterate_postorder((root,)):
         if node.dtype.is_integer and _fits(spans.get(node), DType.I32):
             done[node] = _narrow(node, spans, done)
     return done[root]
@@ -75,7 +75,7 @@ def _narrow(node: Scalar, spans: Mapping[Scalar, Span], done: Mapping[Scalar, Sc
 
 def _spans(root: Scalar) -> dict[Scalar, Span]:
     spans: dict[Scalar, Span] = {}
-    for node in postorder((root,)):
+    for node in iterate_postorder((root,)):
         span = _span(node, spans)
         if span is not None:
             spans[node] = span
@@ -97,7 +97,7 @@ def _compute_span(node: Scalar, known: Mapping[Scalar, Span]) -> Span | None:
         case Const():
             return int(node.value), int(node.value)
         case IndexValue(operands=()):
-            low, high = bounds(node.expr)
+            low, high = find_bounds(node.expr)
             return None if low is None or high is None else (low, high)
         case Op(op="cast", operands=(source,)):
             return known.get(source)
@@ -180,7 +180,7 @@ def find_parts(
     matrix with a vector is no contraction: no part of it is read twice. Nor is one of what is itself reduced.
     """
     real = tuple(r for r in ranges if not _is_point(r))
-    first, second = range_symbols((left,)), range_symbols((right,))
+    first, second = find_index_symbols((left,)), find_index_symbols((right,))
     along = frozenset(a for a in axes if not _is_point(a))
     if not along or not along <= first or not along <= second:
         return None
@@ -192,13 +192,15 @@ def find_parts(
     count = len(parts.batch) + len(parts.rows) + len(parts.columns)
     if not parts.rows or not parts.columns or count != len(real):
         return None
-    combining = any(isinstance(v, Reduce | Contraction | Scan | Sort) for v in postorder((left, right)))
+    combining = any(
+        isinstance(v, Reduce | Contraction | Scan | Sort) for v in iterate_postorder((left, right))
+    )
     return None if combining else parts
 
 
 def find_contraction(values: Iterable[Scalar]) -> Contraction | None:
     """The first contraction among `values` and below; None if there is none."""
-    return next((node for node in postorder(tuple(values)) if isinstance(node, Contraction)), None)
+    return next((node for node in iterate_postorder(tuple(values)) if isinstance(node, Contraction)), None)
 
 
 def _is_point(symbol: Expr) -> bool:
@@ -232,7 +234,7 @@ def count_leading_points(kind: ReduceKind, operand: Scalar, axes: tuple[Expr, ..
         (position,) = position.operands
     if not isinstance(position, IndexValue) or position.operands or position.expr is not long[0]:
         return None
-    return None if long[0] in range_symbols((count,)) else count
+    return None if long[0] in find_index_symbols((count,)) else count
 
 
 def _neutral(kind: ReduceKind, dtype: DType) -> float | None:
@@ -270,7 +272,7 @@ def find_even_parts(roots: Iterable[Scalar], ranges: Sequence[Expr]) -> tuple[Ex
     Of several such ranges the innermost, the last one.
     """
     cuts: dict[Expr, set[int]] = {}
-    for node in postorder(tuple(roots)):
+    for node in iterate_postorder(tuple(roots)):
         match node:
             case Op(op=name, operands=(IndexValue(expr=place, operands=()), Const(value=value))) if (
                 name in _BEHIND

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from coilwork_ir.index import Expr, substitute
-from coilwork_ir.scalar.build import contract, index_value, load, op, reduce, scan, sort_again
+from coilwork_ir.scalar.constructors import contract, index_value, load, op, reduce, scan, sort_again
 from coilwork_ir.scalar.nodes import (
     Const,
     Contraction,
@@ -20,7 +20,7 @@ from coilwork_ir.scalar.nodes import (
 )
 
 
-def postorder(roots: Iterable[Scalar]) -> Iterator[Scalar]:
+def iterate_postorder(roots: Iterable[Scalar]) -> Iterator[Scalar]:
     """Every node reachable from `roots`, once, operands before users, in a deterministic order."""
     seen: set[Scalar] = set()
     for root in roots:
@@ -80,7 +80,7 @@ def scan_again(node: Scan, operands: Sequence[Scalar], axis: Expr) -> Scan:
 def rewrite(roots: Sequence[Scalar], visit: Callable[[Scalar], Scalar]) -> tuple[Scalar, ...]:
     """`roots` rebuilt bottom-up: each node, its operands already rewritten, is replaced by `visit(node)`."""
     done: dict[Scalar, Scalar] = {}
-    for node in postorder(roots):
+    for node in iterate_postorder(roots):
         done[node] = visit(replace_operands(node, [done[operand] for operand in node.operands]))
     return tuple(done[root] for root in roots)
 
@@ -120,15 +120,15 @@ def substitute_ranges(roots: Sequence[Scalar], mapping: Mapping[Expr, Expr]) -> 
     return rewrite(roots, visit)
 
 
-def loads(roots: Iterable[Scalar]) -> tuple[Load, ...]:
-    """Every load reachable from `roots`, in `postorder`."""
-    return tuple(node for node in postorder(roots) if isinstance(node, Load))
+def list_loads(roots: Iterable[Scalar]) -> tuple[Load, ...]:
+    """Every load reachable from `roots`, in `iterate_postorder`."""
+    return tuple(node for node in iterate_postorder(roots) if isinstance(node, Load))
 
 
-def range_symbols(roots: Iterable[Scalar]) -> frozenset[Expr]:
+def find_index_symbols(roots: Iterable[Scalar]) -> frozenset[Expr]:
     """Index symbols that any node below `roots` uses: range variables and size symbols, no placeholders."""
     symbols: set[Expr] = set()
-    for node in postorder(roots):
+    for node in iterate_postorder(roots):
         match node:
             case IndexValue():
                 symbols |= node.expr.free_symbols

@@ -28,7 +28,7 @@ from coilwork_ir.buffers import (
     ResultPath,
     SymbolOutput,
     TorchValue,
-    contiguous_strides,
+    make_contiguous_strides,
 )
 from coilwork_ir.dtypes import DType, parse_dtype
 from coilwork_ir.index import Expr, format_expr, symbol
@@ -127,7 +127,7 @@ def format_buffer(buffer: Buffer) -> str:
     """`%x: f32[s0, 4]`, with `{strides}` unless row-major, and `@device` unless on the CPU."""
     shape = ", ".join(format_expr(e) for e in buffer.shape)
     text = f"%{buffer.name}: {buffer.dtype.text}[{shape}]"
-    if buffer.strides != contiguous_strides(buffer.shape):
+    if buffer.strides != make_contiguous_strides(buffer.shape):
         text += "{" + ", ".join(format_expr(e) for e in buffer.strides) + "}"
     return text if buffer.device == "cpu" else f"{text} @{buffer.device}"
 
@@ -138,7 +138,7 @@ def parse_buffer(reader: Reader, symbols: Symbols) -> Buffer:
     reader.expect(":")
     dtype = parse_type(reader)
     shape = parse_indices(reader, symbols, "[", "]")
-    strides = contiguous_strides(shape)
+    strides = make_contiguous_strides(shape)
     if reader.peek("{"):
         strides = parse_indices(reader, symbols, "{", "}")
     device = "cpu"

@@ -38,11 +38,11 @@ from coilwork_ir.scalar import (
     const,
     contract,
     index_value,
+    iterate_postorder,
     load,
     op,
     parameter,
     placeholder,
-    postorder,
     reduce,
     scan,
     sort,
@@ -67,7 +67,7 @@ def format_scalars(roots: Sequence[Scalar], indent: str) -> tuple[list[str], Nam
     """Statement lines that compute `roots`, and the name of each node."""
     names: Names = {}
     lines: list[str] = []
-    for node in postorder(roots):
+    for node in iterate_postorder(roots):
         names[node] = f"t{len(names)}"
         lines.append(f"{indent}{names[node]} = {_format_node(node, names)}")
     return lines, names

@@ -10,7 +10,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Node
-from coilwork_ir.loops.access import buffers_defined_by, buffers_overwritten_by, memory_aliases
+from coilwork_ir.loops.access import list_defined_buffers, list_memory_aliases, list_overwritten_buffers
 
 # What the name of memory that was overwritten ends in.
 _SUCCESSOR: Final = re.compile(r"_new(_\d+)?$")
@@ -57,11 +57,11 @@ class Buffers:
 
     def note(self, node: Node) -> None:
         """Note that `node` makes its buffers, and whose memory they are in."""
-        for buffer in buffers_defined_by(node):
+        for buffer in list_defined_buffers(node):
             self._definer[buffer.name] = node
-        for name, source in memory_aliases(node):
+        for name, source in list_memory_aliases(node):
             self._root[name] = self.root(source)
-            if (source, name) not in buffers_overwritten_by(node) or source in self._lodgers:
+            if (source, name) not in list_overwritten_buffers(node) or source in self._lodgers:
                 self._lodgers.add(name)
 
     def definer(self, name: str) -> Node | None:

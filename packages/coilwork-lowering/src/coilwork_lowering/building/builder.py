@@ -8,18 +8,25 @@ from typing import Final
 
 import torch
 
-from coilwork_ir.buffers import Buffer, DeviceValue, Ref, SymbolOutput, contiguous_strides, references
+from coilwork_ir.buffers import (
+    Buffer,
+    DeviceValue,
+    Ref,
+    SymbolOutput,
+    list_references,
+    make_contiguous_strides,
+)
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, symbol, tree_size
+from coilwork_ir.index import Expr, as_expr, as_int, measure_tree, symbol
 from coilwork_ir.inflight_memory import InFlight
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check, Extern, Node, Pointwise, Scatter, View
 from coilwork_ir.loops import Reduce as ReduceNode
-from coilwork_ir.loops.access import buffers_defined_by
+from coilwork_ir.loops.access import list_defined_buffers
 from coilwork_ir.machine import MachineModel
 from coilwork_ir.ops import ReduceKind
-from coilwork_ir.scalar import Const, Literal_, Load, Scalar, const, load, postorder
+from coilwork_ir.scalar import Const, Literal_, Load, Scalar, const, iterate_postorder, load
 from coilwork_lowering.building.buffers import Alias, Buffers
 from coilwork_lowering.building.cross_device_values import move_scalars_to_reader, recompute_without_memory
 from coilwork_lowering.building.simplify import simplify
@@ -28,13 +35,13 @@ from coilwork_lowering.building.values import (
     Shape,
     TensorValue,
     Value,
-    coordinate_symbols,
-    device_text,
-    dtype_of,
+    are_same_strides,
+    find_layout,
+    format_device,
+    get_dtype,
     is_whole,
-    layout_of,
-    same_strides,
-    whole,
+    make_coordinate_symbols,
+    make_whole_value,
 )
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.options import LoweringOptions
@@ -102,7 +109,7 @@ class Builder:
             name=self.buffers.fresh(name or self.hint),
             dtype=dtype,
             shape=shape,
-            strides=contiguous_strides(shape) if strides is None else tuple(strides),
+            strides=make_contiguous_strides(shape) if strides is None else tuple(strides),
             device=device,
         )
         self.buffers.declare(buffer)
@@ -118,8 +125,8 @@ class Builder:
         """A new buffer with the type, shape, strides and device of a fake tensor."""
         return self.declare(
             self.sizes.exprs(fake.shape),
-            dtype_of(fake.dtype),
-            device_text(fake.device),
+            get_dtype(fake.dtype),
+            format_device(fake.device),
             strides=self.result_strides(fake),
             name=name,
         )
@@ -130,7 +137,7 @@ class Builder:
         """
         shape, strides = self.sizes.exprs(fake.shape), self.sizes.exprs(fake.stride())
         overlaps = any(as_int(s) == 0 and as_int(e) != 1 for e, s in zip(shape, strides, strict=True))
-        return contiguous_strides(shape) if overlaps else strides
+        return make_contiguous_strides(shape) if overlaps else strides
 
     def mark(self) -> int:
         """A point to `rewind` to."""
@@ -146,7 +153,7 @@ class Builder:
             buffer.name
             for node in self.nodes[mark:]
             if isinstance(node, View | Extern)
-            for buffer in buffers_defined_by(node)
+            for buffer in list_defined_buffers(node)
         }
         if forgotten:
             self._made = {key: made for key, made in self._made.items() if made.name not in forgotten}
@@ -202,7 +209,7 @@ class Builder:
 
     def store_number(self, number: Scalar) -> TensorValue:
         """`number` in a tensor of no dimensions, where what it is computed from is."""
-        devices = [self.buffers[v.buffer].device for v in postorder((number,)) if isinstance(v, Load)]
+        devices = [self.buffers[v.buffer].device for v in iterate_postorder((number,)) if isinstance(v, Load)]
         return self.pointwise((), number.dtype, devices[0] if devices else "cpu", lambda point: number)
 
     # nodes
@@ -232,7 +239,7 @@ class Builder:
             self.at_rest.difference_update(until)
         if call.retains:
             named = (*call.args, *(value for _, value in call.kwargs))
-            self.retained.update(root(name) for value in named for name in references(value))
+            self.retained.update(root(name) for value in named for name in list_references(value))
 
     def define_sizes(self) -> None:
         """Append what computes the sizes without an integer form that were met since."""
@@ -241,7 +248,7 @@ class Builder:
             self._read_size(size, number)
 
     def _move_number(self, name: str, device: str) -> Buffer:
-        return self.move_to(whole(self.buffers[name]), device).buffer
+        return self.move_to(make_whole_value(self.buffers[name]), device).buffer
 
     def _read_size(self, size: Expr, number: Scalar) -> None:
         stored = self.pointwise((), number.dtype, "cpu", lambda point: number, name=size.name)
@@ -283,8 +290,8 @@ class Builder:
         """Append `output[i] = body(i)`; `into` names memory to take over (its layout then is the
         output's).
         """
-        ranges = node_ranges("i", shape)
-        point = coordinate_symbols("i", shape)
+        ranges = make_node_ranges("i", shape)
+        point = make_coordinate_symbols("i", shape)
         target_strides = into.strides if into is not None else strides
         # a domain without points computes nothing, and its coordinates may make no sense
         empty = any(as_int(extent) == 0 for extent in shape)
@@ -305,7 +312,7 @@ class Builder:
         )
         if into is not None:
             self.buffers.overwrite(into.name, output)
-        return whole(output)
+        return make_whole_value(output)
 
     def reduce(
         self,
@@ -321,7 +328,7 @@ class Builder:
         """Append a reduction of `body(i, r)` over `axes`; one result per entry of `results`, None: not
         wanted.
         """
-        scalar = simplify(body(coordinate_symbols("i", shape), coordinate_symbols("r", axes)))
+        scalar = simplify(body(make_coordinate_symbols("i", shape), make_coordinate_symbols("r", axes)))
         outputs = tuple(
             None if dtype is None else self.declare(shape, dtype, device, strides=strides)
             for dtype in results
@@ -330,13 +337,13 @@ class Builder:
             ReduceNode(
                 outputs=outputs,
                 kind=kind,
-                ranges=node_ranges("i", shape),
-                axes=node_ranges("r", axes),
+                ranges=make_node_ranges("i", shape),
+                axes=make_node_ranges("r", axes),
                 body=scalar,
                 origins=self.origins,
             )
         )
-        return tuple(None if output is None else whole(output) for output in outputs)
+        return tuple(None if output is None else make_whole_value(output) for output in outputs)
 
     def copy(
         self, value: TensorValue, *, strides: Sequence[Expr] | None = None, name: str = ""
@@ -359,7 +366,7 @@ class Builder:
         """
         output = self.declare(shape, dtype, device, strides=strides)
         self._unfilled.add(output.name)
-        return whole(output)
+        return make_whole_value(output)
 
     def is_unfilled(self, buffer: Buffer) -> bool:
         """Tell if `buffer` was allocated and nothing is stored in it so far."""
@@ -394,7 +401,7 @@ class Builder:
         key = (name, shape, tuple(strides), kind, offset)
         if key not in self._made:
             self._made[key] = self._view(name, shape, strides, kind, offset, source.device)
-        return whole(self._made[key])
+        return make_whole_value(self._made[key])
 
     def view_again(self, buffer: Buffer) -> Buffer:
         """The memory of `buffer` under another name, as it is."""
@@ -407,10 +414,12 @@ class Builder:
         copied.
         """
         value = self.current(value)
-        if is_whole(value) and (strides is None or same_strides(value.shape, value.buffer.strides, strides)):
+        if is_whole(value) and (
+            strides is None or are_same_strides(value.shape, value.buffer.strides, strides)
+        ):
             return value
-        layout = layout_of(value)
-        if layout is not None and (strides is None or same_strides(value.shape, layout.strides, strides)):
+        layout = find_layout(value)
+        if layout is not None and (strides is None or are_same_strides(value.shape, layout.strides, strides)):
             # eager's stride of a one-element dimension, if known, is as good as any
             return self.view(
                 value.buffer, value.shape, layout.strides if strides is None else strides, layout.offset
@@ -427,7 +436,7 @@ class Builder:
             return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts
         if not isinstance(value, TensorValue):
             return value
-        longest = max((tree_size(e).nodes for e in value.index), default=0)
+        longest = max((measure_tree(e).nodes for e in value.index), default=0)
         if longest <= self.options.max_index_size:
             return value
         most = self.options.max_index_size
@@ -442,7 +451,7 @@ class Builder:
         """`value` computed on `device`, row-major unless `strides` are given; None if that takes memory of
         its own device.
         """
-        read = self.read(value, coordinate_symbols("i", value.shape))
+        read = self.read(value, make_coordinate_symbols("i", value.shape))
         number = recompute_without_memory(
             read, self.buffers.definer, on_cpu=has_trait(value.device, ATEN_CPU)
         )
@@ -460,7 +469,7 @@ class Builder:
         source = self.materialize(value, None)
         key = (source.buffer.name, device)
         if key in self._copies and not self.buffers.is_stale(self._copies[key].name):
-            return whole(self._copies[key])
+            return make_whole_value(self._copies[key])
         output = self.declare(value.shape, value.dtype, device, strides=source.buffer.strides)
         self._copies[key] = output
         self.add(
@@ -472,9 +481,9 @@ class Builder:
                 origins=self.origins,
             )
         )
-        return whole(output)
+        return make_whole_value(output)
 
 
-def node_ranges(prefix: str, shape: Shape) -> tuple[Expr, ...]:
+def make_node_ranges(prefix: str, shape: Shape) -> tuple[Expr, ...]:
     """The range symbols of a node over `shape`, one-element dimensions included."""
     return tuple(symbol(f"{prefix}{k}", extent=extent) for k, extent in enumerate(shape))

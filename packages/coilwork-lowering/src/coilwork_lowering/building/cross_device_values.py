@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import tree_size
+from coilwork_ir.index import measure_tree
 from coilwork_ir.interpretation.ops import apply_op, literal
 from coilwork_ir.loops import Check, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.scalar import (
@@ -28,9 +28,9 @@ from coilwork_ir.scalar import (
     Op,
     Scalar,
     const,
+    iterate_postorder,
+    list_loads,
     load,
-    loads,
-    postorder,
     rewrite,
     substitute_ranges,
 )
@@ -60,7 +60,7 @@ def recompute_without_memory(
 
     None if some of it is only in memory, inexact, or too long. `on_cpu`: eager computes it on a CPU.
     """
-    while accesses := loads((value,)):
+    while accesses := list_loads((value,)):
         bodies: dict[Scalar, Scalar] = {}
         for access in accesses:
             body = _find_defining_body(access, definer(access.buffer))
@@ -78,10 +78,10 @@ def recompute_without_memory(
 
 def _is_long(value: Scalar) -> bool:
     """Tell if `value` takes more to compute than it is worth, or its index arithmetic does."""
-    nodes = tuple(postorder((value,)))
+    nodes = tuple(iterate_postorder((value,)))
     places = (node.index for node in nodes if isinstance(node, Load))
     numbers = (node.expr for node in nodes if isinstance(node, IndexValue))
-    written = sum(tree_size(expr).nodes for expr in chain(numbers, *places))
+    written = sum(measure_tree(expr).nodes for expr in chain(numbers, *places))
     return len(nodes) > _MOST or written > _MOST_OF_INDEX
 
 
@@ -111,7 +111,7 @@ def _fold_constants(node: Scalar) -> Scalar:
 
 
 def _is_exact(value: Scalar) -> bool:
-    nodes = tuple(postorder((value,)))
+    nodes = tuple(iterate_postorder((value,)))
     return len(nodes) <= _MOST and all(
         isinstance(node, Const | IndexValue | Load) or (isinstance(node, Op) and _has_one_result(node))
         for node in nodes
@@ -142,7 +142,7 @@ def move_scalars_to_reader(
     values = {name: value for name, value in _scalars_by_field(node).items() if value}
     away = {
         access.buffer
-        for access in loads([scalar for value in values.values() for scalar in value])
+        for access in list_loads([scalar for value in values.values() for scalar in value])
         if device_of(access.buffer) != device
     }
     if not away:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.graph_marks import SQUEEZED_ONE
+from coilwork_ir.fx_metadata import SQUEEZED_ONE
 from coilwork_ir.index import Expr, as_expr, provably_eq, provably_le, provably_lt
 from coilwork_ir.loops import AssertSize, Check
 from coilwork_ir.loops.nodes import CheckError
@@ -25,11 +25,11 @@ from coilwork_lowering.building.values import NumberValue, Relation, Value
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.scalar_math import index
 from coilwork_lowering.torch_compat.sizes import (
-    environment_of,
+    find_plain_symbols,
+    find_shape_env,
     is_from_data,
+    is_surely,
     list_guarded_comparisons,
-    surely,
-    symbols_among,
 )
 
 # assertions
@@ -89,13 +89,15 @@ def assert_guards(builder: Builder, gm: torch.fx.GraphModule) -> None:
     integer would read whatever is there: `x[i]` was traced for an `i` below `x.shape[0]`. Sizes of tensors
     are checked with their layouts.
     """
-    env = environment_of(gm)
+    env = find_shape_env(gm)
     if env is None:
         return
     values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
     inputs, shown = (
-        symbols_among(values),
-        symbols_among(size for value in values if isinstance(value, torch.Tensor) for size in value.shape),
+        find_plain_symbols(values),
+        find_plain_symbols(
+            size for value in values if isinstance(value, torch.Tensor) for size in value.shape
+        ),
     )
     numbers = sorted(inputs - shown, key=str)
     for number in numbers:
@@ -189,7 +191,7 @@ def squeeze_decompositions() -> dict[Any, Callable[..., Any]]:
 
 def _squeeze(value: torch.Tensor, dims: int | Sequence[int] | None = None) -> Any:
     for size in _find_squeezed(value, dims):
-        if not surely(size != 1):
+        if not is_surely(size != 1):
             _ASSERTION(size != 1, SQUEEZED_ONE)
     return NotImplemented
 
@@ -201,12 +203,12 @@ def _find_squeezed(value: torch.Tensor, dims: int | Sequence[int] | None = None)
     return [size for size in sizes if is_from_data(size)]
 
 
-def asserts_squeezed_size(node: torch.fx.Node) -> bool:
+def is_squeezed_size_assertion(node: torch.fx.Node) -> bool:
     """Tell if `node` is that assertion."""
     return node.target is _ASSERTION and node.args[1] == SQUEEZED_ONE
 
 
-def finds_squeezed_size(node: torch.fx.Node) -> bool:
+def has_squeezed_size_assertion(node: torch.fx.Node) -> bool:
     """Tell whether `node` is that assertion, or calls a graph that holds it."""
     whole = node.graph.owning_module
     if whole is None or node.op != "call_function":
@@ -216,8 +218,8 @@ def finds_squeezed_size(node: torch.fx.Node) -> bool:
         for operand in node.all_input_nodes
         if _is_graph(whole, operand)
     )
-    return asserts_squeezed_size(node) or any(
-        finds_squeezed_size(inner)
+    return is_squeezed_size_assertion(node) or any(
+        has_squeezed_size_assertion(inner)
         for part in called
         if isinstance(part, torch.fx.GraphModule)
         for inner in part.graph.nodes
@@ -231,6 +233,6 @@ def _is_graph(whole: torch.nn.Module, operand: torch.fx.Node) -> bool:
 def drop_squeezed_sizes(backward: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """`backward`, changed in place: what the forward graph has asserted before needs no second assertion."""
     for node in backward.graph.nodes:
-        if asserts_squeezed_size(node):
+        if is_squeezed_size_assertion(node):
             backward.graph.erase_node(node)
     return backward

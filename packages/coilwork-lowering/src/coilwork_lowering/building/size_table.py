@@ -26,16 +26,16 @@ from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.scalar_math import index, round_decimals
 from coilwork_lowering.torch_compat.sizes import (
-    expression_bounds,
-    floor_divided,
+    find_expression_bounds,
+    find_integer_bounds,
+    find_plain_symbol,
+    get_shape_env,
+    get_sympy,
     hint_of,
-    integer_bounds,
+    is_surely,
     list_multiples,
-    plain_integer,
-    plain_symbol,
-    shape_env_of,
-    surely,
-    sympy_of,
+    make_floor_division,
+    make_integer_symbol,
 )
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def solve_terms(gm: torch.fx.GraphModule) -> dict[sympy.Basic, sympy.Basic]:
     for name, size in sizes:
         reduced = size.xreplace(solutions)
         if not reduced.free_symbols <= shown:
-            whole = plain_integer(name)
+            whole = make_integer_symbol(name)
             shown.add(whole)
             solutions.update({size: whole, **solve_term(reduced, whole, reduced.free_symbols - shown)})
     return solutions
@@ -135,7 +135,7 @@ def solve_term(
     if factor in (1, -1):
         return {term: factor * multiple}
     # the quotient leaves no rest, which nothing knows that sees it
-    return {size: whole, term: floor_divided(multiple, factor)}
+    return {size: whole, term: make_floor_division(multiple, factor)}
 
 
 def _simpler(product: tuple[sympy.Basic, sympy.Basic]) -> tuple[bool, bool, str]:
@@ -152,14 +152,14 @@ def _list_input_sizes(gm: torch.fx.GraphModule) -> Iterator[tuple[str, sympy.Bas
             continue
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt):
-            yield node.name, sympy_of(value)
+            yield node.name, get_sympy(value)
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
             continue
         layout: tuple[tuple[str, tuple[Any, ...]], ...] = (("size", value.shape), ("stride", value.stride()))
         for what, numbers in layout:
             for dim, number in enumerate(numbers):
                 if isinstance(number, torch.SymInt):
-                    yield f"{what}{dim}_of_{node.name}", sympy_of(number)
+                    yield f"{what}{dim}_of_{node.name}", get_sympy(number)
 
 
 # floating point
@@ -310,18 +310,18 @@ class SizeTable:
 
     def name_of(self, size: torch.SymInt) -> sympy.Symbol | None:
         """The symbol that `size` is, if it is no more than one."""
-        expression = self._substitute_told(sympy_of(size))
+        expression = self._substitute_told(get_sympy(size))
         return expression if expression.is_Symbol else None
 
     def tells(self, size: torch.SymInt, name: str) -> bool:
         """Tell whether `size`, which a result shows, is told by nothing before it: it, or a symbol called
         `name`, is a new one.
         """
-        expression = self._substitute_told(sympy_of(size))
+        expression = self._substitute_told(get_sympy(size))
         unknown = expression.free_symbols - self._written.keys()
         if unknown and not expression.is_Symbol:
-            self._solved |= {sympy_of(size): plain_integer(name)}
-            self._solved |= solve_term(expression, plain_integer(name), unknown)
+            self._solved |= {get_sympy(size): make_integer_symbol(name)}
+            self._solved |= solve_term(expression, make_integer_symbol(name), unknown)
         return bool(unknown)
 
     def _substitute_told(self, expression: sympy.Basic) -> sympy.Basic:
@@ -331,7 +331,7 @@ class SizeTable:
     def unmet(self, numbers: Iterable[object]) -> frozenset[sympy.Basic]:
         """Torch's symbols in the integers among `numbers` that were not met before."""
         sizes = (
-            self._substitute_told(sympy_of(number)) for number in numbers if isinstance(number, torch.SymInt)
+            self._substitute_told(get_sympy(number)) for number in numbers if isinstance(number, torch.SymInt)
         )
         symbols = (size.free_symbols for size in sizes)
         return frozenset(name for names in symbols for name in names if name not in self._written)
@@ -347,16 +347,16 @@ class SizeTable:
             return size
         if isinstance(size, int):
             return as_expr(size)
-        return self.convert(self._substitute_ones(size), shape_env_of(size))
+        return self.convert(self._substitute_ones(size), get_shape_env(size))
 
     def _substitute_ones(self, size: torch.SymInt) -> sympy.Basic:
         """The expression of `size` with 1 in the place of what torch knows to be 1: what broadcasts is seen
         by that.
         """
-        expression = sympy_of(size)
+        expression = get_sympy(size)
         if expression.args and expression not in self._asked:
             self._asked.add(expression)
-            if hint_of(size) in (1, None) and surely(size == 1):
+            if hint_of(size) in (1, None) and is_surely(size == 1):
                 self._ones[expression] = expression**0
         return expression.xreplace(self._ones) if self._ones else expression
 
@@ -367,7 +367,7 @@ class SizeTable:
     def symbol(self, name: sympy.Symbol, env: ShapeEnv) -> Expr:
         """The IR symbol for torch's `name`. In sizes it stands as `from_sympy` writes it."""
         if name not in self._known:
-            lo, hi = integer_bounds(env, name)
+            lo, hi = find_integer_bounds(env, name)
             modulus, remainder = find_residue(name, list_multiples(env)) if name in self._passed else (1, 0)
             self._known[name] = make_bounded_symbol(name.name, lo, hi, modulus, remainder)
             self._written[name] = write_as_multiple(self._known[name], modulus, remainder)
@@ -395,7 +395,7 @@ class SizeTable:
         """A size that data decides is `value`, if it is a symbol that was not met before: it is written as
         that from now on.
         """
-        name = plain_symbol(size) if isinstance(size, torch.SymInt) else None
+        name = find_plain_symbol(size) if isinstance(size, torch.SymInt) else None
         if name is not None and not self.knows(name):
             self._written.setdefault(name, value)
 
@@ -439,8 +439,8 @@ class SizeTable:
             )
         if expression not in self._computed:
             number = compute_rounded(expression, lambda part: _integer_form(part, mapping), self._floats)
-            theirs = plain_integer(f"computed{len(self._computed)}")
-            lo, hi = expression_bounds(env, expression)
+            theirs = make_integer_symbol(f"computed{len(self._computed)}")
+            lo, hi = find_expression_bounds(env, expression)
             ours = symbol(theirs.name, lo=lo, hi=hi)
             self._computed[expression] = (theirs, ours)
             self._undefined[ours] = number
@@ -450,7 +450,7 @@ class SizeTable:
 
     def float(self, number: torch.SymFloat, value: Scalar) -> None:
         """Sizes may be made of `number`, which is `value` when the program runs."""
-        self._floats[sympy_of(number)] = value
+        self._floats[get_sympy(number)] = value
 
     def note_input_sizes(self, sizes: Iterable[Expr]) -> None:
         """An input has these sizes: a symbol among them is known from the start."""

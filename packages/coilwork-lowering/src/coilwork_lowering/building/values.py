@@ -1,9 +1,9 @@
 """What an FX value is while a graph is lowered: for a tensor, a buffer and a map of coordinates.
 
-The map goes from the tensor's logical coordinates to the buffer's, over the symbols `dims(shape)`: `d0`,
+The map goes from the tensor's logical coordinates to the buffer's, over the symbols `make_dims(shape)`: `d0`,
 `d1`, ... for dimensions of more than one element, and 0 for dimensions of exactly one. View operators compose
 maps and compute nothing; the functions from `reindex` to `reshape` each return another tensor over the same
-buffer. `dtype_of` and `device_text` give Coilwork's names for torch's types and devices.
+buffer. `get_dtype` and `format_device` give Coilwork's names for torch's types and devices.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from coilwork_ir.device_traits import HOST_MEMORY, has_trait
 from coilwork_ir.dtypes import DType, parse_torch_dtype
 from coilwork_ir.index import (
     Expr,
+    add_all,
     as_expr,
     as_int,
-    bounds,
-    coefficients,
+    find_bounds,
+    find_coefficients,
     maximum,
-    product,
+    multiply_all,
     provably_divisible,
     provably_eq,
     substitute,
     symbol,
-    total,
 )
 from coilwork_ir.scalar import Scalar
 from coilwork_lowering.errors import LoweringError
@@ -60,7 +60,7 @@ class TensorValue:
 
     def at(self, coordinates: Sequence[Expr]) -> tuple[Expr, ...]:
         """Buffer coordinates of the element at `coordinates`."""
-        mapping = {d: c for d, c in zip(dims(self.shape), coordinates, strict=True) if not d.is_const}
+        mapping = {d: c for d, c in zip(make_dims(self.shape), coordinates, strict=True) if not d.is_const}
         return tuple(substitute(e, mapping) for e in self.index)
 
 
@@ -86,12 +86,12 @@ Value: TypeAlias = (
 )
 
 
-def dims(shape: Shape) -> tuple[Expr, ...]:
+def make_dims(shape: Shape) -> tuple[Expr, ...]:
     """The coordinate symbols of a tensor of `shape`."""
-    return coordinate_symbols("d", shape)
+    return make_coordinate_symbols("d", shape)
 
 
-def coordinate_symbols(prefix: str, shape: Shape) -> tuple[Expr, ...]:
+def make_coordinate_symbols(prefix: str, shape: Shape) -> tuple[Expr, ...]:
     """`prefix0`, `prefix1`, … with the extents of `shape`; 0 for extents that are 1."""
     return tuple(
         as_expr(0) if as_int(extent) == 1 else symbol(f"{prefix}{k}", extent=extent)
@@ -99,14 +99,14 @@ def coordinate_symbols(prefix: str, shape: Shape) -> tuple[Expr, ...]:
     )
 
 
-def whole(buffer: Buffer) -> TensorValue:
+def make_whole_value(buffer: Buffer) -> TensorValue:
     """The tensor that `buffer` holds."""
-    return TensorValue(buffer=buffer, shape=buffer.shape, index=dims(buffer.shape))
+    return TensorValue(buffer=buffer, shape=buffer.shape, index=make_dims(buffer.shape))
 
 
 def is_whole(value: TensorValue) -> bool:
     """Tell if `value` is its buffer, element for element."""
-    return value.shape == value.buffer.shape and value.index == dims(value.shape)
+    return value.shape == value.buffer.shape and value.index == make_dims(value.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,34 +117,34 @@ class Layout:
     offset: Expr
 
 
-def layout_of(value: TensorValue) -> Layout | None:
+def find_layout(value: TensorValue) -> Layout | None:
     """The strides and offset at which `value` lies in its buffer's memory; None if there are none.
 
     Dimensions of one element get the stride that a row-major tensor would have there.
     """
-    moving = [d for d in dims(value.shape) if not d.is_const]
-    affine = coefficients(value.buffer.offset_of(value.index), moving)
+    moving = [d for d in make_dims(value.shape) if not d.is_const]
+    affine = find_coefficients(value.buffer.offset_of(value.index), moving)
     if affine is None:
         steps = _replace_empty_strides(value.buffer.shape, value.buffer.strides)
-        affine = coefficients(total(i * s for i, s in zip(value.index, steps, strict=True)), moving)
+        affine = find_coefficients(add_all(i * s for i, s in zip(value.index, steps, strict=True)), moving)
     if affine is None:
         return None
     stride_of = dict(zip(moving, affine[0], strict=True))
     strides: list[Expr] = []
     below = as_expr(1)
-    for d, extent in zip(reversed(dims(value.shape)), reversed(value.shape), strict=True):
+    for d, extent in zip(reversed(make_dims(value.shape)), reversed(value.shape), strict=True):
         strides.append(below if d.is_const else stride_of[d])
         if not d.is_const:
             below = strides[-1] * extent
     return Layout(tuple(reversed(strides)), affine[1])
 
 
-def same_strides(shape: Shape, a: Sequence[Expr], b: Sequence[Expr]) -> bool:
+def are_same_strides(shape: Shape, a: Sequence[Expr], b: Sequence[Expr]) -> bool:
     """Tell if strides `a` and `b` place the elements of a tensor of `shape` alike."""
     if any(as_int(extent) == 0 for extent in shape):
         return True
     a, b = (_replace_empty_strides(shape, strides) for strides in (a, b))
-    return all(bounds(extent).hi == 1 or x == y for extent, x, y in zip(shape, a, b, strict=True))
+    return all(find_bounds(extent).hi == 1 or x == y for extent, x, y in zip(shape, a, b, strict=True))
 
 
 def _replace_empty_strides(shape: Shape, strides: Sequence[Expr]) -> list[Expr]:
@@ -152,35 +152,37 @@ def _replace_empty_strides(shape: Shape, strides: Sequence[Expr]) -> list[Expr]:
     which then they are.
     """
     sizes = {maximum(size, 1): size for size in shape}
-    sizes |= {size: as_expr(1) for size in shape if bounds(size).hi == 1}
+    sizes |= {size: as_expr(1) for size in shape if find_bounds(size).hi == 1}
     return [stride if as_int(stride) is not None else _rebuild_stride(stride, sizes) for stride in strides]
 
 
 def _rebuild_stride(stride: Expr, factors: Mapping[Expr, Expr]) -> Expr:
     """`stride` with other factors for some of its terms'."""
-    terms = (product([c, *(factors.get(atom, atom) for atom in atoms)]) for c, atoms in stride.terms)
-    return total(terms) + stride.constant
+    terms = (multiply_all([c, *(factors.get(atom, atom) for atom in atoms)]) for c, atoms in stride.terms)
+    return add_all(terms) + stride.constant
 
 
 # views
 
 
 def reindex(value: TensorValue, shape: Shape, coordinates: Sequence[Expr]) -> TensorValue:
-    """The tensor of `shape` whose element is `value`'s at `coordinates`, expressions over `dims(shape)`."""
+    """The tensor of `shape` whose element is `value`'s at `coordinates`, expressions over
+    `make_dims(shape)`.
+    """
     return TensorValue(buffer=value.buffer, shape=shape, index=value.at(coordinates))
 
 
 def permute(value: TensorValue, order: Sequence[int]) -> TensorValue:
     """Dimension `k` of the result is dimension `order[k]` of `value`."""
     shape = tuple(value.shape[k] for k in order)
-    new = dims(shape)
+    new = make_dims(shape)
     coordinates = [new[list(order).index(k)] for k in range(len(order))]
     return reindex(value, shape, coordinates)
 
 
 def expand(value: TensorValue, shape: Shape) -> TensorValue:
     """`value` repeated along dimensions of one element and along new leading ones."""
-    own = dims(shape)[len(shape) - len(value.shape) :]
+    own = make_dims(shape)[len(shape) - len(value.shape) :]
     coordinates = [as_expr(0) if as_int(old) == 1 else d for old, d in zip(value.shape, own, strict=True)]
     return reindex(value, shape, coordinates)
 
@@ -189,7 +191,7 @@ def drop(value: TensorValue, positions: Sequence[int]) -> TensorValue:
     """Without the dimensions `positions`, whose coordinate is taken as 0."""
     remaining = [k for k in range(len(value.shape)) if k not in set(positions)]
     shape = tuple(value.shape[k] for k in remaining)
-    new = iter(dims(shape))
+    new = iter(make_dims(shape))
     coordinates = [next(new) if k in remaining else as_expr(0) for k in range(len(value.shape))]
     return reindex(value, shape, coordinates)
 
@@ -199,27 +201,27 @@ def insert(value: TensorValue, positions: Sequence[int]) -> TensorValue:
     rank = len(value.shape) + len(positions)
     old = iter(value.shape)
     shape = tuple(as_expr(1) if k in positions else next(old) for k in range(rank))
-    new = dims(shape)
+    new = make_dims(shape)
     return reindex(value, shape, [new[k] for k in range(rank) if k not in positions])
 
 
 def select(value: TensorValue, dim: int, at: Expr) -> TensorValue:
     """Without dimension `dim`, taken at `at`."""
     shape = value.shape[:dim] + value.shape[dim + 1 :]
-    new = dims(shape)
+    new = make_dims(shape)
     return reindex(value, shape, (*new[:dim], at, *new[dim:]))
 
 
 def narrow(value: TensorValue, dim: int, start: Expr, size: Expr, step: int = 1) -> TensorValue:
     """`size` elements along `dim` from `start`, `step` apart."""
     shape = (*value.shape[:dim], size, *value.shape[dim + 1 :])
-    new = dims(shape)
+    new = make_dims(shape)
     return reindex(value, shape, (*new[:dim], start + new[dim] * step, *new[dim + 1 :]))
 
 
 def flip(value: TensorValue, positions: Sequence[int]) -> TensorValue:
     """The order along `positions` reversed."""
-    new = dims(value.shape)
+    new = make_dims(value.shape)
     return reindex(
         value,
         value.shape,
@@ -227,11 +229,11 @@ def flip(value: TensorValue, positions: Sequence[int]) -> TensorValue:
     )
 
 
-def diagonal(value: TensorValue, first: int, second: int, offset: int, size: Expr) -> TensorValue:
+def take_diagonal(value: TensorValue, first: int, second: int, offset: int, size: Expr) -> TensorValue:
     """The diagonal of dimensions `first` and `second` as a last dimension of `size`."""
     rest = [k for k in range(len(value.shape)) if k not in (first, second)]
     shape = (*(value.shape[k] for k in rest), size)
-    new = dims(shape)
+    new = make_dims(shape)
     coordinates = dict(zip(rest, new[:-1], strict=True))
     coordinates[first] = new[-1] + max(-offset, 0)
     coordinates[second] = new[-1] + max(offset, 0)
@@ -241,7 +243,7 @@ def diagonal(value: TensorValue, first: int, second: int, offset: int, size: Exp
 def unfold(value: TensorValue, dim: int, count: Expr, size: int, step: int) -> TensorValue:
     """Windows of `size` elements along `dim`, `step` apart, as a last dimension."""
     shape = (*value.shape[:dim], count, *value.shape[dim + 1 :], as_expr(size))
-    new = dims(shape)
+    new = make_dims(shape)
     coordinates = list(new[:-1])
     coordinates[dim] = coordinates[dim] * step + new[-1]
     return reindex(value, shape, coordinates)
@@ -255,7 +257,7 @@ def reshape(value: TensorValue, shape: Shape) -> TensorValue:
     """
     if value.shape == shape:
         return value
-    new = dims(shape)
+    new = make_dims(shape)
     coordinates: list[Expr] = []
     for olds, news in _groups(value.shape, shape):
         linear = as_expr(0)
@@ -272,7 +274,7 @@ def _unravel(linear: Expr, extents: Sequence[Expr]) -> list[Expr]:
     result: list[Expr] = []
     outer = True
     for k, extent in enumerate(extents):
-        inner = product(extents[k + 1 :])
+        inner = multiply_all(extents[k + 1 :])
         if as_int(extent) == 1:
             result.append(as_expr(0))
             continue
@@ -333,14 +335,14 @@ def _divides(small: Expr, large: Expr) -> bool:
 # types and devices
 
 
-def device_text(device: torch.device) -> str:
+def format_device(device: torch.device) -> str:
     """`"cpu"`, `"cuda:0"`: an accelerator always with its number."""
     if device.type == "meta" or has_trait(device.type, HOST_MEMORY):
         return device.type
     return f"{device.type}:{device.index or 0}"
 
 
-def dtype_of(dtype: torch.dtype) -> DType:
+def get_dtype(dtype: torch.dtype) -> DType:
     """Coilwork's name for a torch element type.
 
     Raises:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_lowering.torch_compat.operators import suggest_format
-from coilwork_lowering.torch_compat.sizes import surely
+from coilwork_lowering.torch_compat.sizes import is_surely
 
 # ---- Padding ----
 
@@ -45,7 +45,7 @@ def _crop(value: torch.Tensor, padding: Sequence[Any], fill: Any = 0) -> Any:
     """A copy of what is left where nothing is added, as ATen; torch's meta function lays it out by rows if
     sizes are not known.
     """
-    if not all(surely(amount <= 0) for amount in padding):
+    if not all(is_surely(amount <= 0) for amount in padding):
         return NotImplemented
     left = value
     for k, (before, after) in enumerate(zip(padding[::2], padding[1::2], strict=True)):
@@ -110,7 +110,7 @@ def _is_surely_contiguous(value: torch.Tensor) -> bool:
     """
     step: Any = 1
     for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
-        if not surely(stride == step):
+        if not is_surely(stride == step):
             return False
         step = step * size
     return True
@@ -125,7 +125,7 @@ def _replicate_backward(gradient: torch.Tensor, value: torch.Tensor, padding: Se
     pairs = list(zip(padding[::2], padding[1::2], strict=True))
     for k, (before, after) in enumerate(pairs):
         size = value.shape[-1 - k]
-        if not surely(before + size > 0) or not surely(after + size > 0):
+        if not is_surely(before + size > 0) or not is_surely(after + size > 0):
             return NotImplemented
     for k, (before, after) in enumerate(pairs):
         gradient = _sum_borders(gradient, value.dim() - 1 - k, before, after)

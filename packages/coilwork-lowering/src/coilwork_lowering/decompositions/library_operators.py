@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from coilwork_ir.device_traits import CPU_LIBRARIES, has_trait
-from coilwork_lowering.torch_compat.sizes import surely
+from coilwork_lowering.torch_compat.sizes import is_surely
 
 # ---- LSTM layers ----
 
@@ -213,8 +213,8 @@ def _sort_descending(value: torch.Tensor, dims: Sequence[int]) -> list[int] | No
     strides = value.stride()
     ordered: list[int] = []
     for dim in dims:
-        larger = [surely(strides[other] >= strides[dim]) for other in ordered]
-        smaller = [surely(strides[other] < strides[dim]) for other in ordered]
+        larger = [is_surely(strides[other] >= strides[dim]) for other in ordered]
+        smaller = [is_surely(strides[other] < strides[dim]) for other in ordered]
         if not all(a or b for a, b in zip(larger, smaller, strict=True)):
             return None
         ordered.insert(larger.count(True), dim)

@@ -19,7 +19,7 @@ import torch
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import round_to_dtype
-from coilwork_lowering.building.values import dtype_of
+from coilwork_lowering.building.values import get_dtype
 
 # ---- Numbers beside 16-bit floats ----
 
@@ -71,7 +71,7 @@ def round_to_type(number: Any, dtype: torch.dtype) -> Any:
     """
     if not isinstance(number, int | float) or dtype not in (*_HALVES, torch.float32):
         return number
-    return round_to_dtype(number, dtype_of(dtype))
+    return round_to_dtype(number, get_dtype(dtype))
 
 
 def _is_half_on_cpu(value: torch.Tensor, *others: torch.Tensor) -> bool:

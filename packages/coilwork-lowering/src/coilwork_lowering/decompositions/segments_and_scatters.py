@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from coilwork_ir.device_traits import ATEN_CPU, PROCESSOR, has_trait
-from coilwork_lowering.torch_compat.sizes import require, surely
+from coilwork_lowering.torch_compat.sizes import is_surely, require
 
 # ---- Conditions on sizes ----
 
@@ -70,7 +70,7 @@ def _renormalize_embedding(table: Tensor, indices: Tensor, max_norm: float, norm
     Rows looked up twice are written twice, the same each time. As in eager the factor is computed in
     `float64`.
     """
-    if table.dim() != 2 or table.dtype not in _FLOATS or not surely(indices.numel() > 0):
+    if table.dim() != 2 or table.dtype not in _FLOATS or not is_surely(indices.numel() > 0):
         return NotImplemented
     rows = indices.reshape(-1).to(torch.int64)
     result = torch.ops.aten.index.Tensor(table, [rows])
@@ -88,7 +88,7 @@ def _repeat_interleave(repeats: Tensor, *, output_size: Any = None) -> Any:
     """
     if output_size is None or repeats.dim() != 1 or has_trait(repeats.device.type, PROCESSOR):
         return NotImplemented
-    if not surely(repeats.shape[0] > 0) or not surely(output_size > 0):
+    if not is_surely(repeats.shape[0] > 0) or not is_surely(output_size > 0):
         return NotImplemented
     ends = repeats.cumsum(0)
     _assert((repeats >= 0).all(), "repeats can not be negative")
@@ -167,7 +167,7 @@ def _find_borders(
     at = given.dim() - 1
     if at < 0 or axis % max(data.dim(), 1) != at or data.dim() <= at or not data.is_contiguous():
         return None
-    if not surely(data.numel() > 0) or not surely(given.shape[at] > (0 if lengths is not None else 1)):
+    if not is_surely(data.numel() > 0) or not is_surely(given.shape[at] > (0 if lengths is not None else 1)):
         return None
     if lengths is not None:
         ends = lengths.cumsum(at)
@@ -293,7 +293,7 @@ def _scatter_reduce(
     if value.dim() == 0 or index.dim() == 0 or source.dim() == 0:
         row = scatter_reduce(_row(value), dim, _row(index), _row(source), reduce, include_self=include_self)
         return row.view(value.shape)
-    if (include_self and reduce != "mean") or value.dtype not in _EXACT or not surely(index.numel() > 0):
+    if (include_self and reduce != "mean") or value.dtype not in _EXACT or not is_surely(index.numel() > 0):
         return NotImplemented
     if not has_trait(value.device.type, PROCESSOR):
         return NotImplemented
@@ -338,7 +338,7 @@ def _index_reduce(
     """Every element of a row goes where the row goes."""
     if value.dim() == 0 or index.dim() != 1 or source.dim() != value.dim() or value.dtype not in _EXACT:
         return NotImplemented
-    if not has_trait(value.device.type, PROCESSOR) or not surely(source.numel() > 0):
+    if not has_trait(value.device.type, PROCESSOR) or not is_surely(source.numel() > 0):
         return NotImplemented
     if not -value.dim() <= dim < value.dim():
         return NotImplemented
@@ -379,7 +379,7 @@ def _index_fill(value: torch.Tensor, dim: int, index: torch.Tensor, filling: Any
     filled = torch.ops.aten.index_copy.default(rows, at, index, number.expand(shape))
     result: torch.Tensor = filled.view(value.shape)
     wanted = torch.ops.aten.clone.default(value).stride()
-    if all(surely(a == b) for a, b in zip(result.stride(), wanted, strict=True)):
+    if all(is_surely(a == b) for a, b in zip(result.stride(), wanted, strict=True)):
         return result
     laid_out: torch.Tensor = torch.ops.prims.copy_strided.default(result, wanted)
     return laid_out
@@ -389,7 +389,7 @@ def _put(value: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumul
     """Return `value` with `source` put into its flattened elements."""
     if not value.is_contiguous() or index.dtype is not torch.int64 or value.dtype is not source.dtype:
         return NotImplemented
-    if not surely(index.numel() == source.numel()) or not surely(value.numel() > 0):
+    if not is_surely(index.numel() == source.numel()) or not is_surely(value.numel() > 0):
         return NotImplemented
     flat = torch.ops.aten.index_put.default(
         value.reshape(-1), [index.reshape(-1)], source.reshape(-1), accumulate
@@ -402,7 +402,7 @@ def _gradient_of_masked_scatter(gradient: torch.Tensor, mask: torch.Tensor, size
     more, which is left out.
     """
     count = math.prod(sizes)
-    if not surely(gradient.numel() > 0) or not surely(gradient.numel() <= count):
+    if not is_surely(gradient.numel() > 0) or not is_surely(gradient.numel() <= count):
         return NotImplemented
     chosen = torch.broadcast_to(mask, gradient.shape).reshape(-1)
     places = torch.where(chosen, chosen.cumsum(0) - 1, count)

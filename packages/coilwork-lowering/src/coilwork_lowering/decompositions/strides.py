@@ -24,7 +24,7 @@ from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.operators import list_operators
 from coilwork_lowering.decompositions.segments_and_scatters import guard_size_condition
 from coilwork_lowering.torch_compat.operators import suggest_format
-from coilwork_lowering.torch_compat.sizes import holds, surely
+from coilwork_lowering.torch_compat.sizes import is_surely, is_true_when_traced
 
 # ---- Iteration order ----
 
@@ -70,15 +70,17 @@ def _are_alike(shape: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
         return False
     strides = operands[0].stride()
     order = sorted(
-        range(len(shape)), key=lambda k: [surely(strides[k] > step) for step in strides].count(True)
+        range(len(shape)), key=lambda k: [is_surely(strides[k] > step) for step in strides].count(True)
     )
     return _is_dense(operands[0], order) and all(
-        surely(a == b) for item in operands for a, b in zip(item.stride(), strides, strict=True)
+        is_surely(a == b) for item in operands for a, b in zip(item.stride(), strides, strict=True)
     )
 
 
 def _has_shape(value: torch.Tensor, shape: Sequence[Any]) -> bool:
-    return value.dim() == len(shape) and all(surely(a == b) for a, b in zip(value.shape, shape, strict=True))
+    return value.dim() == len(shape) and all(
+        is_surely(a == b) for a, b in zip(value.shape, shape, strict=True)
+    )
 
 
 def _is_dense(value: torch.Tensor, order: Sequence[int]) -> bool:
@@ -87,9 +89,9 @@ def _is_dense(value: torch.Tensor, order: Sequence[int]) -> bool:
     """
     step: Any = 1
     for dim in order:
-        if surely(value.shape[dim] == 1):
+        if is_surely(value.shape[dim] == 1):
             continue
-        if not surely(value.stride()[dim] == step):
+        if not is_surely(value.stride()[dim] == step):
             return False
         step = step * value.shape[dim]
     return True
@@ -100,7 +102,7 @@ def _broadcast_strides(value: torch.Tensor, shape: Sequence[Any]) -> list[Any]:
     kept = zip(value.shape, value.stride(), shape[missing:], strict=True)
     # a size that may be 1 decides whether it is broadcast; where it is, fake tensors say so
     return [0] * missing + [
-        0 if surely(size == 1) and not surely(whole == 1) else step for size, step, whole in kept
+        0 if is_surely(size == 1) and not is_surely(whole == 1) else step for size, step, whole in kept
     ]
 
 
@@ -128,17 +130,17 @@ def _compare(shape: Sequence[Any], strides: Sequence[Sequence[Any]], a: int, b: 
     sizes decide.
     """
     for steps in strides:
-        if surely(steps[a] == 0) or surely(steps[b] == 0):
+        if is_surely(steps[a] == 0) or is_surely(steps[b] == 0):
             continue
-        if surely(steps[a] < steps[b]):
+        if is_surely(steps[a] < steps[b]):
             return -1
-        if surely(steps[a] > steps[b]):
+        if is_surely(steps[a] > steps[b]):
             return 1
-        if not surely(steps[a] == steps[b]):
+        if not is_surely(steps[a] == steps[b]):
             return None
-        if surely(shape[a] > shape[b]):
+        if is_surely(shape[a] > shape[b]):
             return 1
-        if not surely(shape[a] <= shape[b]):
+        if not is_surely(shape[a] <= shape[b]):
             return None
     return 0
 
@@ -233,12 +235,12 @@ def _put_within_planes(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 def lay_out(value: torch.Tensor, strides: Sequence[Any]) -> torch.Tensor:
     """`value` with dense `strides`; as it is where their order is not known."""
-    kept = [k for k in range(value.dim()) if not surely(value.shape[k] == 1)]
+    kept = [k for k in range(value.dim()) if not is_surely(value.shape[k] == 1)]
     order = sorted(
-        kept, key=lambda k: [not surely(strides[k] >= strides[other]) for other in kept].count(True)
+        kept, key=lambda k: [not is_surely(strides[k] >= strides[other]) for other in kept].count(True)
     )
-    known = all(surely(strides[a] >= strides[b]) for a, b in pairwise(order))
-    if not known or all(surely(value.stride()[k] == strides[k]) for k in kept):
+    known = all(is_surely(strides[a] >= strides[b]) for a, b in pairwise(order))
+    if not known or all(is_surely(value.stride()[k] == strides[k]) for k in kept):
         return value
     order += [k for k in range(value.dim()) if k not in kept]
     back = sorted(range(value.dim()), key=order.__getitem__)
@@ -274,7 +276,7 @@ def _dropout_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 def _channel_shuffle(value: torch.Tensor, groups: int) -> Any:
     """Return the shuffled channels; on CPUs channels-last where the input is."""
-    if any(surely(size == 0) for size in value.shape):
+    if any(is_surely(size == 0) for size in value.shape):
         # of how many elements are parts without elements?
         return value.clone()
     batch, channels = value.shape[:2]
@@ -297,7 +299,9 @@ def _roll(value: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
         return NotImplemented
     if suggest_format(value) is torch.contiguous_format:
         return NotImplemented
-    if not all(holds(shift % value.shape[dim] != 0) for shift, dim in zip(shifts, dims, strict=True)):
+    if not all(
+        is_true_when_traced(shift % value.shape[dim] != 0) for shift, dim in zip(shifts, dims, strict=True)
+    ):
         return NotImplemented
     rank = value.dim()
     order = [0, *range(2, rank), 1]
@@ -458,12 +462,12 @@ def _promote_both(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch
 def _has_other_strides(value: torch.Tensor, shape: Sequence[Any], strides: Sequence[Any]) -> bool:
     """Tell whether a tensor has another shape, or other strides along dimensions of more than one element."""
     return value.dim() != len(shape) or not all(
-        surely(size == whole) and (surely(size == 1) or surely(step == wanted))
+        is_surely(size == whole) and (is_surely(size == 1) or is_surely(step == wanted))
         for size, whole, step, wanted in zip(value.shape, shape, value.stride(), strides, strict=True)
     )
 
 
 def _has_strides(value: torch.Tensor, strides: Sequence[Any]) -> bool:
     return value.dim() == len(strides) and all(
-        surely(a == b) for a, b in zip(value.stride(), strides, strict=True)
+        is_surely(a == b) for a, b in zip(value.stride(), strides, strict=True)
     )

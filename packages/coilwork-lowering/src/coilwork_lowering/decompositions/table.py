@@ -46,16 +46,16 @@ from coilwork_lowering.decompositions.segments_and_scatters import (
 from coilwork_lowering.decompositions.strides import stride_decompositions
 from coilwork_lowering.facts.operand_checks import require_accepted_types
 from coilwork_lowering.facts.scalar_overflow import require_accepted_numbers
-from coilwork_lowering.options import LoweringOptions, names
+from coilwork_lowering.options import LoweringOptions, is_listed
 from coilwork_lowering.torch_compat.operators import (
     Overload,
-    base_decompositions,
-    composite_operators,
+    copy_base_decompositions,
+    get_more_decompositions,
+    get_qualified_name,
+    list_composite_operators,
     list_out_dtype_equivalents,
-    more_decompositions,
-    qualified_name,
 )
-from coilwork_lowering.torch_compat.sizes import surely
+from coilwork_lowering.torch_compat.sizes import is_surely
 
 # ---- Probabilities ----
 
@@ -115,9 +115,9 @@ def _multinomial(
     Shape: `(..., categories)` to `(..., count)`, of `int64`.
     """
     aten = torch.ops.aten
-    if generator is not None or count < 1 or not surely(probabilities.numel() > 0):
+    if generator is not None or count < 1 or not is_surely(probabilities.numel() > 0):
         return NotImplemented
-    if count != 1 and (replacement or not surely(probabilities.shape[-1] >= count)):
+    if count != 1 and (replacement or not is_surely(probabilities.shape[-1] >= count)):
         return NotImplemented
     valid = (probabilities >= 0) & (probabilities < math.inf)
     aten._assert_async.msg(valid.all(), _INVALID)
@@ -351,7 +351,7 @@ def _index_add(theirs: Callable[..., Any]) -> Callable[..., Any]:
         for k, (size, wanted) in enumerate(zip(rows_added.shape, rows.shape, strict=True)):
             if k != at and not guard_size_condition(size == wanted, _describe_refused):
                 return NotImplemented
-        if surely(value.numel() == 0):
+        if is_surely(value.numel() == 0):
             return value.clone()
         positions = index if index.dim() > 0 else index.unsqueeze(0)
         added = theirs(rows, at, positions, rows_added, alpha=alpha)
@@ -397,7 +397,7 @@ def _unlike_weights() -> str:
 def _bincount(value: torch.Tensor, weights: torch.Tensor | None = None, minlength: Any = 0) -> Any:
     """Return counts, or sums of weights. Torch 2.11's meta function gives both the type of `value`."""
     bincount = torch.ops.aten.bincount.default
-    if weights is None or surely(value.numel() == 0):
+    if weights is None or is_surely(value.numel() == 0):
         whole = value.dtype in _WHOLE and value.dtype is not torch.int64
         return bincount(value.to(torch.int64), None, minlength) if whole else NotImplemented
     if value.dtype not in _WHOLE:
@@ -427,7 +427,7 @@ def _decompose_masked_scatter(value: torch.Tensor, mask: torch.Tensor, source: t
     come before it.
     """
     # Where nothing is chosen, and of what may be empty, there is no element to read.
-    if not surely(source.numel() > 0) or not surely(value.numel() > 0):
+    if not is_surely(source.numel() > 0) or not is_surely(value.numel() > 0):
         return NotImplemented
     chosen, old = torch.broadcast_tensors(mask, value)
     before = chosen.reshape(-1).cumsum(0) - 1
@@ -443,7 +443,7 @@ def _make_pool_gradient(dims: int) -> Callable[..., Any]:
     def backward(gradient: torch.Tensor, value: torch.Tensor, *rest: Any) -> Any:
         indices = rest[-1]
         known = indices.dtype is torch.int64 and gradient.dtype in (torch.float32, torch.float64)
-        if not known or not surely(value.numel() > 0) or not value.is_contiguous():
+        if not known or not is_surely(value.numel() > 0) or not value.is_contiguous():
             return NotImplemented
         flat = torch.zeros_like(value).flatten(-dims)
         added = flat.scatter_add(-1, indices.flatten(-dims), gradient.flatten(-dims))
@@ -511,18 +511,18 @@ def decompositions(
     """The table for AOTAutograd: torch's core decompositions and more, less what is kept whole. It is the
     caller's own.
     """
-    return dict(_table(options, composite_operators()))
+    return dict(_table(options, list_composite_operators()))
 
 
 @functools.lru_cache(maxsize=8)
 def _table(options: LoweringOptions, operators: tuple[str, ...]) -> Mapping[Any, Callable[..., Any]]:
     """Return the table of `decompositions` for these composite `operators`."""
-    table = base_decompositions()
+    table = copy_base_decompositions()
     further = list_operators(lambda info: info.decomposition == "torch")
     packets = [
         getattr(torch.ops.aten, name) for name in further if name in dir(torch.ops.aten) or _exists(name)
     ]
-    table.update(more_decompositions(packets))
+    table.update(get_more_decompositions(packets))
     table.update(list_corrections(table))
     kept = {op: function for op, function in table.items() if not _is_kept(op, options)}
     if options.sum_products:
@@ -546,9 +546,9 @@ def _exists(name: str) -> bool:
 def _is_kept(op: Any, options: LoweringOptions) -> bool:
     if not isinstance(op, Overload):
         return False
-    name = qualified_name(op)
+    name = get_qualified_name(op)
     info = find_target_info(name)
     if info.is_attention:
         return not options.decompose_sdpa
     is_whole = op.namespace == "aten" and info.decomposition == "none"
-    return is_whole or names((*options.keep, *options.fallback), name)
+    return is_whole or is_listed((*options.keep, *options.fallback), name)

@@ -10,8 +10,8 @@ from typing import Final
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.loops import Extern, Mutation, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.values import TensorValue, Value, whole
-from coilwork_lowering.facts.alias_analysis import flight_of, undeclared_writes
+from coilwork_lowering.building.values import TensorValue, Value, make_whole_value
+from coilwork_lowering.facts.alias_analysis import get_flight, list_undeclared_writes
 from coilwork_lowering.torch_compat.operators import Overload
 
 _WAIT: Final = "_c10d_functional.wait_tensor.default"
@@ -36,7 +36,7 @@ def lower_wait(builder: Builder, value: TensorValue, *, borrowed: bool) -> Value
     placed = builder.materialize(value, None).buffer
     done = builder.declare(placed.shape, placed.dtype, placed.device, strides=placed.strides)
     builder.add(_wait(builder, placed, root, output=done))
-    return whole(done)
+    return make_whole_value(done)
 
 
 def wait_for(builder: Builder, root: str) -> None:
@@ -89,7 +89,7 @@ def find_received(
     """The argument that each result of a call of `target` is, of those that it writes silently; None: memory
     of its own.
     """
-    silently = undeclared_writes(target)
+    silently = list_undeclared_writes(target)
     if not silently:
         return ()
     kinds = arguments.get("op_list")
@@ -105,7 +105,7 @@ def find_flight(
     """`in_flight` and `until` of a call of `target`: buffers by argument, and those that its
     results lie in.
     """
-    result = flight_of(target)
+    result = get_flight(target)
     if result is None:
         return (), ()
     used = [name for argument in result.uses for name in operands.get(argument, ())]

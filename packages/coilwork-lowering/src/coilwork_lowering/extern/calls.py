@@ -22,15 +22,16 @@ from coilwork_ir.buffers import (
     ResultPath,
     SymbolOutput,
     TorchValue,
-    contiguous_strides,
+    make_contiguous_strides,
 )
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, coefficients, symbol
+from coilwork_ir.index import Expr, find_coefficients, symbol
 from coilwork_ir.loops import Extern, Mutation, Node
 from coilwork_ir.loops.attention import ATTENTION, ATTENTION_GRADIENT
 from coilwork_ir.loops.matrix_products import ACTIVATED_PRODUCT, BATCHED_PRODUCT, PRODUCT
 from coilwork_ir.loops.nodes import ExternFamily
 from coilwork_ir.operators import find_info, find_target_info
+from coilwork_lowering.aten_layouts.row_padding import UNPADDED
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.size_assertions import find_user_equality, lower_assertion
 from coilwork_lowering.building.values import (
@@ -38,32 +39,31 @@ from coilwork_lowering.building.values import (
     Relation,
     TensorValue,
     Value,
-    device_text,
-    dtype_of,
-    layout_of,
-    whole,
+    find_layout,
+    format_device,
+    get_dtype,
+    make_whole_value,
 )
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern.asynchronous import find_flight, find_received
 from coilwork_lowering.extern.quantization import is_dequantizing
 from coilwork_lowering.facts.alias_analysis import (
     COLLECTIVES,
-    flight_of,
+    get_flight,
     is_barrier,
+    list_undeclared_writes,
     may_retain,
-    undeclared_writes,
 )
-from coilwork_lowering.layout.row_padding import UNPADDED
 from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import index
 from coilwork_lowering.torch_compat.operators import (
     Overload,
+    find_kernel_dtype,
+    get_schema,
     has_kernel,
-    kernel_dtype,
-    schema_of,
     suggest_format,
 )
-from coilwork_lowering.torch_compat.sizes import plain_symbol
+from coilwork_lowering.torch_compat.sizes import find_plain_symbol
 
 # ---- Arguments ----
 
@@ -106,8 +106,8 @@ def pass_arguments(builder: Builder, call: Call, target: Overload, *, exact: boo
     sources: dict[str, list[str]] = {}
     written: dict[str, list[Buffer]] = {}
     filled: list[tuple[str, Buffer]] = []
-    silently = undeclared_writes(target)
-    for formal in schema_of(target).arguments:
+    silently = list_undeclared_writes(target)
+    for formal in get_schema(target).arguments:
         value, fake = call.arguments[formal.name], call.fakes[formal.name]
         writes = formal.name in silently or (formal.alias_info is not None and formal.alias_info.is_write)
         if writes:
@@ -154,7 +154,7 @@ def _argument(
         case TensorValue():
             strides: Sequence[Expr] | None = None
             if dense:
-                strides = contiguous_strides(value.shape)
+                strides = make_contiguous_strides(value.shape)
             elif exact and isinstance(fake, torch.Tensor):
                 strides = builder.sizes.exprs(fake.stride())
             placed = builder.materialize(value, strides)
@@ -170,7 +170,7 @@ def _argument(
             ]
             return ListValue(tuple(a for a, _ in pairs)), [b for _, used in pairs for b in used]
         case torch.dtype():
-            return dtype_of(value), []
+            return get_dtype(value), []
         case torch.device():
             return DeviceValue(str(value)), []
         case torch.layout() | torch.memory_format():
@@ -199,7 +199,7 @@ def _writable(builder: Builder, value: Value, call: Call, name: str) -> Value:
     """
     items = value if isinstance(value, tuple) else (value,)
     for item in items:
-        if isinstance(item, TensorValue) and layout_of(item) is None:
+        if isinstance(item, TensorValue) and find_layout(item) is None:
             raise _refuse_write(builder, call, name, "has no strided layout in its memory")
     return value
 
@@ -383,7 +383,7 @@ def _mark_conjugate(builder: Builder, value: Value, result: Any) -> Value:
                 origins=builder.origins,
             )
         )
-        value = whole(created)
+        value = make_whole_value(created)
     return value
 
 
@@ -393,7 +393,7 @@ def _bind_read_size(builder: Builder, call: Call, read: Expr, known: Expr, unmet
     A symbol of torch's among `unmet`, as `m` in the even number `2 * m`, gets its value from `read`.
     """
     for unknown in (ours for ours, theirs in builder.sizes.pairs if theirs in unmet):
-        affine = coefficients(known, (unknown,))
+        affine = find_coefficients(known, (unknown,))
         if affine is not None and affine[0][0].is_const and affine[0][0].value:
             (factor,), rest = affine
             builder.sizes.undefine(unknown, index((read - rest) // factor))
@@ -431,7 +431,7 @@ def _out_variant(target: Overload, results: list[Any], call: Call) -> tuple[str,
     # compiling for a device that this build of torch lacks: what the CPU writes in place, others do too
     if not (has_kernel(result, device) or has_kernel(result, "cpu")):
         return "", ()
-    ours, theirs = schema_of(target), schema_of(result)
+    ours, theirs = get_schema(target), get_schema(result)
     outs = [a.name for a in theirs.arguments if a.alias_info is not None and a.alias_info.is_write]
     same = [a.name for a in theirs.arguments if a.name not in outs] == [a.name for a in ours.arguments]
     if not same or len(outs) != len(results):
@@ -453,7 +453,7 @@ def _outputs(
     tuple[tuple[int, str], ...],
     tuple[tuple[Expr, int, int], ...],
 ]:
-    schema = schema_of(target)
+    schema = get_schema(target)
     outputs: list[Buffer | SymbolOutput | None] = []
     values: list[Value] = []
     aliases: list[tuple[int, str]] = []
@@ -472,14 +472,14 @@ def _outputs(
         if len(written) in (1, len(results)) and (itself := written[number if len(written) > 1 else 0]):
             # the argument itself
             outputs.append(None)
-            values.append(whole(itself))
+            values.append(make_whole_value(itself))
             continue
         fresh = _list_undefined_sizes(builder, call, number, result)
         dense = not given and (UNPADDED in call.node.meta or _is_made_dense(call, target, result))
         if isinstance(result, torch.Tensor) and not labels:
             # a distance in memory that nothing but memory tells: the run copies what lies otherwise
             dense = dense or bool(builder.sizes.unmet(result.stride()))
-        dtype = kernel_dtype(call.node.target, number, _first_dtype(call))
+        dtype = find_kernel_dtype(call.node.target, number, _first_dtype(call))
         output, value = _one_output(builder, call, number, result, dtype, dense=dense)
         outputs.append(output)
         values.append(value)
@@ -521,7 +521,7 @@ def _is_made_dense(call: Call, target: Overload, result: Any) -> bool:
     """Tell if the kernel makes a contiguous result, whatever the meta function says."""
     if not isinstance(result, torch.Tensor):
         return False
-    if flight_of(target) is not None:
+    if get_flight(target) is not None:
         return True
     if not is_dequantizing(call.target, call.arguments):
         return False
@@ -551,14 +551,14 @@ def _one_output(
     """Return result `number` of the call, as the program holds it and as its users see it."""
     if isinstance(result, torch.Tensor):
         shape = builder.sizes.exprs(result.shape)
-        strides = contiguous_strides(shape) if dense else builder.sizes.exprs(result.stride())
-        element = dtype_of(dtype or result.dtype)
+        strides = make_contiguous_strides(shape) if dense else builder.sizes.exprs(result.stride())
+        element = get_dtype(dtype or result.dtype)
         if element is DType.F32 and call.quantized is not None:
             element = call.quantized
-        buffer = builder.declare(shape, element, device_text(result.device), strides=strides)
-        return buffer, whole(buffer)
+        buffer = builder.declare(shape, element, format_device(result.device), strides=strides)
+        return buffer, make_whole_value(buffer)
     if isinstance(result, torch.SymInt):
-        name = plain_symbol(result)
+        name = find_plain_symbol(result)
         known = name is None or builder.sizes.knows(name)
         size = builder.sizes.expr(result)
         return SymbolOutput(symbol=symbol(f"read_{number}_{call.node.name}") if known else size), size

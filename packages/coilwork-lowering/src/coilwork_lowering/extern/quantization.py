@@ -15,14 +15,14 @@ import torch
 from coilwork_ir.dtypes import DType
 from coilwork_ir.loc import Origin
 from coilwork_ir.operators import find_target_info
-from coilwork_lowering.building.values import TensorValue, Value, dtype_of
+from coilwork_lowering.building.values import TensorValue, Value, get_dtype
 from coilwork_lowering.errors import MistracedError
 from coilwork_lowering.torch_compat.operators import (
     Overload,
+    get_qualified_name,
+    get_schema,
     has_quantized_kernel,
     is_quantizing,
-    qualified_name,
-    schema_of,
 )
 
 _DEQUANTIZE: Final = "aten.dequantize"
@@ -30,10 +30,10 @@ _DEQUANTIZE: Final = "aten.dequantize"
 
 def find_quantized_type(target: Overload, arguments: Mapping[str, Value]) -> DType | None:
     """The element type of those results of a call that capture calls `float32`, if it is a quantised one."""
-    name = qualified_name(target)
+    name = get_qualified_name(target)
     if is_quantizing(target):
         given = arguments.get("dtype")
-        return dtype_of(given) if isinstance(given, torch.dtype) else None
+        return get_dtype(given) if isinstance(given, torch.dtype) else None
     return None if name.startswith(_DEQUANTIZE) else _operand_type(arguments)
 
 
@@ -61,7 +61,7 @@ def require_kernel(
         return
     raise MistracedError(
         "mistraced",
-        f"{qualified_name(target)} has no kernel for tensors of type {operand.dtype.torch_name}",
+        f"{get_qualified_name(target)} has no kernel for tensors of type {operand.dtype.torch_name}",
         node=node.format_node() or node.name,
         origins=(origin,),
         reason=(
@@ -110,7 +110,7 @@ def list_quantized_nodes(graph: torch.fx.Graph) -> tuple[torch.fx.Node, ...]:
         if isinstance(node.target, Overload) and is_quantizing(node.target):
             results[node] = None
             continue
-        dequantizes = isinstance(node.target, Overload) and qualified_name(node.target).startswith(
+        dequantizes = isinstance(node.target, Overload) and get_qualified_name(node.target).startswith(
             _DEQUANTIZE
         )
         if (
@@ -144,7 +144,7 @@ def _iterate_quantized(values: Iterable[Value]) -> Iterator[TensorValue]:
 def _is_view(target: Overload) -> bool:
     """Tell if a call reads no element of its operand."""
     infos = [
-        argument.alias_info for argument in schema_of(target).arguments if argument.alias_info is not None
+        argument.alias_info for argument in get_schema(target).arguments if argument.alias_info is not None
     ]
     seen = bool(infos) and not any(info.is_write for info in infos)
-    return seen or find_target_info(qualified_name(target)).is_view
+    return seen or find_target_info(get_qualified_name(target)).is_view

@@ -22,8 +22,8 @@ from typing import Final
 from torch import fx
 
 from coilwork_ir.operators import find_info
-from coilwork_lowering.facts.fx_nodes import packet_name
-from coilwork_lowering.torch_compat.operators import Overload, schema_of
+from coilwork_lowering.facts.fx_nodes import get_packet_name
+from coilwork_lowering.torch_compat.operators import Overload, get_schema
 
 # asynchronous operators
 
@@ -89,7 +89,7 @@ _FLIGHTS: Final[Mapping[str, Flight]] = MappingProxyType(
 )
 
 
-def flight_of(target: Overload) -> Flight | None:
+def get_flight(target: Overload) -> Flight | None:
     """Find what calls of `target` go on using after they have returned; None if that is nothing."""
     name = _name(target)
     if name in _WAITS:
@@ -97,7 +97,7 @@ def flight_of(target: Overload) -> Flight | None:
     flight = _FLIGHTS.get(name)
     if flight is not None or target.namespace not in COLLECTIVES:
         return flight
-    return Flight(tuple(argument.name for argument in schema_of(target).arguments))
+    return Flight(tuple(argument.name for argument in get_schema(target).arguments))
 
 
 def is_wait(target: object) -> bool:
@@ -117,18 +117,18 @@ def may_retain(target: Overload, arguments: Mapping[str, object]) -> bool:
     if arguments.get("non_blocking") is True:
         return True
     is_known = target.namespace in _DONE_AT_RETURN or target.namespace in COLLECTIVES or is_barrier(target)
-    flight = flight_of(target) or Flight()
+    flight = get_flight(target) or Flight()
     return not is_known or bool(flight.writes) or flight.is_marking
 
 
-def undeclared_writes(target: Overload) -> tuple[str, ...]:
+def list_undeclared_writes(target: Overload) -> tuple[str, ...]:
     """Arguments that `target` writes although its schema does not say so."""
-    flight = flight_of(target)
+    flight = get_flight(target)
     return () if flight is None else flight.writes
 
 
 def _name(target: Overload) -> str:
-    return schema_of(target).name.replace("::", ".")
+    return get_schema(target).name.replace("::", ".")
 
 
 # memory
@@ -147,12 +147,12 @@ class Memory:
     measured: frozenset[fx.Node] = frozenset()
 
 
-def memory_of(graph: fx.Graph) -> Memory:
+def analyse_memory(graph: fx.Graph) -> Memory:
     """The facts about `graph`."""
     return Memory(
-        written=frozenset(owner for node in graph.nodes for owner in owners_written_by(node)),
+        written=frozenset(owner for node in graph.nodes for owner in find_written_owners(node)),
         measured=frozenset(
-            owner_of(node.all_input_nodes[0]) for node in graph.nodes if _counts_from_storage(node)
+            find_owner(node.all_input_nodes[0]) for node in graph.nodes if _counts_from_storage(node)
         ),
     )
 
@@ -160,25 +160,25 @@ def memory_of(graph: fx.Graph) -> Memory:
 def _counts_from_storage(node: fx.Node) -> bool:
     if node.op != "call_function" or not isinstance(node.target, Overload) or not node.all_input_nodes:
         return False
-    return find_info(packet_name(node.target)).counts_from_storage
+    return find_info(get_packet_name(node.target)).counts_from_storage
 
 
-def owners_written_by(node: fx.Node) -> frozenset[fx.Node]:
+def find_written_owners(node: fx.Node) -> frozenset[fx.Node]:
     """The nodes that made the memory which the call `node` writes into, or may."""
     if node.op != "call_function" or node.target is operator.getitem:
         return frozenset()
     # a nested graph, or a wrapped call, may write into whatever it is given
-    operands = mutated_operands(node) if isinstance(node.target, Overload) else node.all_input_nodes
-    return frozenset(owner_of(operand) for operand in operands)
+    operands = list_mutated_operands(node) if isinstance(node.target, Overload) else node.all_input_nodes
+    return frozenset(find_owner(operand) for operand in operands)
 
 
-def mutated_operands(node: fx.Node) -> tuple[fx.Node, ...]:
+def list_mutated_operands(node: fx.Node) -> tuple[fx.Node, ...]:
     """The operands that a call writes into, whatever its schema says."""
     if not isinstance(node.target, Overload):
         return ()
     operands: list[fx.Node] = []
-    silently = undeclared_writes(node.target)
-    for position, formal in enumerate(schema_of(node.target).arguments):
+    silently = list_undeclared_writes(node.target)
+    for position, formal in enumerate(get_schema(node.target).arguments):
         writes = formal.alias_info is not None and formal.alias_info.is_write
         if not writes and formal.name not in silently:
             continue
@@ -188,7 +188,7 @@ def mutated_operands(node: fx.Node) -> tuple[fx.Node, ...]:
     return tuple(operands)
 
 
-def owner_of(node: fx.Node) -> fx.Node:
+def find_owner(node: fx.Node) -> fx.Node:
     """The node that made the memory that `node` is in."""
     while (source := view_source(node)) is not None:
         node = source
@@ -220,13 +220,13 @@ def view_source(node: fx.Node) -> fx.Node | None:
     if not isinstance(first, fx.Node):
         return None
     # its schema does not say that it is a view: it views only what nobody else has
-    if packet_name(target) in ("_unsafe_view", "_reshape_alias"):
+    if get_packet_name(target) in ("_unsafe_view", "_reshape_alias"):
         return first
-    arguments = schema_of(target).arguments
+    arguments = get_schema(target).arguments
     return first if arguments and arguments[0].alias_info is not None else None
 
 
-def escapes(node: fx.Node) -> bool:
+def is_returned(node: fx.Node) -> bool:
     """Tell whether the graph returns `node`, or a view of it."""
     open_nodes, seen = [node], {node}
     while open_nodes:
@@ -248,11 +248,11 @@ def may_share(old: fx.Node, new: fx.Node, memory: Memory) -> bool:
     part of its storage. Nor where the graph returns `old` and its caller would find it in the memory of an
     input or of another result.
     """
-    had, has = owner_of(old), owner_of(new)
+    had, has = find_owner(old), find_owner(new)
     if had is has:
         return not any(user.op == "output" for user in old.users)
     if had in memory.written | memory.measured or has in memory.written:
         return False
-    if not escapes(old):
+    if not is_returned(old):
         return True
-    return has.op == "call_function" and not escapes(has) and had is old
+    return has.op == "call_function" and not is_returned(has) and had is old

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_ir.loc import Origin, origin_of_trace
+from coilwork_ir.loc import Origin, get_trace_origin
 from coilwork_ir.operators import find_info
-from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
+from coilwork_lowering.torch_compat.operators import Overload, get_qualified_name, get_schema
 
 # names and origins
 
@@ -34,7 +34,7 @@ _INHERITED: Final = (
 )
 
 
-def operator_name(node: torch.fx.Node) -> str:
+def get_operator_name(node: torch.fx.Node) -> str:
     """The operator of `node` as the IR spells it: `"aten.add.Tensor"`, or the function's name."""
     return name_of_target(node.target)
 
@@ -42,13 +42,13 @@ def operator_name(node: torch.fx.Node) -> str:
 def name_of_target(target: object) -> str:
     """The IR's name of an operator or function."""
     if isinstance(target, Overload):
-        return qualified_name(target)
+        return get_qualified_name(target)
     return target if isinstance(target, str) else str(getattr(target, "__name__", repr(target)))
 
 
-def origin_of(node: torch.fx.Node) -> Origin:
+def get_origin(node: torch.fx.Node) -> Origin:
     """The captured operation `node`, with the innermost frame of its stack trace."""
-    origin = origin_of_trace(operator_name(node), node.meta.get("stack_trace"))
+    origin = get_trace_origin(get_operator_name(node), node.meta.get("stack_trace"))
     return replace(origin, node=node.name, module=_module_of(node))
 
 
@@ -68,38 +68,38 @@ def _module_of(node: torch.fx.Node) -> str:
 # kinds of calls
 
 
-def packet_name(target: Any) -> str:
+def get_packet_name(target: Any) -> str:
     """`"mm"` of an ATen or prims operator, `""` of anything else."""
     if isinstance(target, Overload) and target.namespace in ("aten", "prims"):
-        return schema_of(target).name.split("::")[-1]
+        return get_schema(target).name.split("::")[-1]
     return ""
 
 
 def is_view(node: torch.fx.Node) -> bool:
     """Tell if `node` is its first operand's memory under another layout."""
-    return node.op == "call_function" and find_info(packet_name(node.target)).is_view
+    return node.op == "call_function" and find_info(get_packet_name(node.target)).is_view
 
 
 def is_pointwise(node: torch.fx.Node) -> bool:
     """Tell if each element of `node` is computed from a few of its operands'."""
     target = node.target
-    if node.op != "call_function" or not isinstance(target, Overload) or not packet_name(target):
+    if node.op != "call_function" or not isinstance(target, Overload) or not get_packet_name(target):
         return False
-    if torch.Tag.nondeterministic_seeded in target.tags or schema_of(target).is_mutable:
+    if torch.Tag.nondeterministic_seeded in target.tags or get_schema(target).is_mutable:
         return False
-    return torch.Tag.pointwise in target.tags or find_info(packet_name(target)).is_elementwise
+    return torch.Tag.pointwise in target.tags or find_info(get_packet_name(target)).is_elementwise
 
 
 def is_reduction(node: torch.fx.Node) -> bool:
     """Tell whether `node` is a reduction, or a choice of elements."""
-    return node.op == "call_function" and find_info(packet_name(node.target)).is_reduction
+    return node.op == "call_function" and find_info(get_packet_name(node.target)).is_reduction
 
 
-def accepts_any_strides(node: torch.fx.Node) -> bool:
+def can_read_any_strides(node: torch.fx.Node) -> bool:
     """Tell whether generated code reads the operands of `node`, in place and with any strides; or only their
     shapes.
     """
-    return is_pointwise(node) or is_reduction(node) or find_info(packet_name(node.target)).is_filled
+    return is_pointwise(node) or is_reduction(node) or find_info(get_packet_name(node.target)).is_filled
 
 
 def view_base(node: torch.fx.Node) -> torch.fx.Node:
@@ -109,7 +109,7 @@ def view_base(node: torch.fx.Node) -> torch.fx.Node:
     return node
 
 
-def views_of(owner: torch.fx.Node) -> Iterator[torch.fx.Node]:
+def iterate_views(owner: torch.fx.Node) -> Iterator[torch.fx.Node]:
     """Views of `owner`, each before the views of it."""
     open_nodes = [owner]
     while open_nodes:
@@ -119,9 +119,9 @@ def views_of(owner: torch.fx.Node) -> Iterator[torch.fx.Node]:
                 yield user
 
 
-def readers_of(owner: torch.fx.Node) -> Iterator[torch.fx.Node]:
+def iterate_readers(owner: torch.fx.Node) -> Iterator[torch.fx.Node]:
     """Nodes that read `owner`, directly or through views; some more than once."""
-    for node in (owner, *views_of(owner)):
+    for node in (owner, *iterate_views(owner)):
         yield from (user for user in node.users if not is_view(user))
 
 
@@ -165,11 +165,11 @@ class ConvolutionCall:
         return self.node.args[position] if position < len(self.node.args) else None
 
 
-def convolution_of(node: torch.fx.Node) -> ConvolutionCall | None:
+def match_convolution(node: torch.fx.Node) -> ConvolutionCall | None:
     """`node` as a convolution or its gradients; None if it is another call."""
     if node.op != "call_function":
         return None
-    positions = {CONVOLUTION: _FORWARD, CONVOLUTION_GRADIENTS: _GRADIENTS}.get(operator_name(node))
+    positions = {CONVOLUTION: _FORWARD, CONVOLUTION_GRADIENTS: _GRADIENTS}.get(get_operator_name(node))
     return None if positions is None else ConvolutionCall(node=node, positions=positions)
 
 

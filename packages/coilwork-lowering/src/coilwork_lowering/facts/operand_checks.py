@@ -16,8 +16,8 @@ import torch
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.operators import EagerLimits, OpInfo, TypeClass, find_target_info, list_operators
-from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
-from coilwork_lowering.torch_compat.sizes import holds, is_from_data, surely
+from coilwork_lowering.torch_compat.operators import Overload, get_qualified_name, get_schema
+from coilwork_lowering.torch_compat.sizes import is_from_data, is_surely, is_true_when_traced
 
 # shapes
 
@@ -26,17 +26,17 @@ Arguments: TypeAlias = Mapping[str, object]
 ShapeRule: TypeAlias = Callable[[Arguments], bool]
 
 
-def accepts_shapes(target: Overload, arguments: Arguments) -> bool:
+def has_valid_shapes(target: Overload, arguments: Arguments) -> bool:
     """Tell if eager takes tensors of the shapes of `arguments`, which are named as in the schema, for
     `target`.
     """
-    rule = _SHAPE_RULES.get(qualified_name(target).split(".")[1])
+    rule = _SHAPE_RULES.get(get_qualified_name(target).split(".")[1])
     return rule is None or rule(arguments)
 
 
 def has_shape_rule(target: Overload) -> bool:
     """Tell if shapes decide whether `target` is left to ATen."""
-    return qualified_name(target).split(".")[1] in _SHAPE_RULES
+    return get_qualified_name(target).split(".")[1] in _SHAPE_RULES
 
 
 def _require_one_shape(*names: str) -> ShapeRule:
@@ -78,7 +78,7 @@ def _require_dimensions(*names: str) -> ShapeRule:
 def _require_elements(name: str) -> ShapeRule:
     def rule(arguments: Arguments) -> bool:
         value = arguments.get(name)
-        return not isinstance(value, torch.Tensor) or not any(surely(size == 0) for size in value.shape)
+        return not isinstance(value, torch.Tensor) or not any(is_surely(size == 0) for size in value.shape)
 
     return rule
 
@@ -105,7 +105,7 @@ def _require_nonnegative(name: str) -> ShapeRule:
 
     def rule(arguments: Arguments) -> bool:
         numbers = arguments.get(name)
-        return not isinstance(numbers, list | tuple) or not any(surely(number < 0) for number in numbers)
+        return not isinstance(numbers, list | tuple) or not any(is_surely(number < 0) for number in numbers)
 
     return rule
 
@@ -117,7 +117,7 @@ def _require_positive(name: str) -> ShapeRule:
 
     def rule(arguments: Arguments) -> bool:
         numbers = arguments.get(name)
-        return not isinstance(numbers, list | tuple) or not any(surely(number < 1) for number in numbers)
+        return not isinstance(numbers, list | tuple) or not any(is_surely(number < 1) for number in numbers)
 
     return rule
 
@@ -135,9 +135,9 @@ def _require_samples(spatial: int) -> ShapeRule:
             return False
         images: Any = value.shape[0] if value.dim() == spatial + 2 else 1
         return (
-            holds(samples.shape[0] >= images)
-            and holds(samples.shape[1] >= value.shape[-spatial - 1])
-            and holds(samples.shape[2] == spatial)
+            is_true_when_traced(samples.shape[0] >= images)
+            and is_true_when_traced(samples.shape[1] >= value.shape[-spatial - 1])
+            and is_true_when_traced(samples.shape[2] == spatial)
         )
 
     return rule
@@ -157,7 +157,9 @@ def _require_grid(spatial: int) -> ShapeRule:
             return True
         if value.dim() != spatial + 2 or grid.dim() != spatial + 2:
             return False
-        return holds(value.shape[0] == grid.shape[0]) and holds(grid.shape[-1] == spatial)
+        return is_true_when_traced(value.shape[0] == grid.shape[0]) and is_true_when_traced(
+            grid.shape[-1] == spatial
+        )
 
     return rule
 
@@ -167,7 +169,7 @@ def _selects_at_most_one(arguments: Arguments) -> bool:
     index = arguments.get("index")
     if not isinstance(index, torch.Tensor) or any(tensor.dim() for tensor in _tensors(arguments, ("self",))):
         return True
-    return index.dim() == 0 or holds(index.shape[0] == 1)
+    return index.dim() == 0 or is_true_when_traced(index.shape[0] == 1)
 
 
 def _has_slice_per_index(arguments: Arguments) -> bool:
@@ -184,7 +186,7 @@ def _has_slice_per_index(arguments: Arguments) -> bool:
         for one in (value, source)
     ]
     copied = source.shape[dim % source.dim()] if source.dim() > 0 else 1
-    return _are_equal(*slices) and holds(index.numel() == copied)
+    return _are_equal(*slices) and is_true_when_traced(index.numel() == copied)
 
 
 def _require_dim_of(name: str, dim: str) -> ShapeRule:
@@ -210,7 +212,7 @@ def _has_row(arguments: Arguments) -> bool:
     size: Any = value.shape[dim % value.dim()]
     if is_from_data(index) or is_from_data(size):
         return True
-    return holds(index >= -size) and holds(index < size)
+    return is_true_when_traced(index >= -size) and is_true_when_traced(index < size)
 
 
 def _fits_normalized_shape(arguments: Arguments) -> bool:
@@ -243,7 +245,7 @@ def _require_elements_behind_batch(name: str) -> ShapeRule:
 
     def rule(arguments: Arguments) -> bool:
         sizes = [size for tensor in _tensors(arguments, (name,)) for size in tensor.shape[1:]]
-        return not any(surely(size == 0) for size in sizes)
+        return not any(is_surely(size == 0) for size in sizes)
 
     return rule
 
@@ -260,7 +262,7 @@ def _tensors(arguments: Arguments, names: Iterable[str]) -> list[torch.Tensor]:
 def _are_equal(first: Iterable[Any], second: Iterable[Any]) -> bool:
     """Tell if two shapes are equal, which is guarded on."""
     left, right = list(first), list(second)
-    return len(left) == len(right) and all(holds(a == b) for a, b in zip(left, right))
+    return len(left) == len(right) and all(is_true_when_traced(a == b) for a, b in zip(left, right))
 
 
 def _broadcasts_to(shape: Iterable[Any], onto: Iterable[Any]) -> bool:
@@ -269,7 +271,7 @@ def _broadcasts_to(shape: Iterable[Any], onto: Iterable[Any]) -> bool:
     if len(sizes) > len(wanted):
         return False
     pairs = zip(reversed(sizes), reversed(wanted))
-    return all(surely(size == 1) or holds(size == want) for size, want in pairs)
+    return all(is_surely(size == 1) or is_true_when_traced(size == want) for size, want in pairs)
 
 
 _BATCH_NORM: Final = _require_all(
@@ -363,11 +365,11 @@ _MASKS: Final = ("condition", "mask")
 _PARAMETERS: Final = ("weight", "bias", "running_mean", "running_var")
 
 
-def accepts_types(target: Overload, arguments: Mapping[str, object]) -> bool:
+def has_valid_types(target: Overload, arguments: Mapping[str, object]) -> bool:
     """Tell if eager has a kernel of `target` for the types of `arguments`, which are named as in
     the schema.
     """
-    info = find_target_info(qualified_name(target))
+    info = find_target_info(get_qualified_name(target))
     limits = info.limits
     if target.namespace == "aten" and not info.takes_float8 and _has_eight_bits(arguments.values()):
         return False
@@ -382,7 +384,7 @@ def accepts_types(target: Overload, arguments: Mapping[str, object]) -> bool:
         return False
     if len(_types_of_named(arguments, limits.same_types)) > 1:
         return False
-    is_gradient = schema_of(target).name.endswith("_backward")
+    is_gradient = get_schema(target).name.endswith("_backward")
     if is_gradient and not limits.takes_integer_gradients:
         alike = not limits.takes_other_gradients
         if not _has_gradient_type(arguments, alike=alike):
@@ -529,12 +531,12 @@ def require_accepted_types(target: Any, decomposition: Callable[..., Any]) -> Ca
         return decomposition
     if not _limits_types(target) and not has_shape_rule(target):
         return _require_wider_types(target, decomposition)
-    names = [formal.name for formal in schema_of(target).arguments]
+    names = [formal.name for formal in get_schema(target).arguments]
 
     @functools.wraps(decomposition)
     def decompose(*args: Any, **kwargs: Any) -> Any:
         arguments = {**dict(zip(names, args)), **kwargs}
-        if not accepts_types(target, arguments) or not accepts_shapes(target, arguments):
+        if not has_valid_types(target, arguments) or not has_valid_shapes(target, arguments):
             return NotImplemented
         return decomposition(*args, **kwargs)
 
@@ -543,7 +545,7 @@ def require_accepted_types(target: Any, decomposition: Callable[..., Any]) -> Ca
 
 def _require_wider_types(target: Overload, decomposition: Callable[..., Any]) -> Callable[..., Any]:
     """`decomposition` of an operator that takes every type but floats of 8 bits."""
-    if find_target_info(qualified_name(target)).takes_float8:
+    if find_target_info(get_qualified_name(target)).takes_float8:
         return decomposition
 
     @functools.wraps(decomposition)
@@ -557,5 +559,5 @@ def _require_wider_types(target: Overload, decomposition: Callable[..., Any]) ->
 
 def _limits_types(target: Overload) -> bool:
     """Tell if eager refuses some types of the operands of `target`, floats of 8 bits aside."""
-    is_gradient = schema_of(target).name.endswith("_backward")
-    return is_gradient or find_target_info(qualified_name(target)).limits.concern_types
+    is_gradient = get_schema(target).name.endswith("_backward")
+    return is_gradient or find_target_info(get_qualified_name(target)).limits.concern_types

@@ -15,8 +15,13 @@ from typing import Any, Final
 import torch
 
 from coilwork_ir.operators import Relation, find_target_info
-from coilwork_lowering.torch_compat.operators import Overload, is_list_of_sizes, qualified_name, schema_of
-from coilwork_lowering.torch_compat.sizes import holds, is_from_data, is_truth_value, surely
+from coilwork_lowering.torch_compat.operators import (
+    Overload,
+    get_qualified_name,
+    get_schema,
+    is_list_of_sizes,
+)
+from coilwork_lowering.torch_compat.sizes import is_from_data, is_surely, is_true_when_traced, is_truth_value
 
 _IN_EVERY_TYPE: Final = 127
 LEAST_SIZE: Final = -1 << 62
@@ -28,14 +33,14 @@ _RELATIONS: Final[Mapping[Relation, Callable[[float, float], bool]]] = MappingPr
 )
 
 
-def accepts_numbers(target: Overload, arguments: Mapping[str, object]) -> bool:
+def has_valid_numbers(target: Overload, arguments: Mapping[str, object]) -> bool:
     """Tell if the numbers among `arguments`, which are named as in the schema, fit where eager's kernel of
     `target` puts them.
     """
-    name = qualified_name(target).split(".")[1]
+    name = get_qualified_name(target).split(".")[1]
     if not _are_closed_sizes(target, arguments):
         return False
-    limits = find_target_info(qualified_name(target)).limits
+    limits = find_target_info(get_qualified_name(target)).limits
     factors = [arguments.get(key) for key in limits.scaling_numbers]
     if not all(_can_scale(factor, arguments.values()) for factor in factors):
         return False
@@ -66,7 +71,7 @@ def _fits_in_every_call(number: Any, dtype: torch.dtype) -> bool:
     data, and one that a condition decides, counts as fitting: asking would cost a kernel.
     """
     if isinstance(number, int | float):
-        return fits(number, dtype)
+        return can_convert_number(number, dtype)
     if (
         is_from_data(number)
         or is_truth_value(number)
@@ -76,13 +81,13 @@ def _fits_in_every_call(number: Any, dtype: torch.dtype) -> bool:
         return True
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     least = -limits.max if limits.min == 0 else limits.min
-    return holds(number >= least) and holds(number <= limits.max)
+    return is_true_when_traced(number >= least) and is_true_when_traced(number <= limits.max)
 
 
 @functools.cache
 def _lists_of_sizes(target: Overload) -> tuple[str, ...]:
     """The arguments of `target` that are lists of sizes, which may be open."""
-    return tuple(formal.name for formal in schema_of(target).arguments if is_list_of_sizes(formal))
+    return tuple(formal.name for formal in get_schema(target).arguments if is_list_of_sizes(formal))
 
 
 def _are_closed_sizes(target: Overload, arguments: Mapping[str, object]) -> bool:
@@ -103,7 +108,7 @@ def _meets_requirement(arguments: Mapping[str, object], name: str, relation: Rel
 def _compare_number(number: object, compare: Callable[[Any, int], Any], bound: int) -> bool:
     """Tell if `number` is as required, which is guarded on where a later call may give another one."""
     if isinstance(number, torch.SymFloat | torch.SymInt):
-        return holds(compare(number, bound))
+        return is_true_when_traced(compare(number, bound))
     return not isinstance(number, int | float) or bool(compare(number, bound))
 
 
@@ -112,17 +117,17 @@ def _may_be_max_pool1d(name: str, arguments: Mapping[str, object]) -> bool:
     value = arguments.get("self")
     if "max_pool2d" not in name or not isinstance(value, torch.Tensor) or value.dim() < 2:
         return False
-    return surely(value.shape[-2] == 1)
+    return is_surely(value.shape[-2] == 1)
 
 
 def _has_short_windows(arguments: Mapping[str, object]) -> bool:
     """Tell if what says where the windows of a pooling lie fits 32 bits, in which eager's kernels count."""
     lists = [arguments.get(key) for key in ("kernel_size", "stride", "padding", "dilation")]
     numbers = [number for sizes in lists if isinstance(sizes, list | tuple) for number in sizes]
-    return all(fits(number, torch.int32) for number in numbers if isinstance(number, int))
+    return all(can_convert_number(number, torch.int32) for number in numbers if isinstance(number, int))
 
 
-def fits(number: float, dtype: torch.dtype) -> bool:
+def can_convert_number(number: float, dtype: torch.dtype) -> bool:
     """Tell if torch converts `number` to `dtype` in C++ without an error: fractions are cut off, and integers
     wrap below zero.
     """
@@ -153,19 +158,19 @@ def require_accepted_numbers(target: Any, decomposition: Callable[..., Any]) -> 
     """`decomposition` of `target`, for numbers that eager's kernel takes."""
     if not isinstance(target, Overload):
         return decomposition
-    limits = find_target_info(qualified_name(target)).limits
+    limits = find_target_info(get_qualified_name(target)).limits
     if (
         not limits.converted_numbers
         and limits.required_number is None
-        and "_pool" not in schema_of(target).name
+        and "_pool" not in get_schema(target).name
         and not _lists_of_sizes(target)
     ):
         return decomposition
-    names = [formal.name for formal in schema_of(target).arguments]
+    names = [formal.name for formal in get_schema(target).arguments]
 
     @functools.wraps(decomposition)
     def decompose(*args: Any, **kwargs: Any) -> Any:
-        if not accepts_numbers(target, {**dict(zip(names, args)), **kwargs}):
+        if not has_valid_numbers(target, {**dict(zip(names, args)), **kwargs}):
             return NotImplemented
         return decomposition(*args, **kwargs)
 

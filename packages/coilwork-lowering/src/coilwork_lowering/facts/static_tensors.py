@@ -149,7 +149,7 @@ def _evaluate(node: torch.fx.Node, depth: int, done: dict[torch.fx.Node, Tensor]
 def fit_position_map(values: Tensor, size: int) -> PositionMap | None:
     """`values` as a function of the coordinate, where all of them are positions in a dimension of `size`.
 
-    Of `values`, one dimension counts, see `axis_of`. Negative values count from the end. None if a value is
+    Of `values`, one dimension counts, see `find_axis`. Negative values count from the end. None if a value is
     outside, or if no form fits.
     """
     with use_real_tensors():
@@ -235,7 +235,7 @@ def _candidate_forms(values: Tensor, size: int) -> Iterator[_Form]:
         yield _Form(line.factor, line.offset, line.divisor, low=first, high=int(values[-1]))
 
 
-def axis_of(shape: Sequence[int]) -> int | None:
+def find_axis(shape: Sequence[int]) -> int | None:
     """The only dimension of more than one element, the last one if there is none; None if there
     are several.
     """
@@ -279,7 +279,7 @@ def find_static_fractions(value: Any) -> Fractions | None:
     if sum(size != 1 for size in fake.shape) != 1:
         return None
     values = _find_static(value, (torch.float32, torch.float64))
-    axis = None if values is None else axis_of(values.shape)
+    axis = None if values is None else find_axis(values.shape)
     if values is None or axis is None:
         return None
     with use_real_tensors():
@@ -350,7 +350,7 @@ def is_nondecreasing(value: Any) -> bool:
     return (info.is_identity or info.is_reshape) and is_nondecreasing(source)
 
 
-def step_from_zero(given: Any) -> int | None:
+def find_step_from_zero(given: Any) -> int | None:
     """The step, above zero, of a row of positions that an `arange` counts up from 0; None of
     anything else.
     """

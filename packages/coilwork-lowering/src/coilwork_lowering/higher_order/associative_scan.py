@@ -33,19 +33,25 @@ from coilwork_ir.scalar import (
     cast,
     combine,
     const,
+    iterate_postorder,
+    list_loads,
     load,
-    loads,
     op,
     parameter,
-    postorder,
     rewrite,
     substitute_ranges,
 )
-from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_lowering.building.builder import Builder, make_node_ranges
 from coilwork_lowering.building.simplify import simplify
-from coilwork_lowering.building.values import TensorValue, Value, coordinate_symbols, dims, dtype_of
-from coilwork_lowering.errors import refusal
-from coilwork_lowering.facts.fx_nodes import operator_name
+from coilwork_lowering.building.values import (
+    TensorValue,
+    Value,
+    get_dtype,
+    make_coordinate_symbols,
+    make_dims,
+)
+from coilwork_lowering.errors import make_refusal
+from coilwork_lowering.facts.fx_nodes import get_operator_name
 from coilwork_lowering.higher_order.scan import copy_origin, insert_call
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.scalar_math import to_dtype
@@ -140,7 +146,7 @@ def _read_moved(node: Node, known: Mapping[str, Buffer]) -> Pointwise | None:
         case Extern(target="aten._to_copy.default", args=(Ref(name),), outputs=(Buffer() as output,)):
             source = known.get(name)
             if source is not None and source.dtype is output.dtype:
-                ranges = node_ranges("i", output.shape)
+                ranges = make_node_ranges("i", output.shape)
                 return Pointwise(output=output, ranges=ranges, body=load(name, ranges, output.dtype))
     return None
 
@@ -150,7 +156,7 @@ def _expand_body(body: Scalar, known: Mapping[str, Buffer], bodies: Mapping[str,
     inputs.
     """
     replaced: dict[Scalar, Scalar] = {}
-    for access in loads((body,)):
+    for access in list_loads((body,)):
         if access.operands:
             return None
         if access.buffer in known:
@@ -169,23 +175,23 @@ def _make_function(
 ) -> Combination | None:
     """The function whose results are `results`; `places` are the positions of what it combines."""
     own = len(results)
-    moving = {node for node in loads(results) if node.buffer in places}
+    moving = {node for node in list_loads(results) if node.buffer in places}
     if any(node.index != point for node in moving):
         raise _ElsewhereError
     varies: set[Scalar] = set(moving)
     outside: set[Scalar] = set()
-    for node in postorder(results):
+    for node in iterate_postorder(results):
         if not varies.isdisjoint(node.operands):
             varies.add(node)
         if isinstance(node, Load | IndexValue) or not outside.isdisjoint(node.operands):
             outside.add(node)
-    if any(node in varies and not isinstance(node, Load | Op) for node in postorder(results)):
+    if any(node in varies and not isinstance(node, Load | Op) for node in iterate_postorder(results)):
         raise _ElsewhereError
     # the largest values that are the same at all points
     fixed = [
         value
         for value in dict.fromkeys(
-            (*(o for n in postorder(results) if n in varies for o in n.operands), *results)
+            (*(o for n in iterate_postorder(results) if n in varies for o in n.operands), *results)
         )
         if value in outside and value not in varies
     ]
@@ -195,7 +201,7 @@ def _make_function(
         value: parameter(count + own + k, wide.dtype) for k, (value, wide) in enumerate(zip(fixed, invariant))
     }
     done: dict[Scalar, Scalar] = {}
-    for node in postorder(results):
+    for node in iterate_postorder(results):
         if node in constant:
             done[node] = constant[node]
         elif isinstance(node, Load) and node in moving:
@@ -243,7 +249,7 @@ def find_needed(function: Combine, outputs: Collection[int]) -> tuple[int, ...]:
     result = set(outputs)
     pending = list(result)
     while pending:
-        for node in postorder((function.results[pending.pop()],)):
+        for node in iterate_postorder((function.results[pending.pop()],)):
             if isinstance(node, Parameter) and node.position % function.count not in result:
                 result.add(node.position % function.count)
                 pending.append(node.position % function.count)
@@ -273,7 +279,7 @@ Trace: TypeAlias = Callable[[torch.fx.GraphModule], Traced]
 
 def is_associative_scan(node: torch.fx.Node) -> bool:
     """Tell if `node` combines rows with a function."""
-    return node.op == "call_function" and operator_name(node) == "associative_scan"
+    return node.op == "call_function" and get_operator_name(node) == "associative_scan"
 
 
 def lower_associative_scan(
@@ -287,8 +293,8 @@ def lower_associative_scan(
     try:
         return _lower_scan(builder, node, arguments, traced)
     except NotLowered as cause:
-        what = f"{operator_name(node)} has no lowering"
-        raise refusal(node, "no-lowering", what, origins=builder.origins, reason=str(cause)) from cause
+        what = f"{get_operator_name(node)} has no lowering"
+        raise make_refusal(node, "no-lowering", what, origins=builder.origins, reason=str(cause)) from cause
 
 
 def _lower_scan(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ...], traced: Trace) -> Value:
@@ -306,7 +312,7 @@ def _lower_scan(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, .
             for value, fake in zip(values, fakes, strict=True)
         )
     function = traced(gm)
-    point = coordinate_symbols("i", shape)
+    point = make_coordinate_symbols("i", shape)
     results = extract_combination(function, point[1:])
     if results is None:
         raise NotLowered("a function that does not combine element by element")
@@ -324,7 +330,7 @@ def _lower_scan(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, .
     kept = find_needed(results.function, used)
     body, *more = [simplify(bodies[k]) for k in kept]
     order = _memory_order(builder.result_strides(fakes[0]))
-    ranges = node_ranges("i", shape)
+    ranges = make_node_ranges("i", shape)
     outputs = {
         k: builder.declare(
             tuple(shape[d] for d in order),
@@ -360,11 +366,11 @@ def _result(
     `order`.
     """
     shape = tuple(output.shape[order.index(k)] for k in range(len(order)))
-    at = list(dims(shape))
+    at = list(make_dims(shape))
     if reverse:
         at[0] = shape[0] - 1 - at[0]
     value = TensorValue(buffer=output, shape=shape, index=tuple(at[k] for k in order))
-    wanted = dtype_of(fake.dtype)
+    wanted = get_dtype(fake.dtype)
     if value.dtype is wanted:
         return value
     return builder.pointwise(

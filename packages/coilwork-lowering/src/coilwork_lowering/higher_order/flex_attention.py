@@ -44,8 +44,8 @@ from coilwork_ir.scalar import (
     cast,
     const,
     index_value,
+    list_loads,
     load,
-    loads,
     op,
     parameter,
     placeholder,
@@ -54,9 +54,9 @@ from coilwork_ir.scalar import (
 )
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.simplify import simplify
-from coilwork_lowering.building.values import TensorValue, Value, whole
-from coilwork_lowering.errors import refusal
-from coilwork_lowering.facts.fx_nodes import operator_name
+from coilwork_lowering.building.values import TensorValue, Value, make_whole_value
+from coilwork_lowering.errors import make_refusal
+from coilwork_lowering.facts.fx_nodes import get_operator_name
 from coilwork_lowering.higher_order.associative_scan import Trace, Traced
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.torch_compat.flex_attention import (
@@ -69,7 +69,7 @@ from coilwork_lowering.torch_compat.flex_attention import (
     ROW_LISTS,
     trace_over_scores,
 )
-from coilwork_lowering.torch_compat.graphs import mode_among
+from coilwork_lowering.torch_compat.graphs import find_mode_among
 
 _FORWARD: Final = "flex_attention"
 _BACKWARD: Final = "flex_attention_backward"
@@ -80,7 +80,7 @@ _NO_BLOCKS: Final = 1 << 30
 
 def is_flex_attention(node: torch.fx.Node) -> bool:
     """Tell if `node` is attention with the user's functions, or its gradient."""
-    return node.op == "call_function" and operator_name(node) in (_FORWARD, _BACKWARD)
+    return node.op == "call_function" and get_operator_name(node) in (_FORWARD, _BACKWARD)
 
 
 def is_expressible(node: torch.fx.Node, module: torch.fx.GraphModule, traced: Trace) -> bool:
@@ -132,7 +132,7 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _read_call(node: torch.fx.Node, module: torch.fx.GraphModule, traced: Trace) -> _Call:
-    names = _NAMES[str(operator_name(node))]
+    names = _NAMES[str(get_operator_name(node))]
     if node.kwargs or len(node.args) != len(names):
         raise NotLowered("arguments of another form")
     arguments: dict[str, Any] = dict(zip(names, node.args, strict=True))
@@ -147,7 +147,7 @@ def _read_call(node: torch.fx.Node, module: torch.fx.GraphModule, traced: Trace)
     else:
         _require_gradient(node, arguments)
     shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    mode = mode_among((query,))
+    mode = find_mode_among((query,))
     point: list[Expr] = []
 
     def read(function: Any, given: Any, numbers: int) -> _Function:
@@ -246,7 +246,7 @@ def _extract(traced: Traced, numbers: int, given: Sequence[Any], point: list[Exp
     access = load(result.buffer.name, result.at(coordinates), result.dtype)
     body = _inline(access, producers)
     known = {*scores, *places, *others}
-    if any(one.buffer not in known for one in loads((body,))):
+    if any(one.buffer not in known for one in list_loads((body,))):
         raise NotLowered("a function that does more than compute each score")
 
     def read_score(one: Scalar) -> Scalar:
@@ -394,8 +394,8 @@ def lower_flex_attention(
         writer = _Writer(builder, node, call, value_of)
         return writer.derive() if call.slope is not None else writer.attend()
     except NotLowered as cause:
-        what = f"{operator_name(node)} has no lowering"
-        raise refusal(node, "no-lowering", what, origins=origins, reason=str(cause)) from cause
+        what = f"{get_operator_name(node)} has no lowering"
+        raise make_refusal(node, "no-lowering", what, origins=origins, reason=str(cause)) from cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +419,7 @@ class _Writer:
                 origins=builder.origins,
             )
         )
-        return whole(output), whole(logsumexp), None
+        return make_whole_value(output), make_whole_value(logsumexp), None
 
     def derive(self) -> Value:
         builder, fakes, call = self.builder, self.node.meta["val"], self.call
@@ -445,7 +445,7 @@ class _Writer:
             )
         )
         none = tuple(None for _ in fakes[3])
-        return (*(whole(made) for made in grads), none)
+        return (*(make_whole_value(made) for made in grads), none)
 
     def _sum_passed(self, weights: Weights, gradient: TensorValue) -> Scalar:
         """Build the sum over a row of output times its gradient, as a body over rows."""

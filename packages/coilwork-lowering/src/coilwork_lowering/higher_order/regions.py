@@ -12,11 +12,11 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Cond, Graph, Loop, Mutation
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, whole
+from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, make_whole_value
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern.quantization import require_floats
 from coilwork_lowering.higher_order.rounds import store_row
-from coilwork_lowering.python_arithmetic import condition_value
+from coilwork_lowering.python_arithmetic import lower_condition
 from coilwork_lowering.scalar_math import index
 
 Nested = Callable[[torch.fx.GraphModule, str, list[TensorValue | None], tuple[Buffer, ...]], Graph]
@@ -50,7 +50,7 @@ def lower_cond(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ..
     predicate, then, otherwise, operands = arguments
     if not isinstance(predicate, TensorValue):
         # a comparison of sizes, or a number that the run tells
-        predicate = builder.store_number(condition_value(predicate))
+        predicate = builder.store_number(lower_condition(predicate))
     assert isinstance(then, torch.fx.GraphModule) and isinstance(otherwise, torch.fx.GraphModule)
     pairs = [pass_operand(builder, v, node) for v in _items(operands)]
     layouts = [placed for _, placed in pairs]
@@ -154,7 +154,7 @@ class _LoopOperands:
         for mutation in mutates:
             builder.buffers.overwrite(mutation.source, mutation.output)
         last = _values(builder, self._results, self._outputs)
-        return (*last, *(whole(mutation.output) for mutation in mutates))
+        return (*last, *(make_whole_value(mutation.output) for mutation in mutates))
 
 
 def _find_overwritten(body: torch.fx.GraphModule) -> list[int]:
@@ -197,9 +197,9 @@ def _outputs(builder: Builder, results: Sequence[Any]) -> tuple[Buffer, ...]:
 def _values(builder: Builder, results: Sequence[Any], outputs: Sequence[Buffer]) -> tuple[Value, ...]:
     """Return what the outputs hold. A number that torch does not know is read."""
     return tuple(
-        builder.read_integer(whole(buffer), fake)
+        builder.read_integer(make_whole_value(buffer), fake)
         if isinstance(fake, torch.SymInt)
-        else whole(buffer)
+        else make_whole_value(buffer)
         if isinstance(fake, torch.Tensor)
         else int(fake)
         for fake, buffer in zip(results, outputs, strict=True)

@@ -17,16 +17,16 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from coilwork_lowering.facts.fx_nodes import operator_name
+from coilwork_lowering.facts.fx_nodes import get_operator_name
 from coilwork_lowering.higher_order.rounds import RoundNumber, run_rounds, store_row, take_row
-from coilwork_lowering.torch_compat.graphs import copy_graph, mode_among
+from coilwork_lowering.torch_compat.graphs import copy_graph, find_mode_among
 
 # ---- Operands and copies of calls ----
 
 
 def is_scan(node: torch.fx.Node) -> bool:
     """Tell if `node` calls a function once for each row."""
-    return node.op == "call_function" and operator_name(node) in ("scan", "map_impl")
+    return node.op == "call_function" and get_operator_name(node) in ("scan", "map_impl")
 
 
 def split_operands(node: torch.fx.Node) -> tuple[list[Any], list[Any], list[Any]]:
@@ -66,7 +66,7 @@ def insert_call(
 ) -> torch.fx.Node:
     """A call of `target` in the stead of the scan `node`, whose metadata says what its result looks like."""
     values: Any = map_arg(args, lambda other: other.meta["val"])
-    mode = mode_among(other.meta.get("val") for other in node.all_input_nodes)
+    mode = find_mode_among(other.meta.get("val") for other in node.all_input_nodes)
     assert mode is not None
     result = _new(graph, target, args, kwargs)
     with mode:
@@ -215,7 +215,7 @@ def _body(
 
 def _take(graph: fx.Graph, node: fx.Node, rows: Any, number: fx.Node, is_reversed: bool) -> fx.Node:
     value = rows.meta["val"]
-    mode = mode_among([value])
+    mode = find_mode_among([value])
     assert mode is not None
     row = graph.call_function(take_row, (rows, number, is_reversed))
     with mode:

@@ -15,19 +15,19 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from coilwork_lowering.facts.fx_nodes import operator_name
+from coilwork_lowering.facts.fx_nodes import get_operator_name
 from coilwork_lowering.higher_order.rounds import RoundNumber, run_rounds, store_row
 from coilwork_lowering.higher_order.scan import copy_call, copy_origin, insert_call
 from coilwork_lowering.torch_compat.graphs import copy_graph
-from coilwork_lowering.torch_compat.operators import Overload, schema_of
-from coilwork_lowering.torch_compat.sizes import create_count, shape_env_of
+from coilwork_lowering.torch_compat.operators import Overload, get_schema
+from coilwork_lowering.torch_compat.sizes import create_count, get_shape_env
 
 aten: Final = torch.ops.aten
 
 
 def is_stacked_loop(gm: fx.GraphModule, node: fx.Node) -> bool:
     """Tell if `node` is such a loop, and its rounds may run twice."""
-    if node.op != "call_function" or operator_name(node) != "while_loop_stack_output":
+    if node.op != "call_function" or get_operator_name(node) != "while_loop_stack_output":
         return False
     return all(_is_repeatable(part) for part in _regions(gm, node))
 
@@ -57,10 +57,10 @@ def _is_repeatable(region: fx.GraphModule) -> bool:
     for node in region.graph.nodes:
         target = node.target
         if isinstance(target, Overload) and (
-            torch.Tag.nondeterministic_seeded in target.tags or schema_of(target).is_mutable
+            torch.Tag.nondeterministic_seeded in target.tags or get_schema(target).is_mutable
         ):
             return False
-        if operator_name(node) == "with_effects":
+        if get_operator_name(node) == "with_effects":
             return False
         if not all(_is_repeatable(inner) for inner in _regions(region, node)):
             return False
@@ -92,7 +92,7 @@ def _expand(gm: fx.GraphModule, node: fx.Node) -> None:
     }
     count = gm.graph.call_function(operator.getitem, (loop, 0))
     count.meta = {**copy_origin(node), "val": number.meta["val"]}
-    rounds = _read(gm.graph, node, count, create_count(shape_env_of(kept)))
+    rounds = _read(gm.graph, node, count, create_count(get_shape_env(kept)))
     # a loop without rounds keeps what it began with
     size = _read(gm.graph, node, insert_call(gm.graph, node, aten.clamp.default, (count, 1)), kept)
     memory = [

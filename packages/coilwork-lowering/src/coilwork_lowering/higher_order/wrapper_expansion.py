@@ -19,16 +19,16 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
-from coilwork_lowering.facts.fx_nodes import operator_name
+from coilwork_lowering.facts.fx_nodes import get_operator_name
 from coilwork_lowering.torch_compat.flex_attention import use_batched_casts
-from coilwork_lowering.torch_compat.graphs import copy_graph, fake_mode_of, trace_call
+from coilwork_lowering.torch_compat.graphs import copy_graph, find_fake_mode, trace_call
 from coilwork_lowering.torch_compat.operators import (
     Overload,
     copy_of_storage,
     list_dense_equivalents,
     list_functionalized_calls,
 )
-from coilwork_lowering.torch_compat.sizes import require, surely, unify_symbols
+from coilwork_lowering.torch_compat.sizes import is_surely, require, unify_symbols
 
 # ---- Meanings ----
 
@@ -82,7 +82,7 @@ def expand_call(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Callable
         kwargs = {name: _replace_nodes(argument, given) for name, argument in node.kwargs.items()}
         return meaning(*args, **kwargs)
 
-    inner = trace_call(call, [n.meta["val"] for n in nodes], fake_mode_of(gm))
+    inner = trace_call(call, [n.meta["val"] for n in nodes], find_fake_mode(gm))
     replaced = dict(zip((n for n in inner.nodes if n.op == "placeholder"), nodes, strict=True))
     with gm.graph.inserting_before(node):
         for old in inner.nodes:
@@ -113,7 +113,7 @@ def _unify_sizes(made: Any, known: Any) -> None:
     for size, same in sizes:
         if isinstance(size, torch.SymInt) and isinstance(same, torch.SymInt):
             unify_symbols(size, same)
-        if not surely(size == same):
+        if not is_surely(size == same):
             require(size == same, lambda: "one size")
 
 
@@ -165,7 +165,7 @@ def _copy_view(value: torch.Tensor) -> torch.Tensor:
     """A copy of `value`, in which views lie as in `value`: with what surrounds it in its storage, where
     something does.
     """
-    if surely(value.storage_offset() == 0) and _is_dense(value):
+    if is_surely(value.storage_offset() == 0) and _is_dense(value):
         return value.clone()
     return copy_of_storage(value)
 
@@ -176,13 +176,13 @@ def _is_dense(value: torch.Tensor) -> bool:
         (
             (step, size)
             for step, size in zip(value.stride(), value.shape, strict=True)
-            if not surely(size == 1)
+            if not is_surely(size == 1)
         ),
-        key=lambda pair: [surely(pair[0] > step) for step in value.stride()].count(True),
+        key=lambda pair: [is_surely(pair[0] > step) for step in value.stride()].count(True),
     )
     below: Any = 1
     for step, size in pairs:
-        if not surely(step == below):
+        if not is_surely(step == below):
             return False
         below = below * size
     return True
@@ -209,7 +209,7 @@ def expand_control_deps(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def _is_tied(node: fx.Node) -> bool:
-    return node.op == "call_function" and operator_name(node) == "control_deps"
+    return node.op == "call_function" and get_operator_name(node) == "control_deps"
 
 
 def _expand_wrapper(gm: fx.GraphModule, node: fx.Node) -> None:

@@ -17,14 +17,14 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from coilwork_lowering.facts.alias_analysis import view_source
 from coilwork_lowering.torch_compat.graphs import (
-    fake_mode_of,
+    find_fake_mode,
+    find_mode_among,
     is_fake,
-    mode_among,
+    list_tangents,
     suppress_guards,
-    tangents_of,
 )
-from coilwork_lowering.torch_compat.operators import kernel_dtype
-from coilwork_lowering.torch_compat.sizes import plain_float, surely
+from coilwork_lowering.torch_compat.operators import find_kernel_dtype
+from coilwork_lowering.torch_compat.sizes import find_plain_float, is_surely
 
 # specialized floats
 
@@ -43,7 +43,7 @@ def fold_specialized_floats(joint_gm: torch.fx.GraphModule) -> int:
     numbers = {
         node: number
         for node in graph.nodes
-        if node.target is _READ and (number := plain_float(node.meta.get("val"))) is not None
+        if node.target is _READ and (number := find_plain_float(node.meta.get("val"))) is not None
     }
     for node in numbers:
         for user in [user for user in node.users if user.op != "output"]:
@@ -119,7 +119,7 @@ def correct_result_types(gm: torch.fx.GraphModule) -> int:
 
     Values saved for the backward are allocated by their type in the graph.
     """
-    mode = fake_mode_of(gm)
+    mode = find_fake_mode(gm)
     if mode is None:
         return 0
     corrected = 0
@@ -130,7 +130,9 @@ def correct_result_types(gm: torch.fx.GraphModule) -> int:
         first = (
             call.args[0].meta.get("val") if call.args and isinstance(call.args[0], torch.fx.Node) else None
         )
-        dtype = kernel_dtype(call.target, number, first.dtype if isinstance(first, torch.Tensor) else None)
+        dtype = find_kernel_dtype(
+            call.target, number, first.dtype if isinstance(first, torch.Tensor) else None
+        )
         value = node.meta.get("val")
         if dtype is not None and isinstance(value, torch.Tensor) and value.dtype is not dtype:
             with mode:
@@ -170,7 +172,7 @@ def _storage(value: torch.Tensor) -> int:
 
 def _move_into_storage(value: torch.Tensor, operand: torch.Tensor) -> torch.Tensor:
     """`value`, in the storage of `operand`. Views as other types have offsets in elements of their own."""
-    mode = mode_among((operand,))
+    mode = find_mode_among((operand,))
     assert mode is not None
     with mode, suppress_guards(mode):
         base = (
@@ -193,11 +195,11 @@ def shape_tangents(joint: torch.fx.GraphModule) -> int:
     Torch 2.11's meta functions are wrong for norms along a last dimension of one element.
     """
     count = 0
-    for tangent, result in tangents_of(joint):
+    for tangent, result in list_tangents(joint):
         gradient, value = tangent.meta.get("val"), result.meta.get("val")
         if not isinstance(gradient, torch.Tensor) or not isinstance(value, torch.Tensor):
             continue
-        if gradient.dim() != value.dim() and surely(gradient.numel() == value.numel()):
+        if gradient.dim() != value.dim() and is_surely(gradient.numel() == value.numel()):
             tangent.meta["val"] = gradient.view(value.shape)
             count += 1
     return count

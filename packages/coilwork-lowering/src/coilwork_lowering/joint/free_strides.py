@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from coilwork_ir.graph_marks import FREE_STRIDES
+from coilwork_ir.fx_metadata import FREE_STRIDES
 from coilwork_ir.operators import find_target_info
-from coilwork_lowering.facts.alias_analysis import mutated_operands
+from coilwork_lowering.facts.alias_analysis import list_mutated_operands
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.registry import RULES
-from coilwork_lowering.torch_compat.operators import Overload, schema_of
+from coilwork_lowering.torch_compat.operators import Overload, get_schema
 
 
 def free_saved_strides(
@@ -74,10 +74,10 @@ def _reads_strides(node: torch.fx.Node, lowering: LoweringOptions) -> bool:
         if (
             find_target_info(name).reads_strides
             or lowering.falls_back(name)
-            or node in mutated_operands(user)
+            or node in list_mutated_operands(user)
         ):
             return True
-        formals = schema_of(user.target).arguments
+        formals = get_schema(user.target).arguments
         is_view = any(formal.alias_info is not None for formal in formals)
         names = {formal.name for formal in formals}
         # strides of a view, or bits of a neighbour

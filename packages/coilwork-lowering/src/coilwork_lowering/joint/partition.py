@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from coilwork_ir.passes import Before, Pass, PassTable
+from coilwork_lowering.aten_layouts import lay_out_convolutions, pad_products
 from coilwork_lowering.building.size_assertions import drop_squeezed_sizes
 from coilwork_lowering.joint.corrections import (
     copy_overwritten_inputs,
@@ -23,17 +24,16 @@ from coilwork_lowering.joint.free_strides import free_saved_strides
 from coilwork_lowering.joint.pool_offsets import narrow_pool_positions
 from coilwork_lowering.joint.recompute import (
     find_compared_extremes,
-    forward_of,
+    find_forward_nodes,
     keep,
     recompute_from_memory,
     recompute_from_sizes,
     recompute_quantized,
 )
 from coilwork_lowering.joint.rng_remat import expand_dropouts, mark_redrawn_masks, save_random_draws
-from coilwork_lowering.layout import lay_out_convolutions, pad_products
 from coilwork_lowering.options import LayoutOptions, LoweringOptions
 from coilwork_lowering.rewrites import Fired, Rewrite, clean_up
-from coilwork_lowering.torch_compat.graphs import copy_graph, min_cut
+from coilwork_lowering.torch_compat.graphs import copy_graph, partition_by_min_cut
 
 Halves: TypeAlias = tuple[torch.fx.GraphModule, torch.fx.GraphModule]
 DEFAULT_LAYOUT: Final = LayoutOptions()
@@ -74,7 +74,7 @@ def partition(
         layout=layout,
         lowering=lowering,
         rewrites=tuple(rewrites),
-        cut=partial(min_cut, **kw),
+        cut=partial(partition_by_min_cut, **kw),
     )
     try:
         cut = JOINT_PASSES.run(JointDraft(gm=joint_gm), context)
@@ -189,7 +189,8 @@ def _keep_inputs(draft: JointDraft, context: JointContext) -> JointDraft:
 
 def _find_extremes(draft: JointDraft, context: JointContext) -> JointDraft:
     return replace(
-        draft, extremes=find_compared_extremes(draft.gm, forward_of(draft.gm, context.num_fwd_outputs))
+        draft,
+        extremes=find_compared_extremes(draft.gm, find_forward_nodes(draft.gm, context.num_fwd_outputs)),
     )
 
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.facts.fx_nodes import insert_call, packet_name
-from coilwork_lowering.torch_compat.graphs import fake_mode_of
+from coilwork_lowering.facts.fx_nodes import get_packet_name, insert_call
+from coilwork_lowering.torch_compat.graphs import find_fake_mode
 
 _aten: Final = torch.ops.aten
 _prims: Final = torch.ops.prims
@@ -42,7 +42,7 @@ def narrow_pool_positions(gm: torch.fx.GraphModule) -> int:
 
     Pools of planes whose size is not known are left as they are.
     """
-    mode = fake_mode_of(gm)
+    mode = find_fake_mode(gm)
     if mode is None:
         return 0
     rewritten = 0
@@ -59,20 +59,20 @@ def narrow_pool_positions(gm: torch.fx.GraphModule) -> int:
 
 def _find_saved_positions(node: torch.fx.Node) -> torch.fx.Node | None:
     """The positions that max-pool `node` returns, if backwards of max-pools are all that reads them."""
-    if node.op != "call_function" or packet_name(node.target) not in _POOLS:
+    if node.op != "call_function" or get_packet_name(node.target) not in _POOLS:
         return None
     found = [user for user in node.users if user.args[1:] == (1,)]
     if len(found) != 1 or not found[0].users:
         return None
     (positions,) = found
     for user in positions.users:
-        if packet_name(user.target) not in _BACKWARDS or user.args.count(positions) != 1:
+        if get_packet_name(user.target) not in _BACKWARDS or user.args.count(positions) != 1:
             return None
     return positions
 
 
 def _find_windows(node: torch.fx.Node, positions: torch.fx.Node) -> _Windows | None:
-    rank = _POOLS[packet_name(node.target)]
+    rank = _POOLS[get_packet_name(node.target)]
     source, result = node.args[0], positions.meta.get("val")
     assert isinstance(source, torch.fx.Node)
     value = source.meta.get("val")

@@ -23,16 +23,16 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from coilwork_ir.machine import FindModel, find_like_model
 from coilwork_ir.operators import find_info
+from coilwork_lowering.aten_layouts.formats import estimate_bytes, get_size_hints
 from coilwork_lowering.extern.quantization import list_quantized_nodes
 from coilwork_lowering.facts.fx_nodes import (
-    accepts_any_strides,
+    can_read_any_strides,
+    get_packet_name,
     is_pointwise,
     is_reduction,
     is_view,
-    packet_name,
-    readers_of,
+    iterate_readers,
 )
-from coilwork_lowering.layout.formats import bytes_hint, size_hints
 
 # recomputation
 
@@ -71,7 +71,7 @@ def recompute_from_memory(
     """
     if any("recompute" in node.meta for node in gm.graph.nodes):
         return ()
-    forward = forward_of(gm, num_fwd_outputs)
+    forward = find_forward_nodes(gm, num_fwd_outputs)
     recomputed: list[Recomputed] = []
     for node in gm.graph.nodes:
         if node in forward and any(user not in forward and user.op != "output" for user in node.users):
@@ -91,10 +91,10 @@ def recompute_from_sizes(gm: torch.fx.GraphModule, *, num_fwd_outputs: int) -> t
     Examples are positions and causal masks. Saved, they take memory, and facts about them are lost: an
     embedding would sort positions that are in order. Values that the user decided on are left alone.
     """
-    forward = forward_of(gm, num_fwd_outputs)
+    forward = find_forward_nodes(gm, num_fwd_outputs)
     made: dict[torch.fx.Node, bool] = {}
     for node in gm.graph.nodes:
-        cheap = is_view(node) or (is_pointwise(node) and find_info(packet_name(node.target)).is_cheap)
+        cheap = is_view(node) or (is_pointwise(node) and find_info(get_packet_name(node.target)).is_cheap)
         free = node in forward and cheap and not _changes_device(node) and "recompute" not in node.meta
         if free and all(at in made or _is_size_value(at) for at in node.all_input_nodes):
             made[node] = any(user not in forward and user.op != "output" for user in node.users)
@@ -126,7 +126,7 @@ def _is_size_value(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.SymInt)
 
 
-def forward_of(gm: torch.fx.GraphModule, num_fwd_outputs: int) -> frozenset[torch.fx.Node]:
+def find_forward_nodes(gm: torch.fx.GraphModule, num_fwd_outputs: int) -> frozenset[torch.fx.Node]:
     """The nodes that the first `num_fwd_outputs` outputs are computed from."""
     (returned,) = gm.graph.output_node().args
     assert isinstance(returned, list | tuple)
@@ -180,14 +180,14 @@ def _saves_memory(chain: dict[torch.fx.Node, None], sources: dict[torch.fx.Node,
 
 def _needs_memory(node: torch.fx.Node) -> bool:
     """Tell whether some reader, of the forward or the backward, takes `node` from memory."""
-    return any(not accepts_any_strides(user) for user in readers_of(node))
+    return any(not can_read_any_strides(user) for user in iterate_readers(node))
 
 
 def _count_bytes(node: torch.fx.Node) -> int:
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or size_hints(value) is None:
+    if not isinstance(value, torch.Tensor) or get_size_hints(value) is None:
         return 0
-    return bytes_hint(value)
+    return estimate_bytes(value)
 
 
 # compared extremes
@@ -202,7 +202,7 @@ def find_compared_extremes(
     has_extreme: set[torch.fx.Node] = set()
     extremes: dict[torch.fx.Node, None] = {}
     for node in gm.graph.nodes:
-        info = find_info(packet_name(node.target))
+        info = find_info(get_packet_name(node.target))
         if info.is_extreme or (_is_point(node) and any(at in has_extreme for at in node.all_input_nodes)):
             has_extreme.add(node)
         if info.is_comparison and node not in forward and len(node.all_input_nodes) == 2:
@@ -225,7 +225,7 @@ def _find_compared(
     """The value of the forward that `value` is computed from, if `extreme` is an extreme of it."""
     taken_of: set[torch.fx.Node] = set()
     for node in _find_points(extreme):
-        if find_info(packet_name(node.target)).is_extreme:
+        if find_info(get_packet_name(node.target)).is_extreme:
             taken_of.update(_find_points(node.all_input_nodes[0]))
     for node in _find_points(value, until=forward):
         if node in forward and is_pointwise(node) and node in taken_of:
@@ -257,6 +257,6 @@ def _is_point(node: torch.fx.Node) -> bool:
 def _is_rounded(node: torch.fx.Node) -> bool:
     """Tell if two kernels that compute it may disagree."""
     computed = [at for at in _find_points(node) if is_pointwise(at) and not is_view(at)]
-    infos = [find_info(packet_name(at.target)) for at in computed]
+    infos = [find_info(get_packet_name(at.target)) for at in computed]
     rounding = [info for info in infos if not info.is_exact]
     return len(rounding) > 1 or any(not info.is_rounded_once for info in rounding)

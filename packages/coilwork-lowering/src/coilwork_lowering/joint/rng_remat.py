@@ -20,7 +20,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from coilwork_lowering.facts.fx_nodes import insert_call
 from coilwork_lowering.options import LoweringOptions
-from coilwork_lowering.torch_compat.graphs import fake_mode_of
+from coilwork_lowering.torch_compat.graphs import find_fake_mode
 from coilwork_lowering.torch_compat.operators import Overload
 from coilwork_lowering.torch_compat.philox import DROPOUTS, draw_kept, draw_seed
 
@@ -42,7 +42,7 @@ def expand_dropouts(gm: torch.fx.GraphModule, options: LoweringOptions) -> tuple
     dropouts' numbers, and a graph without a backward counts the same ones.
     """
     dropouts = [node for node in gm.graph.nodes if is_generated_dropout(node, options)]
-    mode = fake_mode_of(gm)
+    mode = find_fake_mode(gm)
     if mode is None or any(_is_returned(node) for node in dropouts):
         return ()
     masks: list[torch.fx.Node] = []

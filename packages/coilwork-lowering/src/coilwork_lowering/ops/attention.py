@@ -19,7 +19,7 @@ from coilwork_ir.loops.attention import (
     Causal,
     GradientOperands,
     LibraryAttention,
-    default_scale,
+    compute_default_scale,
     make_attention,
     make_attention_gradient,
 )
@@ -29,7 +29,7 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value
 from coilwork_lowering.extern.calls import call_extern
 from coilwork_lowering.rules import Call, Rule
-from coilwork_lowering.torch_compat.operators import Overload, schema_of
+from coilwork_lowering.torch_compat.operators import Overload, get_schema
 
 
 class _Inexpressible(Exception):
@@ -70,7 +70,7 @@ class _Arguments:
         """The operands, of which `bias` is the argument's name, if the kernels take one."""
         query = self.buffer("query")
         scale = self.arguments.get("scale")
-        scale = default_scale(query) if scale is None else scale
+        scale = compute_default_scale(query) if scale is None else scale
         dropout = self.arguments["dropout_p"]
         if not isinstance(scale, float | int) or not isinstance(dropout, float | int):
             raise _Inexpressible("a scale or a share of dropped weights is not known")
@@ -119,7 +119,7 @@ def _make_rule(recast: _Recast) -> Callable[[Builder, Call], Value]:
 
 
 def _bind_arguments(target: Overload, extern: Extern) -> Mapping[str, Argument]:
-    formals = [formal.name for formal in schema_of(target).arguments if not formal.kwarg_only]
+    formals = [formal.name for formal in get_schema(target).arguments if not formal.kwarg_only]
     return {**dict(zip(formals, extern.args, strict=True)), **dict(extern.kwargs)}
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, bounds, product, provably_eq, provably_le
+from coilwork_ir.index import Expr, as_expr, as_int, find_bounds, multiply_all, provably_eq, provably_le
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Literal_, Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
@@ -127,7 +127,7 @@ def _search_row(
     The steps are eager's, so that NaN among the boundaries, or boundaries out of order, give the same places.
     """
     count = ordered.shape[-1]
-    longest = bounds(count).hi
+    longest = find_bounds(count).hi
     steps = _MOST_STEPS if longest is None else longest.bit_length()
     one = const(1, DType.I32)
     start: Scalar = const(0, DType.I32)
@@ -172,7 +172,7 @@ def _lower_search(
     builder: Builder, call: Call, ordered: TensorValue, values: TensorValue, order: TensorValue | None
 ) -> Value:
     right = bool(call["right"]) or call.arguments.get("side") == "right"
-    longest = bounds(ordered.shape[-1]).hi if ordered.shape else None
+    longest = find_bounds(ordered.shape[-1]).hi if ordered.shape else None
     if not ordered.shape or not provably_le(ordered.shape[-1], _INT32_MAX) or longest == 0:
         raise NotLowered("a search through boundaries of no known number")
     if ordered.dtype is not values.dtype or ordered.dtype.is_bool or ordered.device != values.device:
@@ -181,7 +181,7 @@ def _lower_search(
         raise NotLowered("a search for nothing")
     compute = values.dtype.compute
     count = as_int(ordered.shape[0]) if len(ordered.shape) == 1 and order is None else None
-    figures, searched = builder.machine_of(ordered.device).sorts, product(values.shape)
+    figures, searched = builder.machine_of(ordered.device).sorts, multiply_all(values.shape)
     if (
         count is not None
         and count <= figures.most_in_tree
@@ -284,5 +284,5 @@ def choose_position_type(count: Expr) -> DType:
 
 
 def _bits(count: Expr) -> int:
-    longest = bounds(count).hi
+    longest = find_bounds(count).hi
     return 48 if longest is None else max(longest.bit_length(), 1)

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_ir.buffers import Buffer, contiguous_strides
+from coilwork_ir.buffers import Buffer, make_contiguous_strides
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int
@@ -30,10 +30,17 @@ from coilwork_ir.loops.matrix_products import Activation, make_grouped_product, 
 from coilwork_ir.operators import ProductRoles, find_info, list_operators
 from coilwork_ir.scalar import load
 from coilwork_ir.scalar.nodes import Literal_
-from coilwork_lowering.building.builder import Builder, node_ranges
-from coilwork_lowering.building.values import TensorValue, Value, device_text, dtype_of, is_whole, whole
+from coilwork_lowering.aten_layouts.row_padding import UNPADDED
+from coilwork_lowering.building.builder import Builder, make_node_ranges
+from coilwork_lowering.building.values import (
+    TensorValue,
+    Value,
+    format_device,
+    get_dtype,
+    is_whole,
+    make_whole_value,
+)
 from coilwork_lowering.facts.fx_nodes import CONVOLUTION, CONVOLUTION_GRADIENTS
-from coilwork_lowering.layout.row_padding import UNPADDED
 from coilwork_lowering.rules import Call, NotLowered, Rule
 
 # ---- Products ----
@@ -88,7 +95,7 @@ def _lower_product(row: ProductRoles, builder: Builder, call: Call) -> Value:
             origins=builder.origins,
         )
     )
-    return whole(output)
+    return make_whole_value(output)
 
 
 def _lower_grouped(row: ProductRoles, builder: Builder, call: Call) -> Value:
@@ -123,7 +130,7 @@ def _lower_grouped(row: ProductRoles, builder: Builder, call: Call) -> Value:
     )
     if ends is None and not scales:
         builder.add(make_product(output, first, second, origins=builder.origins))
-        return whole(output)
+        return make_whole_value(output)
     node = make_grouped_product(
         output,
         first,
@@ -134,7 +141,7 @@ def _lower_grouped(row: ProductRoles, builder: Builder, call: Call) -> Value:
         origins=builder.origins,
     )
     builder.add(node)
-    return whole(output)
+    return make_whole_value(output)
 
 
 def _place(builder: Builder, row: ProductRoles, call: Call, name: str) -> Buffer:
@@ -208,7 +215,7 @@ def _convolution(builder: Builder, call: Call) -> Value:
     bias = None if call["bias"] is None else _take_image(builder, call, "bias")
     output = _declare_image(builder, call, call.fake)
     result = make_result(
-        node_ranges("i", output.shape),
+        make_node_ranges("i", output.shape),
         "" if bias is None else bias.name,
         dtype=output.dtype,
         accumulate=output.dtype.compute,
@@ -227,7 +234,7 @@ def _convolution(builder: Builder, call: Call) -> Value:
             origins=builder.origins,
         )
     )
-    return whole(output)
+    return make_whole_value(output)
 
 
 def _convolution_backward(builder: Builder, call: Call) -> Value:
@@ -250,7 +257,7 @@ def _convolution_backward(builder: Builder, call: Call) -> Value:
             origins=builder.origins,
         )
     )
-    return tuple(None if output is None else whole(output) for output in outputs)
+    return tuple(None if output is None else make_whole_value(output) for output in outputs)
 
 
 def _windows(call: Call) -> tuple[Window, ...]:
@@ -290,7 +297,7 @@ def _take_image(builder: Builder, call: Call, name: str) -> Buffer:
 
 
 def _whole(prefix: str, buffer: Buffer) -> Body:
-    ranges = node_ranges(prefix, buffer.shape)
+    ranges = make_node_ranges(prefix, buffer.shape)
     return Body(ranges=ranges, value=load(buffer.name, ranges, buffer.dtype))
 
 
@@ -301,8 +308,8 @@ def _declare_image(builder: Builder, call: Call, fake: Any) -> Buffer:
     shape: tuple[Expr, ...] = builder.sizes.exprs(fake.shape)
     # a distance in memory that nothing but memory tells: the run copies what lies otherwise
     is_dense = UNPADDED in call.node.meta or bool(builder.sizes.unmet(fake.stride()))
-    strides = contiguous_strides(shape) if is_dense else builder.sizes.exprs(fake.stride())
-    return builder.declare(shape, dtype_of(fake.dtype), device_text(fake.device), strides=strides)
+    strides = make_contiguous_strides(shape) if is_dense else builder.sizes.exprs(fake.stride())
+    return builder.declare(shape, get_dtype(fake.dtype), format_device(fake.device), strides=strides)
 
 
 RULES: Final[tuple[Rule, ...]] = (

@@ -15,8 +15,8 @@ from coilwork_ir.index import Expr, as_int
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Scalar, const
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, dtype_of
-from coilwork_lowering.python_arithmetic import condition_value
+from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, get_dtype
+from coilwork_lowering.python_arithmetic import lower_condition
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import index, round_to, to_dtype
 from coilwork_lowering.torch_compat.operators import PROMOTION, promote_types
@@ -43,13 +43,13 @@ def strip_symbols(fake: Any) -> Any:
 def compute_type(kind: Promotion, fakes: Sequence[Any]) -> DType:
     """The type that arithmetic on `fakes` is carried out in: at least `f32` for floats."""
     compute, _ = promote_types(kind, [strip_symbols(fake) for fake in fakes if fake is not None])
-    return dtype_of(compute).compute
+    return get_dtype(compute).compute
 
 
 def common_type(fakes: Sequence[Any]) -> DType:
     """The type that torch promotes `fakes` to."""
     _, common = promote_types(DEFAULT, [strip_symbols(fake) for fake in fakes if fake is not None])
-    return dtype_of(common)
+    return get_dtype(common)
 
 
 def scalar_operand(builder: Builder, value: Value, point: tuple[Expr, ...], dtype: DType) -> Scalar:
@@ -66,7 +66,7 @@ def scalar_operand(builder: Builder, value: Value, point: tuple[Expr, ...], dtyp
         case Expr():
             return to_dtype(index(value), dtype)
         case Relation():
-            return to_dtype(condition_value(value), dtype)
+            return to_dtype(lower_condition(value), dtype)
         case bool() | int() | float():
             if dtype.is_integer and isinstance(value, float):
                 if not value.is_integer():

@@ -10,8 +10,8 @@ import torch
 
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value
-from coilwork_lowering.facts.operand_checks import accepts_types
-from coilwork_lowering.facts.scalar_overflow import accepts_numbers
+from coilwork_lowering.facts.operand_checks import has_valid_types
+from coilwork_lowering.facts.scalar_overflow import has_valid_numbers
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule
 from coilwork_lowering.torch_compat.operators import Overload
 
@@ -59,7 +59,7 @@ def _lower_each(
             result=fake,
             updates=call.updates,
         )
-        if not accepts_types(operator, single.fakes) or not accepts_numbers(operator, single.fakes):
+        if not has_valid_types(operator, single.fakes) or not has_valid_numbers(operator, single.fakes):
             raise NotLowered("operands that the operator refuses")
         results.append(lower(builder, single))
     return tuple(results)

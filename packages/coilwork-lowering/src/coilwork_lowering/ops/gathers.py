@@ -14,7 +14,12 @@ from coilwork_ir.operators import find_target_info
 from coilwork_ir.scalar import Scalar, cast, const, placeholder
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value
-from coilwork_lowering.facts.static_tensors import PositionMap, axis_of, find_static_values, fit_position_map
+from coilwork_lowering.facts.static_tensors import (
+    PositionMap,
+    find_axis,
+    find_static_values,
+    fit_position_map,
+)
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import add, both, ge, index, lt, select
@@ -213,7 +218,7 @@ def _find_axis_maps(plan: AdvancedIndex, nodes: Sequence[Any]) -> tuple[AxisMap,
     results = []
     for place, node in zip(plan.places, nodes, strict=True):
         size, values = as_int(plan.shape[place]), find_static_values(node)
-        axis = None if values is None else axis_of(values.shape)
+        axis = None if values is None else find_axis(values.shape)
         if size is None or values is None or axis is None:
             return None
         position = fit_position_map(values, size)

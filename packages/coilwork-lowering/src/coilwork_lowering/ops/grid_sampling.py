@@ -22,10 +22,10 @@ import torch
 
 from coilwork_ir.device_traits import ATEN_CPU, PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, product
+from coilwork_ir.index import Expr, as_expr, as_int, multiply_all
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.values import Shape, TensorValue, Value, layout_of
+from coilwork_lowering.building.values import Shape, TensorValue, Value, find_layout
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.scattering.deterministic_scatter import needs_fixed_order
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
@@ -393,12 +393,12 @@ def _grid_sampler(builder: Builder, call: Call) -> Value:
 def _materializes_taps(builder: Builder, sampled: _Sampled) -> bool:
     """Tell if taps are better computed once than for each of many channels."""
     image = sampled.image
-    channels, layout = as_int(image.shape[1]), layout_of(image)
+    channels, layout = as_int(image.shape[1]), find_layout(image)
     if not has_trait(image.device, PROCESSOR) or channels is None:
         return False
     if channels < builder.machine_of(image.device).loops.many_channels:
         return False
-    if not fits_32_bits(product(sampled.sizes)):
+    if not fits_32_bits(multiply_all(sampled.sizes)):
         return False
     # along channels that lie side by side a loop over them computes taps once by itself
     return layout is None or as_int(layout.strides[1]) != 1
@@ -585,7 +585,7 @@ def _sum_sorted_gradient(
     batch = sampled.image.shape[0]
     origin = (batch, *sampled.points, count_combinations(each, dims))
     targets = (batch, *sampled.sizes)
-    rows = product(targets)
+    rows = multiply_all(targets)
 
     def pick(along: list[tuple[Tap, ...]], number: Scalar) -> list[Tap]:
         numbers = split_combination(number, each.taps, dims)
@@ -610,7 +610,7 @@ def _sum_sorted_gradient(
         builder,
         sampled.image.device,
         Elements(
-            count=product(origin),
+            count=multiply_all(origin),
             rows=rows,
             runs=as_expr(1),
             all_rows=False,

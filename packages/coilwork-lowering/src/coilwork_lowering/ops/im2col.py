@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, mod, product, provably_lt
+from coilwork_ir.index import Expr, as_expr, as_int, mod, multiply_all, provably_lt
 from coilwork_ir.scalar import Const, Scalar, cast, const, op
 from coilwork_lowering.building import values
 from coilwork_lowering.building.builder import Builder
@@ -119,7 +119,7 @@ def _flat(shape: Shape, rank: int) -> Shape:
     """`shape` with the window's dimensions joined to the last of the `rank` outer ones, and the windows' in
     one.
     """
-    return (*shape[: rank - 1], product(shape[rank - 1 : rank + 2]), product(shape[rank + 2 :]))
+    return (*shape[: rank - 1], multiply_all(shape[rank - 1 : rank + 2]), multiply_all(shape[rank + 2 :]))
 
 
 def _lower_fold(builder: Builder, call: Call) -> Value:
@@ -132,7 +132,7 @@ def _lower_fold(builder: Builder, call: Call) -> Value:
     if value.shape != _flat(unfolded, rank):
         raise NotLowered("as many windows as no image has, for all that is known")
     windows = values.reshape(value, unfolded)
-    if as_int(product(t.count for t in taps)) == 1:
+    if as_int(multiply_all(t.count for t in taps)) == 1:
         # side by side: each element is of one window, which is read in any type
         wide = value.dtype
     small = is_small(taps, UNROLLED)

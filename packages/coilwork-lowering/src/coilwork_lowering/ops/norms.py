@@ -17,7 +17,7 @@ from coilwork_ir.index import Expr, as_int
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.values import TensorValue, Value, dtype_of
+from coilwork_lowering.building.values import TensorValue, Value, get_dtype
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.powers import float_power
 from coilwork_lowering.ops.reductions import (
@@ -57,7 +57,7 @@ def _vector_norm(builder: Builder, call: Call) -> Value:
         raise NotLowered("a norm of integers, or of an order known at run time only")
     positions = list_reduced_dims(call, len(value.shape))
     asked = call["dtype"]
-    wide = (value.dtype if asked is None else dtype_of(asked)).compute
+    wide = (value.dtype if asked is None else get_dtype(asked)).compute
     power = float(order)
     in_kernel = _round_order(power) if wide is DType.F32 else power
     kind: ReduceKind = "sum"

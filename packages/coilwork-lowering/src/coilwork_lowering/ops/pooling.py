@@ -21,10 +21,10 @@ import torch
 
 from coilwork_ir.device_traits import ATEN_CPU, PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, product
+from coilwork_ir.index import Expr, as_expr, as_int, multiply_all
 from coilwork_ir.scalar import Const, Literal_, Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.values import Shape, TensorValue, Value, device_text, dtype_of
+from coilwork_lowering.building.values import Shape, TensorValue, Value, format_device, get_dtype
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.windows import (
     PooledDim,
@@ -141,7 +141,7 @@ def _reduce_windows(
     `finish`.
     """
     shape, rank = builder.sizes.exprs(fake.shape), len(taps)
-    dtype, device = dtype_of(fake.dtype), device_text(fake.device)
+    dtype, device = get_dtype(fake.dtype), format_device(fake.device)
     strides = builder.result_strides(fake)
 
     def convert_total(point: Point, total: Scalar) -> Scalar:
@@ -211,7 +211,7 @@ def _divisor(call: Call, dims: Sequence[PooledDim], point: Sequence[Expr], wide:
     counts = [
         d.window.count if d.elements is None else d.elements(o) for d, o in zip(dims, point, strict=True)
     ]
-    known = as_int(product(counts))
+    known = as_int(multiply_all(counts))
     if known is not None:
         return const(known, wide)
     # a product of numbers, not of expressions: each belongs to one dimension and moves out of the loops of
@@ -323,7 +323,7 @@ def _small_position(
     return builder.pointwise(
         builder.sizes.exprs(fake.shape),
         DType.I64,
-        device_text(fake.device),
+        format_device(fake.device),
         body,
         strides=builder.result_strides(fake),
     )
@@ -347,7 +347,7 @@ def _large_position(
     """
     rank, taps = len(dims), [d.window for d in dims]
     sizes = value.shape[-rank:]
-    shape, device = builder.sizes.exprs(fake.shape), device_text(fake.device)
+    shape, device = builder.sizes.exprs(fake.shape), format_device(fake.device)
     strides, axes = builder.result_strides(fake), tuple(t.count for t in taps)
 
     def search(hit: Callable[[Scalar, Scalar], Scalar], *, last: bool) -> TensorValue:

@@ -19,11 +19,11 @@ from typing import Any, Final, TypeAlias
 
 from coilwork_ir.buffers import DeviceValue, ListValue
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le
+from coilwork_ir.index import Expr, as_expr, as_int, multiply_all, provably_le
 from coilwork_ir.loops import Extern
 from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.values import Shape, TensorValue, Value, device_text, whole
+from coilwork_lowering.building.values import Shape, TensorValue, Value, format_device, make_whole_value
 from coilwork_lowering.ops.elementwise import overloads, scalar_operand
 from coilwork_lowering.ops.scattering.elements import flatten
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule
@@ -71,7 +71,7 @@ def graph_seed(builder: Builder, device: str) -> TensorValue:
                 origins=builder.origins,
             )
         )
-        builder.seeds[device] = whole(output)
+        builder.seeds[device] = make_whole_value(output)
     return builder.seeds[device]
 
 
@@ -121,7 +121,7 @@ class Stream:
     def normal(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
         """An `f32` of the standard normal distribution, at most 6.7 from 0. Two elements share a pair."""
         position = index(flatten(point, shape))
-        first, second = self._words(position, 1, narrow=provably_le(product(shape), WORD))
+        first, second = self._words(position, 1, narrow=provably_le(multiply_all(shape), WORD))
         low = const((1 << (32 - _BITS)) - 1, DType.U32)
         # all 32 bits, for small numbers are what makes large ones
         rest = cast(cast(op("bitwise_and", first, low), DType.I32), DType.F32)
@@ -133,13 +133,13 @@ class Stream:
     def _word(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
         """The word of `point`."""
         position = index(flatten(point, shape))
-        words = self._words(position, 1, narrow=provably_le(product(shape), WORD))
+        words = self._words(position, 1, narrow=provably_le(multiply_all(shape), WORD))
         return select(_bit(position, 0), words[1], words[0])
 
     def happens(self, point: tuple[Expr, ...], shape: Shape, probability: float) -> Scalar:
         """True with `probability`, which is rounded to a multiple of 2**-16: half a word each."""
         position = index(flatten(point, shape))
-        words = self._words(position, 2, narrow=provably_le(product(shape), WORD))
+        words = self._words(position, 2, narrow=provably_le(multiply_all(shape), WORD))
         word = select(_bit(position, 1), words[1], words[0])
         half = const(HALF, DType.U32)
         upper = op("rshift", word, half)
@@ -315,7 +315,7 @@ def _plan_tensor(
     """
     _refuse_own_generator(call)
     fake: Any = call.fake
-    device = device_text(fake.device)
+    device = format_device(fake.device)
     require_generated(builder, device)
     dtype, shape = call.dtype, call.shape(builder)
     if (dtypes is not None and dtype not in dtypes) or any(as_int(extent) == 0 for extent in shape):

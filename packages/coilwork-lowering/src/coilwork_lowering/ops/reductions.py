@@ -15,29 +15,29 @@ import torch
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, product, provably_positive
+from coilwork_ir.index import Expr, as_expr, as_int, multiply_all, provably_positive
 from coilwork_ir.loops import Scan
 from coilwork_ir.loops.nodes import CheckError
 from coilwork_ir.ops import ReduceKind, ScanKind
 from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.building import values as view_maps
-from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_lowering.building.builder import Builder, make_node_ranges
 from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.size_assertions import lower_nonzero
 from coilwork_lowering.building.values import (
     Shape,
     TensorValue,
     Value,
-    coordinate_symbols,
-    device_text,
-    dtype_of,
+    format_device,
+    get_dtype,
     is_whole,
-    whole,
+    make_coordinate_symbols,
+    make_whole_value,
 )
 from coilwork_lowering.ops.elementwise import elementwise, overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import gt, index, like, maximum, select, to_dtype, truth
-from coilwork_lowering.torch_compat.graphs import operator_behind
+from coilwork_lowering.torch_compat.graphs import find_decomposed_operator
 
 # ---- Reductions ----
 
@@ -94,7 +94,7 @@ def finish_reduction(
     builder: Builder, call: Call, value: TensorValue, fake: torch.Tensor, positions: Sequence[int]
 ) -> TensorValue:
     """Round to the result's type and put kept dimensions back."""
-    wanted = dtype_of(fake.dtype)
+    wanted = get_dtype(fake.dtype)
     if value.dtype is not wanted:
         value = map_elements(builder, value, lambda x: to_dtype(x, wanted), wanted)
     if len(fake.shape) > len(value.shape):
@@ -140,7 +140,7 @@ def _accumulate(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
 
 def element_count(value_shape: Shape, positions: Sequence[int]) -> Expr:
     """How many elements one result combines."""
-    return product(value_shape[k] for k in positions)
+    return multiply_all(value_shape[k] for k in positions)
 
 
 def _mean(builder: Builder, call: Call) -> Value:
@@ -301,7 +301,7 @@ def _moments(
         return op("sqrt", quotient) if root else quotient
 
     assert fakes[0] is not None
-    wanted = dtype_of(fakes[0].dtype)
+    wanted = get_dtype(fakes[0].dtype)
     spread = map_elements(builder, squares, lambda x: cast(variance(x), wanted), wanted)
     result = [finish_reduction(builder, call, spread, fakes[0], positions)]
     if mean is not None and fakes[1] is not None:
@@ -315,7 +315,7 @@ def _updates_one_by_one(node: torch.fx.Node) -> bool:
     """Tell if eager updates the mean element by element, as these operators do; norms, which are made of them
     here, add.
     """
-    original = operator_behind(node)
+    original = find_decomposed_operator(node)
     return original in (None, "aten.var_mean", "aten.std_mean")
 
 
@@ -354,12 +354,12 @@ def _append_scan(
     wide: DType,
     fakes: list[object],
 ) -> list[Buffer]:
-    body = simplify(to_dtype(builder.read(value, coordinate_symbols("i", value.shape)), wide))
+    body = simplify(to_dtype(builder.read(value, make_coordinate_symbols("i", value.shape)), wide))
     device = value.device
     outputs = [builder.declare(value.shape, wide, device)]
     if len(fakes) == 2:
         outputs.append(builder.declare(value.shape, DType.I64, device))
-    ranges = node_ranges("i", value.shape)
+    ranges = make_node_ranges("i", value.shape)
     builder.add(
         Scan(
             outputs=tuple(outputs),
@@ -388,7 +388,7 @@ def _make_scan(kind: ScanKind) -> Callable[[Builder, Call], Value]:
             raise NotLowered("a scan of this type")
         dim = wrap_dim(call.integer("dim"), len(value.shape))
         (output,) = _append_scan(builder, call, kind, value, dim, wide, [call.fake])
-        return finish_reduction(builder, call, whole(output), call.fake, ())
+        return finish_reduction(builder, call, make_whole_value(output), call.fake, ())
 
     return lower
 
@@ -400,10 +400,13 @@ def _make_running_extreme(kind: ScanKind) -> Callable[[Builder, Call], Value]:
             raise NotLowered("a scan of booleans, or without an axis")
         dim = wrap_dim(call.integer("dim"), len(value.shape))
         values, positions = call.result
-        if device_text(values.device) != value.device:
+        if format_device(values.device) != value.device:
             raise NotLowered("a scan across devices")
         result = _append_scan(builder, call, kind, value, dim, value.dtype.compute, [values, positions])
-        return (finish_reduction(builder, call, whole(result[0]), values, ()), whole(result[1]))
+        return (
+            finish_reduction(builder, call, make_whole_value(result[0]), values, ()),
+            make_whole_value(result[1]),
+        )
 
     return lower
 

@@ -20,7 +20,7 @@ from coilwork_ir.index import (
     as_expr,
     as_int,
     ceildiv,
-    coefficients,
+    find_coefficients,
     maximum,
     minimum,
     provably_le,
@@ -29,7 +29,7 @@ from coilwork_ir.index import (
 from coilwork_ir.loops import Scatter
 from coilwork_ir.scalar import Scalar, const, op
 from coilwork_lowering.building import values
-from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_lowering.building.builder import Builder, make_node_ranges
 from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.size_assertions import lower_assertion
 from coilwork_lowering.building.values import (
@@ -37,11 +37,11 @@ from coilwork_lowering.building.values import (
     Shape,
     TensorValue,
     Value,
-    coordinate_symbols,
-    dims,
+    find_layout,
     is_whole,
-    layout_of,
-    whole,
+    make_coordinate_symbols,
+    make_dims,
+    make_whole_value,
 )
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
 from coilwork_lowering.ops.storage_aliasing import find_box, is_box_update, is_in_input_storage
@@ -75,7 +75,7 @@ def view_replaced_part(
             return values.select(value, dim, wrap_start(require_size(arguments["index"]), value.shape[dim]))
         case "aten.diagonal_scatter.default":
             first, second = (wrap_dim(require_int(arguments[name]), rank) for name in ("dim1", "dim2"))
-            return values.diagonal(value, first, second, require_int(arguments["offset"]), shape[-1])
+            return values.take_diagonal(value, first, second, require_int(arguments["offset"]), shape[-1])
     raise NotLowered(f"{operator} replaces no part")
 
 
@@ -131,9 +131,9 @@ def is_injective(value: TensorValue) -> bool:
     if can_overlap(buffer.shape, buffer.strides):
         return False
     alone = {run.along for run in _runs(value) if run is not None}
-    if all(d in alone for d in dims(value.shape) if not d.is_const):
+    if all(d in alone for d in make_dims(value.shape) if not d.is_const):
         return True
-    layout = layout_of(value)
+    layout = find_layout(value)
     if layout is None or any(as_int(n) is None for n in (*value.shape, *layout.strides)):
         return False
     return not can_overlap(value.shape, layout.strides)
@@ -179,11 +179,11 @@ class _Run:
 
 def _runs(value: TensorValue) -> list[_Run | None]:
     """The run of each dimension of the buffer; None where it depends on several coordinates."""
-    extents = {d: n for d, n in zip(dims(value.shape), value.shape, strict=True) if not d.is_const}
+    extents = {d: n for d, n in zip(make_dims(value.shape), value.shape, strict=True) if not d.is_const}
     runs: list[_Run | None] = []
     for coordinate in value.index:
         moving = [d for d in extents if d in coordinate.free_symbols]
-        affine = coefficients(coordinate, moving) if len(moving) == 1 else None
+        affine = find_coefficients(coordinate, moving) if len(moving) == 1 else None
         step = None if affine is None else as_int(affine[0][0])
         if not moving:
             runs.append(_Run(start=coordinate, count=as_expr(1), step=1, along=None))
@@ -369,14 +369,14 @@ def _diagonal_scatter(builder: Builder, call: Call) -> Value:
 
 def store_part(builder: Builder, part: TensorValue, source: TensorValue) -> None:
     """Append a store of `source`, converted, into `part` of a buffer, whose memory then has another name."""
-    point = coordinate_symbols("i", source.shape)
+    point = make_coordinate_symbols("i", source.shape)
     old = part.buffer
     output = builder.declare(old.shape, old.dtype, old.device, strides=old.strides)
     builder.add(
         Scatter(
             output=output,
             into=old.name,
-            ranges=node_ranges("i", source.shape),
+            ranges=make_node_ranges("i", source.shape),
             index=part.at(point),
             indirect=(),
             value=simplify(to_dtype(builder.read(source, point), old.dtype)),
@@ -391,7 +391,7 @@ def store_box(builder: Builder, target: Buffer, starts: Sequence[int], source: T
     """Append a store of `source` into the box of `target` that begins at `starts`; it takes over
     that memory.
     """
-    point = coordinate_symbols("i", source.shape)
+    point = make_coordinate_symbols("i", source.shape)
     value = simplify(builder.read(source, point))
     begun = not builder.is_unfilled(target)
     output = target
@@ -401,7 +401,7 @@ def store_box(builder: Builder, target: Buffer, starts: Sequence[int], source: T
         Scatter(
             output=output,
             into=target.name if begun else None,
-            ranges=node_ranges("i", source.shape),
+            ranges=make_node_ranges("i", source.shape),
             index=tuple(start + c for start, c in zip(starts, point, strict=True)),
             indirect=(),
             value=value,
@@ -411,7 +411,7 @@ def store_box(builder: Builder, target: Buffer, starts: Sequence[int], source: T
     )
     if begun:
         builder.buffers.overwrite(target.name, output)
-    return whole(output)
+    return make_whole_value(output)
 
 
 RULES: Final[tuple[Rule, ...]] = (

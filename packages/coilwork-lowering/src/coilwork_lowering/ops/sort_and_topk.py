@@ -28,15 +28,15 @@ from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod
 from coilwork_ir.loops import Reduce, Sort
 from coilwork_ir.scalar import Scalar, cast, const, load, op, placeholder
 from coilwork_lowering.building import values as view_maps
-from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_lowering.building.builder import Builder, make_node_ranges
 from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import (
     Shape,
     TensorValue,
     Value,
-    coordinate_symbols,
-    device_text,
-    whole,
+    format_device,
+    make_coordinate_symbols,
+    make_whole_value,
 )
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.reductions import map_elements
@@ -88,10 +88,10 @@ def choose_extremes(
 
     def position(point: tuple[Expr, ...]) -> Scalar:
         row = (*point[:dim], *point[dim + 1 :])
-        result = builder.read(whole(chosen[-1]), row)
+        result = builder.read(make_whole_value(chosen[-1]), row)
         for number in reversed(range(count - 1)):
             mine = eq(index(point[dim]), const(number, DType.I64))
-            result = select(mine, builder.read(whole(chosen[number]), row), result)
+            result = select(mine, builder.read(make_whole_value(chosen[number]), row), result)
         return result
 
     places = builder.pointwise(
@@ -125,8 +125,8 @@ def _choose_positions(
     first comes first.
     """
     rows = (*value.shape[:dim], *value.shape[dim + 1 :])
-    point = coordinate_symbols("i", rows)
-    (axis,) = node_ranges("r", (value.shape[dim],))
+    point = make_coordinate_symbols("i", rows)
+    (axis,) = make_node_ranges("r", (value.shape[dim],))
     key = make_order_key(builder.read(value, (*point[:dim], axis, *point[dim:])))
     if not largest:
         key = op("bitwise_not", key)
@@ -145,7 +145,7 @@ def _choose_positions(
             Reduce(
                 outputs=(output,),
                 kind="argmax",
-                ranges=node_ranges("i", rows),
+                ranges=make_node_ranges("i", rows),
                 axes=(axis,),
                 body=simplify(left),
                 origins=builder.origins,
@@ -196,7 +196,7 @@ def _row(
     in_memory = _is_sorted_in_memory(builder, value)
     if chosen == "calls" or (chosen == "auto" and not in_memory and has_trait(value.device, PROCESSOR)):
         raise NotLowered("elements that ATen finds as well")
-    if not value.shape or device_text(call.result[0].device) != value.device:
+    if not value.shape or format_device(call.result[0].device) != value.device:
         raise NotLowered("a sort of a number")
     dim = wrap_dim(call.integer("dim"), len(value.shape))
     length = as_int(value.shape[dim])
@@ -266,9 +266,9 @@ def _sort_rows(
     strides: Sequence[Sequence[Expr] | None] = (None, None),
 ) -> tuple[TensorValue, TensorValue]:
     """The elements of rows in order, or the first `count` of them, and their positions; see `Sort`."""
-    ranges = node_ranges("i", rows.shape)
+    ranges = make_node_ranges("i", rows.shape)
     # along the sort the coordinate is the range, also if there is one point
-    point = list(coordinate_symbols("i", rows.shape))
+    point = list(make_coordinate_symbols("i", rows.shape))
     point[rows.dim] = ranges[rows.dim]
     shape = list(rows.shape)
     if count is not None:
@@ -291,7 +291,7 @@ def _sort_rows(
             origins=builder.origins,
         )
     )
-    return whole(values), whole(places)
+    return make_whole_value(values), make_whole_value(places)
 
 
 def _sort(builder: Builder, call: Call) -> Value:

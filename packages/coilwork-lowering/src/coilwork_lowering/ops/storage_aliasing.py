@@ -12,10 +12,10 @@ from typing import Any, Final
 import torch
 
 from coilwork_ir.operators import find_info
-from coilwork_lowering.facts.fx_nodes import packet_name as operator_of
-from coilwork_lowering.facts.fx_nodes import readers_of, view_base, views_of
+from coilwork_lowering.facts.fx_nodes import get_packet_name as operator_of
+from coilwork_lowering.facts.fx_nodes import iterate_readers, iterate_views, view_base
 from coilwork_lowering.options import LoweringOptions
-from coilwork_lowering.torch_compat.operators import Overload, schema_of
+from coilwork_lowering.torch_compat.operators import Overload, get_schema
 
 _SCATTER: Final = torch.ops.aten.as_strided_scatter.default
 _CLONE: Final = torch.ops.aten.clone.default
@@ -89,7 +89,7 @@ def _shares_memory(node: torch.fx.Node) -> bool:
     """Tell whether `node` is its first operand's memory, a part of it, or an item of a list of parts."""
     if node.target is operator.getitem:
         return True
-    returned = schema_of(node.target).returns if isinstance(node.target, Overload) else ()
+    returned = get_schema(node.target).returns if isinstance(node.target, Overload) else ()
     return any(result.alias_info is not None for result in returned)
 
 
@@ -108,7 +108,7 @@ def is_written_into(node: torch.fx.Node) -> bool:
 
 def _writes(user: torch.fx.Node, given: torch.fx.Node) -> bool:
     assert isinstance(user.target, Overload)
-    formals = schema_of(user.target).arguments
+    formals = get_schema(user.target).arguments
     pairs = [*zip(formals, user.args), *((f, user.kwargs[f.name]) for f in formals if f.name in user.kwargs)]
     return any(
         formal.alias_info is not None
@@ -149,7 +149,7 @@ def _is_filled_first(copy: torch.fx.Node) -> bool:
 
 def _is_filled_by(user: torch.fx.Node, node: torch.fx.Node) -> bool:
     """Tell if `user` writes into `node`, once among its operands, and returns nothing."""
-    if not isinstance(user.target, Overload) or schema_of(user.target).returns:
+    if not isinstance(user.target, Overload) or get_schema(user.target).returns:
         return False
     operands: list[torch.fx.Node] = []
     torch.fx.node.map_arg((user.args, user.kwargs), operands.append)
@@ -174,10 +174,10 @@ def is_store_into_new_memory(node: torch.fx.Node, options: LoweringOptions) -> b
         or not name.startswith("aten.")
     ):
         return False
-    memory = {result, *views_of(result)}
+    memory = {result, *iterate_views(result)}
     others: set[torch.fx.Node] = set()
     torch.fx.node.map_arg((node.args[1:], node.kwargs), others.add)
-    return memory.isdisjoint(others) and all(reader is node for reader in readers_of(result))
+    return memory.isdisjoint(others) and all(reader is node for reader in iterate_readers(result))
 
 
 def is_box_update(user: torch.fx.Node, node: torch.fx.Node, options: LoweringOptions) -> bool:

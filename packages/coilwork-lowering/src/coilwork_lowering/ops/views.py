@@ -21,7 +21,14 @@ from coilwork_ir.index import (
 from coilwork_lowering.building import values
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.size_assertions import lower_assertion
-from coilwork_lowering.building.values import Relation, TensorValue, Value, dtype_of, layout_of, same_strides
+from coilwork_lowering.building.values import (
+    Relation,
+    TensorValue,
+    Value,
+    are_same_strides,
+    find_layout,
+    get_dtype,
+)
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.storage_aliasing import find_storage_offset, is_in_input_storage, is_written_into
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, require_size, wrap_dim
@@ -120,7 +127,7 @@ def _place_empty_part(
     if not is_returned or as_int(size) != 0 or as_int(value.shape[dim]) != 1 or as_int(start) == 0:
         return None
     value = builder.current(value)
-    place = layout_of(value)
+    place = find_layout(value)
     if place is None:
         return None
     strides = builder.sizes.exprs(call.fakes["self"].stride())
@@ -190,7 +197,7 @@ def _diagonal(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     rank = len(value.shape)
     first, second = wrap_dim(call.integer("dim1"), rank), wrap_dim(call.integer("dim2"), rank)
-    return values.diagonal(value, first, second, call.integer("offset"), call.shape(builder)[-1])
+    return values.take_diagonal(value, first, second, call.integer("offset"), call.shape(builder)[-1])
 
 
 def _lower_unfold(builder: Builder, call: Call) -> Value:
@@ -237,7 +244,7 @@ def _lower_as_strided(builder: Builder, call: Call) -> Value:
 
 def _view_dtype(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
-    target = dtype_of(call.fake.dtype)
+    target = get_dtype(call.fake.dtype)
     if target is value.dtype:
         return value
     if target.itemsize != value.dtype.itemsize or target.is_opaque or value.dtype.is_opaque:
@@ -253,8 +260,8 @@ def _clone(builder: Builder, call: Call) -> Value:
         # `is_filled_by_calls` has seen that a call stores into this copy
         return builder.allocate(value.shape, value.dtype, value.device, strides=strides)
     if is_written_into(call.node):
-        layout = layout_of(value)
-        kept = layout is not None and same_strides(value.shape, layout.strides, strides)
+        layout = find_layout(value)
+        kept = layout is not None and are_same_strides(value.shape, layout.strides, strides)
         if kept and call.updates.can_skip_copy(call.node, value):
             return value
     return builder.copy(value, strides=strides)

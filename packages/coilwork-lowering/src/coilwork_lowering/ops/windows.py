@@ -21,7 +21,7 @@ from coilwork_ir.index import (
     maximum,
     minimum,
     mod,
-    product,
+    multiply_all,
     provably_divisible,
     provably_le,
     provably_lt,
@@ -204,7 +204,7 @@ def _widest(size: Expr, count: Expr) -> Expr:
 
 def is_small(taps: Sequence[Taps], limit: int) -> bool:
     """Tell if there are at most `limit` taps in all, and how many is known."""
-    total = as_int(product(t.count for t in taps))
+    total = as_int(multiply_all(t.count for t in taps))
     return total is not None and total <= limit
 
 

@@ -5,6 +5,7 @@ Open `table.py` first: it lists all that Coilwork does by itself. `rewrite.py` s
 """
 
 from coilwork_lowering.rewrites.batch_norm_folding import FROZEN
+from coilwork_lowering.rewrites.call_normalization import CapturedVocabulary
 from coilwork_lowering.rewrites.clean_up import clean_up, clean_up_copy, complete_values
 from coilwork_lowering.rewrites.constant_folding import Prepared, pack_weights, split_constants
 from coilwork_lowering.rewrites.engine import apply_rewrites
@@ -26,7 +27,6 @@ from coilwork_lowering.rewrites.rewrite import (
     value,
 )
 from coilwork_lowering.rewrites.table import REWRITES, choose_rewrites
-from coilwork_lowering.rewrites.vocabulary import CapturedVocabulary
 
 __all__ = [
     "FROZEN",

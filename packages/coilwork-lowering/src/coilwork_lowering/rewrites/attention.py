@@ -35,7 +35,7 @@ from coilwork_lowering.rewrites.rewrite import (
     tensor,
     value,
 )
-from coilwork_lowering.torch_compat.sizes import hint_of, surely
+from coilwork_lowering.torch_compat.sizes import hint_of, is_surely
 
 # written-out attention
 
@@ -122,7 +122,7 @@ def _mask_fits(match: Match) -> bool:
         mask = match.value(name)
         if not isinstance(mask, torch.Tensor) or mask.dim() > len(wanted):
             return False
-        if not all(surely(n == 1) or surely(n == m) for n, m in zip(mask.shape[::-1], wanted[::-1])):
+        if not all(is_surely(n == 1) or is_surely(n == m) for n, m in zip(mask.shape[::-1], wanted[::-1])):
             return False
         own = match.value("query").dtype if name in ("mask", "bias") else torch.bool
         if mask.dtype != own:
@@ -281,7 +281,7 @@ _SDPA_CALL: Final = call(
 
 def _shares_a_head(match: Match) -> bool:
     heads = match.value("query").shape[_HEADS]
-    return surely(match.value("key").shape[_HEADS] == 1) and isinstance(heads, int) and heads > 1
+    return is_surely(match.value("key").shape[_HEADS] == 1) and isinstance(heads, int) and heads > 1
 
 
 def _heads_agree(match: Match) -> bool:
@@ -296,7 +296,7 @@ def _heads_agree(match: Match) -> bool:
 
 def _hides_rows(mask: Any) -> bool:
     """Tell if `mask` is one boolean per row, expanded."""
-    expanded = surely(mask.stride(_LAST) == 0) and surely(mask.shape[_LAST] > 1)
+    expanded = is_surely(mask.stride(_LAST) == 0) and is_surely(mask.shape[_LAST] > 1)
     return bool(expanded and mask.dtype is torch.bool)
 
 
@@ -311,9 +311,9 @@ def _operand_mask_fits(match: Match) -> bool:
     if not isinstance(mask, torch.Tensor) or mask.dim() != 4 or mask.requires_grad:
         return False
     wanted = (*query.shape[:-1], key.shape[-2])
-    if not _hides_rows(mask) and (_is_trained(match) or surely(mask.stride(_LAST) == 0)):
+    if not _hides_rows(mask) and (_is_trained(match) or is_surely(mask.stride(_LAST) == 0)):
         return False
-    fits = all(surely(n == 1) or surely(n == m) for n, m in zip(mask.shape, wanted, strict=True))
+    fits = all(is_surely(n == 1) or is_surely(n == m) for n, m in zip(mask.shape, wanted, strict=True))
     return fits and mask.dtype in (torch.bool, query.dtype)
 
 

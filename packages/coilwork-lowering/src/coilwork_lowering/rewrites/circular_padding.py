@@ -16,10 +16,10 @@ import torch
 from torch import fx
 
 from coilwork_ir.operators import find_info
-from coilwork_lowering.facts.fx_nodes import packet_name
+from coilwork_lowering.facts.fx_nodes import get_packet_name
 from coilwork_lowering.rewrites.engine import Operand
 from coilwork_lowering.rewrites.rewrite import Condition, Match, Pattern, Rewrite, call, either, tensor, value
-from coilwork_lowering.torch_compat.sizes import plain_number, surely
+from coilwork_lowering.torch_compat.sizes import find_plain_number, is_surely
 
 # slice copies
 
@@ -69,12 +69,12 @@ def _begins_with_nothing(node: fx.Node) -> bool:
     is asked.
     """
     for _ in range(_MOST_COPIES):
-        if packet_name(node.target) != "slice_scatter":
+        if get_packet_name(node.target) != "slice_scatter":
             break
         base = node.args[0]
         assert isinstance(base, fx.Node)
         node = base
-    return find_info(packet_name(node.target)).is_uninitialized
+    return find_info(get_packet_name(node.target)).is_uninitialized
 
 
 def _order_runs(runs: tuple[Run, ...], size: Size) -> tuple[Run, ...] | None:
@@ -83,13 +83,13 @@ def _order_runs(runs: tuple[Run, ...], size: Size) -> tuple[Run, ...] | None:
     ordered: list[Run] = []
     at: Size = 0
     while left:
-        following = [run for run in left if surely(run.start == at)]
+        following = [run for run in left if is_surely(run.start == at)]
         if len(following) != 1:
             return None
         ordered.append(following[0])
         left.remove(following[0])
         at = following[0].end
-    return tuple(ordered) if surely(at == size) else None
+    return tuple(ordered) if is_surely(at == size) else None
 
 
 class _Reader:
@@ -106,7 +106,7 @@ class _Reader:
         return self.known[node]
 
     def _look_up(self, node: fx.Node) -> SliceCopies | None:
-        name = packet_name(node.target)
+        name = get_packet_name(node.target)
         if find_info(name).is_uninitialized:
             return SliceCopies(None, ((),) * node.meta["val"].dim())
         if name == "slice":
@@ -130,7 +130,7 @@ class _Reader:
         moved = tuple(
             Run(run.start - place.start, run.end - place.start, run.shift + place.start)
             for run in clipped
-            if not surely(run.start == run.end)
+            if not is_surely(run.start == run.end)
         )
         return SliceCopies(whole.source, _replace_dim(whole.runs, place.dim, moved))
 
@@ -155,7 +155,7 @@ class _Reader:
             before, after = _clip_run(run, 0, place.start), _clip_run(run, place.end, run.end)
             if before is None or after is None:
                 return None
-            left.extend(piece for piece in (before, after) if not surely(piece.start == piece.end))
+            left.extend(piece for piece in (before, after) if not is_surely(piece.start == piece.end))
         return SliceCopies(base.source, _replace_dim(base.runs, place.dim, (*left, *stored)))
 
 
@@ -171,7 +171,7 @@ def _replace_dim(
 
 def _are_equal_runs(a: tuple[Run, ...], b: tuple[Run, ...]) -> bool:
     return len(a) == len(b) and all(
-        surely(x.start == y.start) and surely(x.end == y.end) and surely(x.shift == y.shift)
+        is_surely(x.start == y.start) and is_surely(x.end == y.end) and is_surely(x.shift == y.shift)
         for x, y in zip(a, b, strict=True)
     )
 
@@ -181,17 +181,17 @@ def _clip_run(run: Run, start: Size, end: Size) -> Run | None:
     first, last = _larger(run.start, start), _smaller(run.end, end)
     if first is None or last is None:
         return None
-    if surely(last <= first):
+    if is_surely(last <= first):
         return Run(first, first, run.shift)
-    return Run(first, last, run.shift) if surely(first <= last) else None
+    return Run(first, last, run.shift) if is_surely(first <= last) else None
 
 
 def _larger(a: Size, b: Size) -> Size | None:
-    return a if surely(a >= b) else b if surely(b >= a) else None
+    return a if is_surely(a >= b) else b if is_surely(b >= a) else None
 
 
 def _smaller(a: Size, b: Size) -> Size | None:
-    return a if surely(a <= b) else b if surely(b <= a) else None
+    return a if is_surely(a <= b) else b if is_surely(b <= a) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,10 +213,10 @@ def _find_place(node: fx.Node, base: Any, first: int) -> _Place | None:
     dim %= len(shape)
     size = shape[dim]
     start, end = 0 if start is None else start, size if end is None else end
-    start, end = (bound + size if surely(bound < 0) else bound for bound in (start, end))
-    if surely(end >= size):
+    start, end = (bound + size if is_surely(bound < 0) else bound for bound in (start, end))
+    if is_surely(end >= size):
         end = size
-    if not (surely(start >= 0) and surely(start <= end) and surely(end <= size)):
+    if not (is_surely(start >= 0) and is_surely(start <= end) and is_surely(end <= size)):
         return None
     return _Place(base=base, dim=dim, start=start, end=end)
 
@@ -241,7 +241,7 @@ def _is_like(value: Any, node: fx.Node) -> bool:
     if not isinstance(value, fx.Node) or not _same_type(value, node):
         return False
     a, b = value.meta["val"].shape, node.meta["val"].shape
-    return len(a) == len(b) and all(surely(x == y) for x, y in zip(a, b, strict=True))
+    return len(a) == len(b) and all(is_surely(x == y) for x, y in zip(a, b, strict=True))
 
 
 # rewrite
@@ -277,7 +277,7 @@ class _Span:
 
     def is_all_of(self, size: Size) -> bool:
         """Tell if that is surely all of a dimension of `size`, which the amounts count."""
-        return surely(self.start.resolve(size) == 0) and surely(self.end.resolve(size) == size)
+        return is_surely(self.start.resolve(size) == 0) and is_surely(self.end.resolve(size) == size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,10 +299,10 @@ def _find_window(runs: tuple[Run, ...], size: Size) -> _Window | None:
         box = _find_span(starts[0], ends[0], size)
         return None if box is None else _Window(box)
     low, high = starts[1], ends[0]
-    if not (surely(starts[0] >= low) and surely(ends[-1] <= high)):
+    if not (is_surely(starts[0] >= low) and is_surely(ends[-1] <= high)):
         return None
-    if not all(surely(start == low) for start in starts[1:]) or not all(
-        surely(end == high) for end in ends[:-1]
+    if not all(is_surely(start == low) for start in starts[1:]) or not all(
+        is_surely(end == high) for end in ends[:-1]
     ):
         return None
     box, part = _find_span(low, high, size), _find_span(starts[0] - low, starts[0] - low + runs[-1].end, size)
@@ -317,7 +317,7 @@ def _find_span(start: Size, end: Size, size: Size) -> _Span | None:
 def _find_amount(number: Size, size: Size) -> _Amount | None:
     """`number` as a multiple of `size` plus a number."""
     for times in range(_MOST_TIMES):
-        more = plain_number(number - times * size)
+        more = find_plain_number(number - times * size)
         if more is not None:
             return _Amount(times, more)
     return None

@@ -19,16 +19,16 @@ from torch import fx
 
 from coilwork_ir.operators import find_info, find_target_info
 from coilwork_lowering.facts.alias_analysis import (
-    escapes,
-    mutated_operands,
-    owner_of,
-    owners_written_by,
+    find_owner,
+    find_written_owners,
+    is_returned,
+    list_mutated_operands,
     view_source,
 )
 from coilwork_lowering.rewrites.engine import rewrite_graph
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
-from coilwork_lowering.torch_compat.graphs import copy_graph, mode_among
-from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
+from coilwork_lowering.torch_compat.graphs import copy_graph, find_mode_among
+from coilwork_lowering.torch_compat.operators import Overload, get_qualified_name, get_schema
 
 # common subexpressions
 
@@ -44,14 +44,14 @@ def merge_common_subexpressions(graph: torch.fx.Graph) -> int:
     writes into the arguments' memory in between.
     """
     seen: dict[Any, torch.fx.Node] = {}
-    written = {owner_of(operand) for node in graph.nodes for operand in mutated_operands(node)}
+    written = {find_owner(operand) for node in graph.nodes for operand in list_mutated_operands(node)}
     writes: Counter[torch.fx.Node] = Counter()
     replaced = 0
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
         if not is_pure(node.target):
-            writes.update(owners_written_by(node))
+            writes.update(find_written_owners(node))
             continue
         if node.meta.get("unbacked_bindings"):
             # other results have the sizes that this one defines, `x[:n.item()]`, under the names that it
@@ -62,7 +62,7 @@ def merge_common_subexpressions(graph: torch.fx.Graph) -> int:
             continue
         key = _call_key(node)
         if writes:
-            key = (key, *(writes[owner_of(operand)] for operand in node.all_input_nodes))
+            key = (key, *(writes[find_owner(operand)] for operand in node.all_input_nodes))
         first = seen.setdefault(key, node)
         if first is not node and not _returns_both(first, node):
             node.replace_all_uses_with(first)
@@ -72,7 +72,7 @@ def merge_common_subexpressions(graph: torch.fx.Graph) -> int:
 
 
 def _returns_both(first: torch.fx.Node, second: torch.fx.Node) -> bool:
-    return view_source(second) is None and escapes(second) and escapes(first)
+    return view_source(second) is None and is_returned(second) and is_returned(first)
 
 
 @cache
@@ -82,7 +82,7 @@ def is_pure(target: Any) -> bool:
         return True
     if not isinstance(target, Overload):
         return False
-    schema = schema_of(target)
+    schema = get_schema(target)
     if schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags:
         return False
     if target.namespace not in ("aten", "prims"):
@@ -152,7 +152,7 @@ def _is_removable(target: Any) -> bool:
         return True
     if not isinstance(target, Overload) or target.namespace not in ("aten", "prims"):
         return False
-    schema = schema_of(target)
+    schema = get_schema(target)
     required = {
         torch.Tag.nondeterministic_seeded,
         torch.Tag.dynamic_output_shape,
@@ -194,7 +194,7 @@ def drop_identities(graph: torch.fx.Graph) -> int:
 def _is_identity(target: Any) -> bool:
     if not isinstance(target, Overload):
         return False
-    info = find_target_info(qualified_name(target))
+    info = find_target_info(get_qualified_name(target))
     return info.is_view and info.is_identity
 
 
@@ -245,7 +245,7 @@ def complete_values(gm: fx.GraphModule) -> int:
     Each is computed from its operands' in their fake tensor mode. A call that is there already keeps its
     value: a pass that gives it other operands, with another result, has to delete it.
     """
-    mode = mode_among(node.meta.get("val") for node in gm.graph.nodes)
+    mode = find_mode_among(node.meta.get("val") for node in gm.graph.nodes)
     completed = 0
     for node in gm.graph.nodes:
         if node.op != "call_function" or "val" in node.meta or not callable(node.target):

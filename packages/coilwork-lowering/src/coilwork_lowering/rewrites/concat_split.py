@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from torch import fx
 
-from coilwork_lowering.facts.fx_nodes import accepts_any_strides
+from coilwork_lowering.facts.fx_nodes import can_read_any_strides
+from coilwork_lowering.rewrites.call_normalization import Read
 from coilwork_lowering.rewrites.rewrite import (
     Condition,
     Match,
@@ -18,11 +19,10 @@ from coilwork_lowering.rewrites.rewrite import (
     Rewrite,
     call,
     either,
+    is_like,
     items,
-    looks_like,
     value,
 )
-from coilwork_lowering.rewrites.vocabulary import Read
 
 _TENSORS: Final = items("tensors")
 
@@ -44,7 +44,7 @@ def _find_whole(match: Match) -> fx.Node | None:
     if len(sources) != 1 or not all(type(n) is int for n in match.result.shape):
         return None
     source = sources.pop()
-    if source is None or not looks_like(match.vocabulary.value(source), match.result):
+    if source is None or not is_like(match.vocabulary.value(source), match.result):
         return None
     ends = accumulate((match.vocabulary.value(part).shape[dim] for part in parts), initial=0)
     starts = [_find_start(part, dim, match) for part in parts]
@@ -147,10 +147,10 @@ def _layout_is_free(old: fx.Node, new: fx.Node, match: Match) -> bool:
     however it is.
     """
     value = match.vocabulary.value
-    if looks_like(value(new), value(old)):
+    if is_like(value(new), value(old)):
         return True
-    return looks_like(value(new), value(old), strides=False) and all(
-        accepts_any_strides(user) for user in old.users
+    return is_like(value(new), value(old), strides=False) and all(
+        can_read_any_strides(user) for user in old.users
     )
 
 

@@ -22,22 +22,22 @@ from torch import fx
 from coilwork_ir.device_traits import CPU_LIBRARIES, has_trait
 from coilwork_ir.machine import FindModel, find_like_model
 from coilwork_ir.operators import find_target_info
-from coilwork_lowering.facts.alias_analysis import escapes, memory_of, owner_of
+from coilwork_lowering.aten_layouts import lay_out_frozen_weights, pad_products
+from coilwork_lowering.facts.alias_analysis import analyse_memory, find_owner, is_returned
 from coilwork_lowering.facts.fx_nodes import CONVOLUTION, inherit_metadata
-from coilwork_lowering.layout import lay_out_frozen_weights, pad_products
 from coilwork_lowering.options import LayoutOptions, RewriteOptions
 from coilwork_lowering.rewrites.batch_norm_folding import FROZEN
+from coilwork_lowering.rewrites.call_normalization import AtenVocabulary, CapturedVocabulary, Read
 from coilwork_lowering.rewrites.clean_up import clean_up_copy, drop_dead_code, is_pure
 from coilwork_lowering.rewrites.engine import apply_rewrites
-from coilwork_lowering.rewrites.rewrite import Fired, Rewrite, looks_like
+from coilwork_lowering.rewrites.rewrite import Fired, Rewrite, is_like
 from coilwork_lowering.rewrites.table import choose_rewrites
-from coilwork_lowering.rewrites.vocabulary import AtenVocabulary, CapturedVocabulary, Read
-from coilwork_lowering.torch_compat.graphs import copy_graph, fake_mode_of
+from coilwork_lowering.torch_compat.graphs import copy_graph, find_fake_mode
 from coilwork_lowering.torch_compat.operators import (
+    get_overload,
     is_packing,
     is_quantizing,
     list_packed_types,
-    overload_called,
 )
 
 # splitting
@@ -83,7 +83,7 @@ def split_constants(gm: fx.GraphModule, frozen: Iterable[int]) -> Prepared | Non
     """
     graph = copy_graph(gm.graph)
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    written = memory_of(graph).written
+    written = analyse_memory(graph).written
     positions = {inputs[p]: p for p in frozen if p < len(inputs) and inputs[p] not in written}
     sources_of = _find_constants(graph, positions)
     prepared = [node for node in graph.nodes if _is_worth_preparing(node, sources_of, written)]
@@ -109,10 +109,10 @@ def split_constants(gm: fx.GraphModule, frozen: Iterable[int]) -> Prepared | Non
     return Prepared(main=main, preparation=preparation, kept=kept, sources=sources, values=values)
 
 
-def constants_of(graph: fx.Graph, frozen: Iterable[int]) -> frozenset[fx.Node]:
+def find_constants(graph: fx.Graph, frozen: Iterable[int]) -> frozenset[fx.Node]:
     """Nodes that unwritten inputs of `graph` at positions `frozen` alone decide, those inputs included."""
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    written = memory_of(graph).written
+    written = analyse_memory(graph).written
     positions = {inputs[p]: p for p in frozen if p < len(inputs) and inputs[p] not in written}
     return frozenset(_find_constants(graph, positions))
 
@@ -152,8 +152,8 @@ def _is_worth_preparing(
 ) -> bool:
     if node not in sources_of or not isinstance(node.meta.get("val"), torch.Tensor):
         return False
-    owner = owner_of(node)
-    if owner.op == "placeholder" or owner in written or escapes(owner):
+    owner = find_owner(node)
+    if owner.op == "placeholder" or owner in written or is_returned(owner):
         return False
     if all(user in sources_of for user in node.users):
         return False
@@ -209,12 +209,12 @@ def pack_weights(
 
     `gm` itself, and 0, where torch lacks oneDNN or nothing is packed. Results round as oneDNN rounds them.
     """
-    mode = fake_mode_of(gm)
+    mode = find_fake_mode(gm)
     types = list_packed_types()
     if mode is None or not types:
         return gm, 0
     graph = copy_graph(gm.graph)
-    constants = constants_of(graph, frozen)
+    constants = find_constants(graph, frozen)
     vocabulary = AtenVocabulary()
     count = 0
     for node in list(graph.nodes):
@@ -310,7 +310,7 @@ def _pack_call(graph: fx.Graph, node: fx.Node, read: Read) -> fx.Node | None:
     inserted: list[fx.Node] = []
 
     def call(name: str, args: tuple[Any, ...], value: Any) -> fx.Node:
-        new = graph.call_function(overload_called(name), args)
+        new = graph.call_function(get_overload(name), args)
         new.meta.update(inherit_metadata(node))
         new.meta["val"] = value
         inserted.append(new)
@@ -322,7 +322,7 @@ def _pack_call(graph: fx.Graph, node: fx.Node, read: Read) -> fx.Node | None:
         if read.op == CONVOLUTION
         else _pack_linear(call, operands.value, weight, bias)
     )
-    if result is not None and looks_like(result.meta["val"], node.meta["val"]):
+    if result is not None and is_like(result.meta["val"], node.meta["val"]):
         return result
     for new in reversed(inserted):
         graph.erase_node(new)
@@ -358,7 +358,7 @@ def _pack_convolution(
         torch.empty_like(held, memory_format=torch.contiguous_format),
     )
     args = (value, packed, bias, *numbers, groups, "none", [], "")
-    target = overload_called("mkldnn._convolution_pointwise.default")
+    target = get_overload("mkldnn._convolution_pointwise.default")
     fakes = [argument.meta["val"] if isinstance(argument, fx.Node) else argument for argument in args]
     node: fx.Node = call("mkldnn._convolution_pointwise.default", args, target(*fakes))
     return node
@@ -401,7 +401,7 @@ def freeze(
     Weights are laid out, and packed for oneDNN if `packs`, in the preparation; None if nothing is prepared.
     """
     gm, fired = clean_up_copy(gm, rewrites)
-    laid_out, _ = lay_out_frozen_weights(gm, constants_of(gm.graph, frozen), layout)
+    laid_out, _ = lay_out_frozen_weights(gm, find_constants(gm.graph, frozen), layout)
     laid_out, _ = pad_products(laid_out, layout)
     if packs:
         laid_out, _ = pack_weights(laid_out, frozen, layout.find_model)

@@ -21,24 +21,24 @@ from torch import fx
 
 from coilwork_lowering.facts.alias_analysis import (
     Memory,
-    escapes,
+    analyse_memory,
+    find_owner,
+    is_returned,
     is_sole_view,
     may_share,
-    memory_of,
-    owner_of,
 )
-from coilwork_lowering.facts.fx_nodes import inherit_metadata, origin_of
+from coilwork_lowering.facts.fx_nodes import get_origin, inherit_metadata
+from coilwork_lowering.rewrites.call_normalization import AtenVocabulary, Vocabulary
 from coilwork_lowering.rewrites.rewrite import (
     Fired,
     Match,
     Rewrite,
-    anchors_of,
-    looks_like,
-    matches_at,
-    names_in,
+    find_matches,
+    is_like,
+    iterate_names,
+    list_anchors,
 )
-from coilwork_lowering.rewrites.vocabulary import AtenVocabulary, Vocabulary
-from coilwork_lowering.torch_compat.graphs import GraphAppendingTracer, mode_among
+from coilwork_lowering.torch_compat.graphs import GraphAppendingTracer, find_mode_among
 
 # replacement
 
@@ -186,7 +186,7 @@ def rewrite_graph(
 ) -> tuple[Fired, ...]:
     """`apply_rewrites` to a graph that is no module yet, or is still being changed."""
     vocabulary = AtenVocabulary() if vocabulary is None else vocabulary
-    table = anchor_table(rewrites, vocabulary)
+    table = index_by_anchor(rewrites, vocabulary)
     counts: dict[str, int] = defaultdict(int)
     sources: dict[str, dict[str, None]] = defaultdict(dict)
     for _ in range(MOST_ROUNDS):
@@ -213,13 +213,13 @@ def rewrite_graph(
     )
 
 
-def anchor_table(
+def index_by_anchor(
     rewrites: Sequence[Rewrite], vocabulary: Vocabulary
 ) -> Mapping[Hashable, tuple[Rewrite, ...]]:
     """The rewrites to try at a call, by its key."""
     table: dict[Hashable, tuple[Rewrite, ...]] = {}
     for rewrite in rewrites:
-        for op in anchors_of(rewrite.pattern):
+        for op in list_anchors(rewrite.pattern):
             for key in vocabulary.keys(op):
                 table[key] = (*table.get(key, ()), rewrite)
     return table
@@ -229,15 +229,15 @@ def _describe_graph(graph: fx.Graph, vocabulary: Vocabulary) -> _GraphState:
     aten = isinstance(vocabulary, AtenVocabulary)
     return _GraphState(
         vocabulary=vocabulary,
-        mode=mode_among(vocabulary.value(node) for node in graph.nodes),
-        memory=memory_of(graph) if aten else None,
+        mode=find_mode_among(vocabulary.value(node) for node in graph.nodes),
+        memory=analyse_memory(graph) if aten else None,
         writers=tuple(node for node in graph.nodes if vocabulary.writes(node)),
     )
 
 
 def _rewrite_at(node: fx.Node, rewrite: Rewrite, state: _GraphState) -> tuple[str, ...] | None:
     """Apply `rewrite` at `node`: the origins of the replaced calls, or None."""
-    matches = matches_at(
+    matches = find_matches(
         node, rewrite.pattern, rewrite.also, state.vocabulary, state.memo, rewrite.find_model
     )
     for match in matches:
@@ -250,7 +250,7 @@ def _rewrite_at(node: fx.Node, rewrite: Rewrite, state: _GraphState) -> tuple[st
 
 def _origins(match: Match) -> Iterator[str]:
     for node in match.nodes:
-        origin = origin_of(node)
+        origin = get_origin(node)
         if origin.file:
             yield f"{origin.file}:{origin.line}"
 
@@ -265,7 +265,7 @@ def _can_combine(match: Match, state: _GraphState) -> bool:
 
 
 def _apply_match(match: Match, rewrite: Rewrite, state: _GraphState) -> bool:
-    names = tuple(dict.fromkeys(n for root in (rewrite.pattern, *rewrite.also) for n in names_in(root)))
+    names = tuple(dict.fromkeys(n for root in (rewrite.pattern, *rewrite.also) for n in iterate_names(root)))
     # Further roots may have readers before the last root: all results are made in front of the first one.
     before = min(match.roots)
     if len(match.roots) > 1 and any(node > before for node in _leaves(match)):
@@ -322,13 +322,13 @@ def _can_replace(
     old: fx.Node, new: fx.Node, inserted: Sequence[fx.Node], rewrite: Rewrite, state: _GraphState
 ) -> bool:
     value = state.vocabulary.value
-    if not looks_like(value(new), value(old), strides=not rewrite.restrides):
+    if not is_like(value(new), value(old), strides=not rewrite.restrides):
         return False
     if state.memory is None:
         return True
-    if owner_of(new) not in inserted:
+    if find_owner(new) not in inserted:
         return may_share(old, new, state.memory)
-    return is_sole_view(old) or not (owner_of(old) in state.memory.written or escapes(old))
+    return is_sole_view(old) or not (find_owner(old) in state.memory.written or is_returned(old))
 
 
 def _erase_unread(match: Match, items: Sequence[fx.Node]) -> None:

@@ -32,7 +32,7 @@ from coilwork_lowering.rewrites.rewrite import (
     tensor,
     value,
 )
-from coilwork_lowering.torch_compat.sizes import hint_of, surely
+from coilwork_lowering.torch_compat.sizes import hint_of, is_surely
 
 # bias
 
@@ -124,7 +124,7 @@ PRODUCTS: Final = (ADD_TO_ADDMM, NOTHING_TO_ADD)
 
 WHOLE_VECTOR: Final = 8
 """Numbers of which rows have a multiple: operands and results of others are padded first, where that pays
-(layout/row_padding.py).
+(aten_layouts/row_padding.py).
 """
 
 _PRODUCT: Final = either(
@@ -186,7 +186,7 @@ def _is_close(name: str, wanted: float) -> Condition:
 
 
 def _has_whole_vectors(match: Match) -> bool:
-    return all(bool(surely(size % WHOLE_VECTOR == 0)) for size in match.value("right").shape)
+    return all(bool(is_surely(size % WHOLE_VECTOR == 0)) for size in match.value("right").shape)
 
 
 def _is_large(match: Match) -> bool:

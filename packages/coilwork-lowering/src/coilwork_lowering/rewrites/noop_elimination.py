@@ -9,7 +9,7 @@ import torch
 
 from coilwork_ir.operators import OpInfo, list_operators
 from coilwork_ir.scalar import is_lossless
-from coilwork_lowering.building.values import dtype_of
+from coilwork_lowering.building.values import get_dtype
 from coilwork_lowering.facts.alias_analysis import view_source
 from coilwork_lowering.rewrites.rewrite import (
     Condition,
@@ -47,7 +47,7 @@ def _drops_nothing(match: Match) -> bool:
 
 def _widens(match: Match) -> bool:
     narrow, wide = match.value("x").dtype, match.captures["wide"]
-    return is_lossless(dtype_of(narrow), dtype_of(wide))
+    return is_lossless(get_dtype(narrow), get_dtype(wide))
 
 
 def _sign_is_kept(match: Match) -> bool:

@@ -1,6 +1,6 @@
 """A rewrite: the pattern that it looks for, the conditions on a match, and the replacement.
 
-A pattern is a small tree of calls with names at its leaves. `matches_at` tells where it fits and what it
+A pattern is a small tree of calls with names at its leaves. `find_matches` tells where it fits and what it
 captures, a `Condition` is a named predicate over a match, and `Rewrite` puts the parts together.
 """
 
@@ -14,8 +14,8 @@ import torch
 from torch import fx
 
 from coilwork_ir.machine import FindModel, MachineModel, find_like_model
-from coilwork_lowering.rewrites.vocabulary import Vocabulary
-from coilwork_lowering.torch_compat.sizes import surely
+from coilwork_lowering.rewrites.call_normalization import Vocabulary
+from coilwork_lowering.torch_compat.sizes import is_surely
 
 # patterns
 
@@ -106,19 +106,19 @@ def call(
     return Call(ops=tuple(ops.split()), arguments=pairs, commutes=commutes, shared=shared, named=named)
 
 
-def roots_of(pattern: Pattern) -> Iterator[Call]:
+def iterate_roots(pattern: Pattern) -> Iterator[Call]:
     """The calls that may be the outermost of `pattern`."""
     match pattern:
         case Call():
             yield pattern
         case Either(options=options):
             for option in options:
-                yield from roots_of(option)
+                yield from iterate_roots(option)
         case _:
             return
 
 
-def names_in(pattern: Pattern) -> Iterator[str]:
+def iterate_names(pattern: Pattern) -> Iterator[str]:
     """The names that some match of `pattern` captures; some more than once."""
     match pattern:
         case Tensor() | Value() | Items():
@@ -127,10 +127,10 @@ def names_in(pattern: Pattern) -> Iterator[str]:
             if named:
                 yield named
             for _, inner in arguments:
-                yield from names_in(inner)
+                yield from iterate_names(inner)
         case Either(options=options):
             for option in options:
-                yield from names_in(option)
+                yield from iterate_names(option)
 
 
 # matching
@@ -184,7 +184,7 @@ class _State:
     kept: tuple[fx.Node, ...] = ()  # calls that may have other readers
 
 
-def matches_at(
+def find_matches(
     node: fx.Node,
     pattern: Pattern,
     also: tuple[Pattern, ...],
@@ -325,9 +325,9 @@ def _holds_nodes(argument: Any) -> bool:
     return isinstance(argument, fx.Node)
 
 
-def anchors_of(pattern: Pattern) -> tuple[str, ...]:
+def list_anchors(pattern: Pattern) -> tuple[str, ...]:
     """Operators at which to try `pattern`."""
-    return tuple(dict.fromkeys(op for root in roots_of(pattern) for op in root.ops))
+    return tuple(dict.fromkeys(op for root in iterate_roots(pattern) for op in root.ops))
 
 
 # conditions
@@ -383,12 +383,12 @@ def like_result(name: str) -> Condition:
     """The captured tensor has the type, shape, strides and device of what the match computes."""
 
     def holds(match: Match) -> bool:
-        return looks_like(match.value(name), match.result)
+        return is_like(match.value(name), match.result)
 
     return Condition(name=f"{name} is like the result", holds=holds)
 
 
-def looks_like(found: Any, wanted: Any, *, strides: bool = True) -> bool:
+def is_like(found: Any, wanted: Any, *, strides: bool = True) -> bool:
     """Tell if two fake tensors surely have type, shape, device and strides in common. Adds no guard."""
     if not isinstance(found, torch.Tensor) or not isinstance(wanted, torch.Tensor):
         return False
@@ -401,13 +401,13 @@ def looks_like(found: Any, wanted: Any, *, strides: bool = True) -> bool:
 
 def same_sizes(found: Any, wanted: Any) -> bool:
     """Tell if two lists of sizes are surely equal. Adds no guard."""
-    return len(found) == len(wanted) and all(surely(a == b) for a, b in zip(found, wanted, strict=True))
+    return len(found) == len(wanted) and all(is_surely(a == b) for a, b in zip(found, wanted, strict=True))
 
 
 def _same_strides(found: torch.Tensor, wanted: torch.Tensor) -> bool:
     # nobody steps along a dimension of one element
     return all(
-        surely(size == 1) or surely(a == b)
+        is_surely(size == 1) or is_surely(a == b)
         for size, a, b in zip(wanted.shape, found.stride(), wanted.stride(), strict=True)
     )
 
@@ -461,7 +461,7 @@ class Rewrite:
     uuid: str = ""
 
     def __post_init__(self) -> None:
-        if not self.name or any(not tuple(roots_of(root)) for root in (self.pattern, *self.also)):
+        if not self.name or any(not tuple(iterate_roots(root)) for root in (self.pattern, *self.also)):
             raise ValueError(f"rewrite {self.name!r} needs a name, and calls as the roots of its patterns")
         if (self.replacement is None) is (self.existing is None):
             raise ValueError(f"rewrite {self.name!r} needs either a replacement or an existing node")

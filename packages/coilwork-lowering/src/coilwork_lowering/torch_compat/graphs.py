@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # graphs
 
 
-def current_stack_trace() -> object:
+def get_current_stack_trace() -> object:
     """The user's traceback of the call that is being traced from a captured graph; None if there is none."""
     return torch.fx.traceback.get_current_meta().get("stack_trace")
 
@@ -50,7 +50,7 @@ def trace_call(
         return make_fx(function)(*values).graph
 
 
-def min_cut(
+def partition_by_min_cut(
     joint_gm: torch.fx.GraphModule, joint_inputs: Sequence[Any], **kw: Any
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """torch's min-cut partitioner without its own subexpression pass, which imports TorchInductor."""
@@ -62,7 +62,7 @@ def min_cut(
     return forward, backward
 
 
-def tangents_of(joint_gm: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, torch.fx.Node]]:
+def list_tangents(joint_gm: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, torch.fx.Node]]:
     """Each gradient that comes into a joint graph as the caller hands it over, and the result that it belongs
     to.
 
@@ -80,7 +80,7 @@ def tangents_of(joint_gm: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, tor
     return [(tangent, result) for tangent, result in pairs if isinstance(result, torch.fx.Node)]
 
 
-def operator_behind(node: torch.fx.Node) -> str | None:
+def find_decomposed_operator(node: torch.fx.Node) -> str | None:
     """Name, without overload, of the operator that was decomposed into `node` and others, or is it; `None` if
     it is not known.
     """
@@ -91,7 +91,7 @@ def operator_behind(node: torch.fx.Node) -> str | None:
 # fake tensors
 
 
-def fake_mode_of(gm: torch.fx.GraphModule) -> AbstractContextManager[object] | None:
+def find_fake_mode(gm: torch.fx.GraphModule) -> AbstractContextManager[object] | None:
     """The fake tensor mode, to be entered, that the tensors in the graph's metadata belong to."""
     from torch._guards import detect_fake_mode
 
@@ -102,11 +102,11 @@ def fake_mode_of(gm: torch.fx.GraphModule) -> AbstractContextManager[object] | N
     return mode
 
 
-def mode_among(values: Iterable[object]) -> AbstractContextManager[object] | None:
+def find_mode_among(values: Iterable[object]) -> AbstractContextManager[object] | None:
     """The fake tensor mode, to be entered, that the first fake tensor of `values` was made in.
 
-    A captured graph's tensors are of Dynamo's mode, while `fake_mode_of` finds the one that AOTAutograd will
-    trace with.
+    A captured graph's tensors are of Dynamo's mode, while `find_fake_mode` finds the one that AOTAutograd
+    will trace with.
     """
     from torch._subclasses.fake_tensor import FakeTensor
 
@@ -130,7 +130,7 @@ def is_fake(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
 
 
-def number_in(tensor: torch.Tensor) -> int | float | bool:
+def read_number(tensor: torch.Tensor) -> int | float | bool:
     """The value of a real tensor of one element, also where operators are being traced on fake ones."""
     with use_real_tensors():
         number: int | float | bool = tensor.item()

@@ -34,13 +34,13 @@ def promote_types(
     return compute, result
 
 
-def composite_operators() -> tuple[str, ...]:
+def list_composite_operators() -> tuple[str, ...]:
     """The names of all operators that are made of others: libraries that a program loads add to them."""
     names: list[str] = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
     return tuple(names)
 
 
-def base_decompositions() -> dict[Any, Callable[..., Any]]:
+def copy_base_decompositions() -> dict[Any, Callable[..., Any]]:
     """A fresh copy of torch's core ATen decompositions. Making it walks all operators: a tenth of
     a second.
     """
@@ -50,19 +50,19 @@ def base_decompositions() -> dict[Any, Callable[..., Any]]:
     return dict(core_aten_decompositions())
 
 
-def more_decompositions(packets: Sequence[Any]) -> dict[Any, Callable[..., Any]]:
+def get_more_decompositions(packets: Sequence[Any]) -> dict[Any, Callable[..., Any]]:
     """Decompositions registered for `packets`."""
     from torch._decomp import get_decompositions
 
     return dict(get_decompositions(packets))
 
 
-def qualified_name(target: Overload) -> str:
+def get_qualified_name(target: Overload) -> str:
     """`"aten.add.Tensor"` for an overload."""
     return f"{target.namespace}.{target._schema.name.split('::')[-1]}.{target._overloadname}"
 
 
-def overload_called(name: str) -> Overload:
+def get_overload(name: str) -> Overload:
     """The overload of a qualified name, `"aten.add.Tensor"`.
 
     Raises:
@@ -84,7 +84,7 @@ def is_list_of_sizes(formal: torch.Argument) -> bool:
     return bool(kind.kind() == "ListType" and kind.getElementType().kind() == "SymIntType")
 
 
-def schema_of(target: Overload) -> torch.FunctionSchema:
+def get_schema(target: Overload) -> torch.FunctionSchema:
     """The schema of an overload."""
     return target._schema
 
@@ -103,7 +103,7 @@ def has_quantized_kernel(target: Overload, device_type: str) -> bool:
 
 def is_quantizing(target: Any) -> bool:
     """Tell if calls of `target` make quantised tensors of floats, which torch captures as `float32`."""
-    return isinstance(target, Overload) and find_target_info(qualified_name(target)).makes_quantized
+    return isinstance(target, Overload) and find_target_info(get_qualified_name(target)).makes_quantized
 
 
 def suggest_format(value: torch.Tensor) -> torch.memory_format:
@@ -118,7 +118,7 @@ _COUNTED: Final = frozenset(
 )
 
 
-def kernel_dtype(target: Any, number: int, first: torch.dtype | None) -> torch.dtype | None:
+def find_kernel_dtype(target: Any, number: int, first: torch.dtype | None) -> torch.dtype | None:
     """The element type that kernels give result `number`, where torch 2.11's meta functions name another.
     None elsewhere.
 
@@ -127,9 +127,9 @@ def kernel_dtype(target: Any, number: int, first: torch.dtype | None) -> torch.d
     """
     if not isinstance(target, Overload):
         return None
-    if schema_of(target).name in _COUNTED and number:
+    if get_schema(target).name in _COUNTED and number:
         return torch.int64
-    if number == 1 and first is torch.float64 and find_target_info(qualified_name(target)).is_attention:
+    if number == 1 and first is torch.float64 and find_target_info(get_qualified_name(target)).is_attention:
         return torch.float64
     return None
 
@@ -139,7 +139,7 @@ _PACKINGS: Final = frozenset({"mkldnn::_reorder_linear_weight", "mkldnn::_reorde
 
 def is_packing(target: Any) -> bool:
     """Tell if calls of `target` lay a weight out as oneDNN wants it."""
-    return isinstance(target, Overload) and schema_of(target).name in _PACKINGS
+    return isinstance(target, Overload) and get_schema(target).name in _PACKINGS
 
 
 def list_packed_types() -> tuple[torch.dtype, ...]:
@@ -173,7 +173,7 @@ def list_functionalized_calls(
     )
 
     def copy_arguments(operator: Overload, **arguments: Any) -> Any:
-        for formal in schema_of(operator).arguments:
+        for formal in get_schema(operator).arguments:
             if (
                 formal.alias_info is not None
                 and formal.alias_info.is_write

@@ -12,40 +12,40 @@ if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 
-def sympy_of(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> sympy.Basic:
+def get_sympy(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> sympy.Basic:
     """The sympy expression of a symbolic number."""
     return value.node.expr
 
 
-def shape_env_of(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> ShapeEnv:
+def get_shape_env(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> ShapeEnv:
     """The shape environment that `value` belongs to."""
     env: ShapeEnv = value.node.shape_env
     return env
 
 
-def environment_of(gm: torch.fx.GraphModule) -> ShapeEnv | None:
+def find_shape_env(gm: torch.fx.GraphModule) -> ShapeEnv | None:
     """The shape environment of the sizes in `gm`; None if all of them are known."""
     for node in gm.graph.nodes:
         value = node.meta.get("val")
         for size in value.shape if isinstance(value, torch.Tensor) else (value,):
             if isinstance(size, torch.SymInt):
-                return shape_env_of(size)
+                return get_shape_env(size)
     return None
 
 
-def environment_among(values: Iterable[object]) -> ShapeEnv | None:
+def find_shape_env_among(values: Iterable[object]) -> ShapeEnv | None:
     """The shape environment of the sizes of tensors, and of sizes, among `values` and lists of them; None if
     all are known.
     """
     for value in values:
         if isinstance(value, list | tuple):
-            env = environment_among(value)
+            env = find_shape_env_among(value)
             if env is not None:
                 return env
             continue
         for size in value.shape if isinstance(value, torch.Tensor) else (value,):
             if isinstance(size, torch.SymInt):
-                return shape_env_of(size)
+                return get_shape_env(size)
     return None
 
 
@@ -94,8 +94,8 @@ def _always_leaves_a_remainder(env: ShapeEnv, condition: sympy.Basic) -> bool:
     if not isinstance(condition.lhs, Mod | PythonMod | sympy.Mod):
         return False
     number, divisor = condition.lhs.args
-    least, _ = expression_bounds(env, number)
-    least_rest, _ = expression_bounds(env, divisor - number)
+    least, _ = find_expression_bounds(env, number)
+    least_rest, _ = find_expression_bounds(env, divisor - number)
     return least is not None and least > 0 and least_rest is not None and least_rest > 0
 
 
@@ -107,7 +107,7 @@ def hint_of(value: int | torch.SymInt) -> int | None:
     return hint
 
 
-def integer_bounds(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[int | None, int | None]:
+def find_integer_bounds(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[int | None, int | None]:
     """Inclusive bounds of `symbol`; None where it is unbounded. Adds no guard."""
     bounds = env.var_to_range.get(symbol)
     if bounds is None:
@@ -120,7 +120,7 @@ def list_multiples(env: ShapeEnv) -> list[tuple[sympy.Basic, sympy.Basic]]:
     return sorted(((multiple.args[0], multiple.args[1]) for multiple in env.divisible), key=str)
 
 
-def expression_bounds(env: ShapeEnv, expression: sympy.Basic) -> tuple[int | None, int | None]:
+def find_expression_bounds(env: ShapeEnv, expression: sympy.Basic) -> tuple[int | None, int | None]:
     """Inclusive bounds of an integer expression; None where it is unbounded. Adds no guard."""
     bounds = env.bound_sympy(expression)
     return (_finite(bounds.lower), _finite(bounds.upper))
@@ -133,14 +133,14 @@ def require(condition: Any, message: Callable[[], str]) -> None:
     torch._check(condition, message)
 
 
-def surely(condition: bool | torch.SymBool) -> bool:
+def is_surely(condition: bool | torch.SymBool) -> bool:
     """Tell if a condition on sizes holds whatever they are. Adds no guard."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return condition if isinstance(condition, bool) else statically_known_true(condition)
 
 
-def holds(condition: bool | torch.SymBool) -> bool:
+def is_true_when_traced(condition: bool | torch.SymBool) -> bool:
     """Tell if a condition holds for the sizes that are traced, which adds a guard; False where
     data decides.
     """
@@ -153,7 +153,7 @@ def is_unequal(condition: object, size: torch.SymInt, number: int) -> bool:
     """Tell if `condition` is written as `size != number`. Adds no guard."""
     import sympy
 
-    return isinstance(condition, torch.SymBool) and sympy_of(condition) == sympy.Ne(sympy_of(size), number)
+    return isinstance(condition, torch.SymBool) and get_sympy(condition) == sympy.Ne(get_sympy(size), number)
 
 
 def is_from_data(size: float | torch.SymInt | torch.SymFloat) -> bool:
@@ -169,10 +169,10 @@ def is_truth_value(number: torch.SymInt | torch.SymFloat) -> bool:
     # loaded on use, as above
     from sympy.core.relational import Relational
 
-    return bool(sympy_of(number).has(Relational))
+    return bool(get_sympy(number).has(Relational))
 
 
-def plain_integer(name: str) -> sympy.Symbol:
+def make_integer_symbol(name: str) -> sympy.Symbol:
     """A new integer symbol."""
     # sympy takes longer to load than this package; whoever has symbolic sizes has loaded it
     import sympy
@@ -180,50 +180,50 @@ def plain_integer(name: str) -> sympy.Symbol:
     return sympy.Symbol(name, integer=True)
 
 
-def floor_divided(number: sympy.Basic, divisor: sympy.Basic) -> sympy.Basic:
+def make_floor_division(number: sympy.Basic, divisor: sympy.Basic) -> sympy.Basic:
     """`number // divisor` as torch writes it in sizes; `divisor` is a number other than 0."""
     from torch.utils._sympy.functions import FloorDiv
 
     return FloorDiv(-number, -divisor) if divisor < 0 else FloorDiv(number, divisor)
 
 
-def plain_symbol(value: torch.SymInt) -> sympy.Symbol | None:
+def find_plain_symbol(value: torch.SymInt) -> sympy.Symbol | None:
     """torch's symbol if `value` is one and nothing more."""
     import sympy
 
-    expression = sympy_of(value)
+    expression = get_sympy(value)
     return expression if isinstance(expression, sympy.Symbol) else None
 
 
-def symbols_among(values: Iterable[object]) -> set[sympy.Symbol]:
+def find_plain_symbols(values: Iterable[object]) -> set[sympy.Symbol]:
     """torch's symbols that are `values` by themselves, with nothing more."""
-    symbols = (plain_symbol(value) for value in values if isinstance(value, torch.SymInt))
+    symbols = (find_plain_symbol(value) for value in values if isinstance(value, torch.SymInt))
     return {name for name in symbols if name is not None}
 
 
-def plain_number(value: int | torch.SymInt) -> int | None:
+def find_plain_number(value: int | torch.SymInt) -> int | None:
     """The number that `value` is whatever the sizes are; None if it is one of them. Adds no guard."""
     if isinstance(value, int):
         return int(value)
-    expression = sympy_of(value)
+    expression = get_sympy(value)
     return int(expression) if expression.is_number else None
 
 
-def plain_float(value: object) -> float | None:
+def find_plain_float(value: object) -> float | None:
     """The number that a symbolic float is, if a guard holds it to one."""
     if not isinstance(value, torch.SymFloat):
         return None
-    expression = sympy_of(value)
+    expression = get_sympy(value)
     return float(expression) if expression.is_number else None
 
 
-def makes_sizes(number: torch.SymFloat, gm: torch.fx.GraphModule) -> bool:
+def is_part_of_sizes(number: torch.SymFloat, gm: torch.fx.GraphModule) -> bool:
     """Tell whether `number` is part of an integer in `gm` or of the size of a tensor."""
-    own = sympy_of(number).free_symbols
+    own = get_sympy(number).free_symbols
     for node in gm.graph.nodes:
         value = node.meta.get("val")
         for size in value.shape if isinstance(value, torch.Tensor) else (value,):
-            if isinstance(size, torch.SymInt) and own & sympy_of(size).free_symbols:
+            if isinstance(size, torch.SymInt) and own & get_sympy(size).free_symbols:
                 return True
     return False
 
@@ -234,17 +234,17 @@ def unify_symbols(size: torch.SymInt, known: torch.SymInt) -> None:
     """
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-    old, new = plain_symbol(size), plain_symbol(known)
+    old, new = find_plain_symbol(size), find_plain_symbol(known)
     if old is not None and new is not None and old != new:
         if free_unbacked_symbols(old) and free_unbacked_symbols(new):
-            shape_env_of(size)._rename_unbacked_to(old, new)
+            get_shape_env(size)._rename_unbacked_to(old, new)
 
 
 def create_count(env: ShapeEnv) -> torch.SymInt:
     """A new symbol for a number that data decides, at least 0, which no result of a traced call shows."""
     with env.ignore_fresh_unbacked_symbols():
         count = env.create_unbacked_symint()
-    env.constrain_symbol_range(sympy_of(count), 0, 2**62)
+    env.constrain_symbol_range(get_sympy(count), 0, 2**62)
     return count
 
 

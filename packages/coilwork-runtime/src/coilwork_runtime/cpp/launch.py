@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_runtime.dtypes import torch_dtype
+from coilwork_runtime.dtypes import get_torch_dtype
 from coilwork_runtime.errors import KernelLaunchError, raise_check
 from coilwork_runtime.launch_descriptor import Launcher, encode_cpu_descriptor
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest
@@ -90,7 +90,7 @@ def _make_mixed_call(manifest: KernelManifest, function: Callable[..., Any]) -> 
         kept: list[torch.Tensor] = []
         for one in manifest.args:
             if one.elements is not None:
-                kept.append(torch.empty(one.elements.evaluate(sizes), dtype=torch_dtype(one.dtype)))
+                kept.append(torch.empty(one.elements.evaluate(sizes), dtype=get_torch_dtype(one.dtype)))
                 passed.append(kept[-1].data_ptr())
             else:
                 value = next(values)

@@ -150,7 +150,7 @@ def _ask_version(command: Sequence[str], stamps: tuple[tuple[int, ...], ...], pe
     return "" if done.code else done.output.strip().partition("\n")[0]
 
 
-def flags_for(features: Iterable[str]) -> tuple[str, ...]:
+def list_flags(features: Iterable[str]) -> tuple[str, ...]:
     """Compiler flags for a kernel that uses `features`."""
     wanted = frozenset(features)
     flags = [flag for feature, flag in _FEATURE_FLAGS if feature in wanted]
@@ -228,7 +228,7 @@ def compile_library(
     """Compile `source`: the shared library's bytes and an empty text, or `None` and what the
     compiler said.
     """
-    return run_compiler(toolchain, source, flags_for(features), link_flags(stub))
+    return run_compiler(toolchain, source, list_flags(features), link_flags(stub))
 
 
 def run_compiler(

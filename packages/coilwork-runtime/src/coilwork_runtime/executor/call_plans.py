@@ -15,14 +15,26 @@ from typing import Any, Final, Literal, Protocol
 
 import torch
 
-from coilwork_runtime.c_shim import C_FUNCTIONS, NUMBER_READS, Parameter, Schema, find_schema, function_name
-from coilwork_runtime.executor.marshalling import Unplanned, dispatcher_value, function_value, is_exact
+from coilwork_runtime.c_shim import (
+    C_FUNCTIONS,
+    NUMBER_READS,
+    Parameter,
+    Schema,
+    find_function_name,
+    find_schema,
+)
+from coilwork_runtime.executor.marshalling import (
+    Unplanned,
+    encode_dispatcher_value,
+    encode_function_value,
+    is_exact,
+)
 from coilwork_runtime.executor.program_reader import Argument, Item, RecordedCall, Size, Slot
 from coilwork_runtime.executor.vendor_libraries import (
     ConvolutionLibrary,
     ProductLibrary,
-    convolution_bytes,
-    product_bytes,
+    encode_convolution,
+    encode_product,
 )
 from coilwork_runtime.manifest.wire_format import join_items, text, u32
 from coilwork_runtime.triton_kernels.user_kernels import find_kernel
@@ -225,7 +237,7 @@ def plan_call(
         route, head, reason = Route.PYTHON, u32(0) + u32(0), str(error)
     tail = join_items([u32(slot.number) for slot in call.slots()])
     tail += join_items([u32(size.number) for size in call.sizes()])
-    product, convolution = product_bytes(call, products), convolution_bytes(call, convolutions)
+    product, convolution = encode_product(call, products), encode_convolution(call, convolutions)
     tail += u32(call.wanted) + bytes((call.single,)) + (product or convolution or _NO_LIBRARY)
     return CallPlan(
         target=call.target,
@@ -251,7 +263,7 @@ def _native(call: RecordedCall, torch_interface: TorchInterface) -> tuple[Route,
         # what fails natively is done again in Python, and nobody knows what these do
         raise Unplanned("operators of other libraries are called in Python")
     bound = tuple(bind(call, schema))
-    name = function_name(schema, call.device)
+    name = find_function_name(schema, call.device)
     # functions of a device are its own kernels, not those for quantised tensors
     quantized = any(slot.is_quantized for slot in call.slots())
     address = 0 if name is None or quantized else torch_interface.symbol(name)
@@ -273,7 +285,7 @@ def _encode_function_call(
     ordered = [b for b in bound if b[0].is_out] + [b for b in bound if not b[0].is_out]
     values = []
     for parameter, value in ordered:
-        data = function_value(parameter, value, torch_interface.code)
+        data = encode_function_value(parameter, value, torch_interface.code)
         # a device or list that is not given is two values: a pointer, and an index or count
         double = str(parameter.type) in ("Optional[Device]", "Optional[List[int]]") and value is None
         values += [data[:1], data[1:]] if double else [data]
@@ -300,7 +312,7 @@ def _encode_dispatcher_call(
         raise Unplanned("it returns results of several types, which torch's C dispatcher mixes up")
     if len(bound) > MOST_VALUES:
         raise Unplanned("it has too many arguments")
-    values = [dispatcher_value(parameter, value, torch_interface.code) for parameter, value in bound]
+    values = [encode_dispatcher_value(parameter, value, torch_interface.code) for parameter, value in bound]
     return text(schema.name) + text(schema.overload) + join_items(results) + join_items(values)
 
 

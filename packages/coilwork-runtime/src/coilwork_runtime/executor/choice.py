@@ -13,7 +13,7 @@ from coilwork_cache import Store
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.errors import ExecutorUnavailableError
 from coilwork_runtime.executor.interpreter import load_interpreted
-from coilwork_runtime.executor.lifetimes import LifetimeChecker
+from coilwork_runtime.executor.lifetime_checker import LifetimeChecker
 from coilwork_runtime.executor.native_program import NativeProgram, load_native
 from coilwork_runtime.executor.vendor_libraries import ConvolutionLibrary, DriverGraphs, ProductLibrary
 from coilwork_runtime.launch_descriptor import Launcher

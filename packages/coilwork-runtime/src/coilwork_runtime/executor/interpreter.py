@@ -37,7 +37,7 @@ from coilwork_runtime.executor.program_reader import (
     read_program,
 )
 from coilwork_runtime.launch_descriptor import Launcher
-from coilwork_runtime.layouts import (
+from coilwork_runtime.layout_checks import (
     ALIGNMENT_BYTES,
     LayoutMemory,
     aligned,
@@ -56,7 +56,7 @@ from coilwork_runtime.layouts import (
     reinterpret_dtype,
 )
 from coilwork_runtime.streams import CallStreams
-from coilwork_runtime.torch_compat import direct_operator
+from coilwork_runtime.torch_compat import get_direct_operator
 
 Frame = list[Any]
 Action = Callable[[Frame], None]
@@ -693,7 +693,7 @@ def _find_direct(target: str) -> Callable[..., Any]:
         ProgramBytesError: there is none of this name.
     """
     try:
-        return direct_operator(find_operator(target)())
+        return get_direct_operator(find_operator(target)())
     except (AttributeError, RuntimeError) as error:
         raise ProgramBytesError(
             "missing-operator",

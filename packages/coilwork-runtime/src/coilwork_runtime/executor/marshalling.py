@@ -58,7 +58,7 @@ class Unplanned(Exception):
     """A call that torch's C interface cannot make; the text says why."""
 
 
-def dispatcher_value(parameter: Parameter, value: Argument, code: Codes) -> bytes:
+def encode_dispatcher_value(parameter: Parameter, value: Argument, code: Codes) -> bytes:
     """`value` for the dispatcher.
 
     Raises:
@@ -70,7 +70,7 @@ def dispatcher_value(parameter: Parameter, value: Argument, code: Codes) -> byte
         raise Unplanned(f"argument {parameter.name}: {parameter.type}: {error}") from error
 
 
-def function_value(parameter: Parameter, value: Argument, code: Codes) -> bytes:
+def encode_function_value(parameter: Parameter, value: Argument, code: Codes) -> bytes:
     """`value` for the C function of a single operator.
 
     Raises:

@@ -42,8 +42,8 @@ from coilwork_runtime.tensor_kinds import (
 from coilwork_runtime.torch_compat import (
     are_operators_watched,
     handles_of,
-    kind_samples,
-    tensor_samples,
+    make_kind_samples,
+    make_tensor_samples,
     tensors_of,
 )
 
@@ -121,7 +121,7 @@ def load_native(
     """
     if replacements:
         check_replacements(replacements, read_program(data)[1])
-    extension = executor_extension(store, may_build=may_build)
+    extension = find_executor_extension(store, may_build=may_build)
     tables = read_tables(data)
     product_library, convolution_library = (
         _open_library(products, extension),
@@ -191,7 +191,7 @@ def _open_library(library: CalledLibrary | None, extension: Any) -> int:
         ) from error
 
 
-def executor_extension(store: Store | None, *, may_build: bool = True) -> Any:
+def find_executor_extension(store: Store | None, *, may_build: bool = True) -> Any:
     """The extension module, built here if it is not at hand and `may_build`.
 
     Raises:
@@ -221,9 +221,9 @@ def executor_extension(store: Store | None, *, may_build: bool = True) -> Any:
             reason="it takes a C++ compiler and Python's headers",
             remedy="install g++ and python3-dev, or use the option executor='python'",
         )
-    extension.learn(tensor_samples())
+    extension.learn(make_tensor_samples())
     facts = (are_operators_watched, PLAIN.keys, ON_CPU, MARKS)
-    if not extension.learn_kinds([], *facts) and not extension.learn_kinds(kind_samples(), *facts):
+    if not extension.learn_kinds([], *facts) and not extension.learn_kinds(make_kind_samples(), *facts):
         raise ExecutorUnavailableError(
             "other-tensors",
             "the native executor cannot tell what tensors of this torch are",
@@ -247,7 +247,7 @@ def warm_executor(store: Store | None) -> None:
 
 def _load_quietly(store: Store | None) -> None:
     with contextlib.suppress(RuntimeFault):
-        executor_extension(store)
+        find_executor_extension(store)
 
 
 def _kernel(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from coilwork_runtime.executor.call_plans import CallPlan, Route
-from coilwork_runtime.torch_compat import open_profiler_range, profiler_is_on
+from coilwork_runtime.torch_compat import is_profiler_on, open_profiler_range
 
 PHASES: Final = ("inputs", "beginning", "instructions", "results")
 _KINDS: Final[Mapping[int, str]] = {
@@ -165,7 +165,7 @@ class Observation:
 
     def begin(self, name: str, *, is_launch: bool, stream: int) -> None:
         """Tell profilers and hooks that the range begins."""
-        if profiler_is_on():
+        if is_profiler_on():
             within: AbstractContextManager[object] = open_profiler_range(name if is_launch else PREFIX + name)
             self._stack.enter_context(within)
         if is_launch:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 
 from coilwork_runtime.launch_descriptor import Launcher
-from coilwork_runtime.layouts import (
+from coilwork_runtime.layout_checks import (
     Sizes,
     check_aligned_layout,
     check_layout,

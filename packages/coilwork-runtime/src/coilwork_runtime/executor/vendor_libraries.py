@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from coilwork_runtime.executor.program_reader import Argument, RecordedCall, Slot
-from coilwork_runtime.torch_compat import convolution_settings, product_settings
+from coilwork_runtime.torch_compat import get_convolution_settings, get_product_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +76,14 @@ _GELU: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductLibrary(CalledLibrary):
-    """The library for matrix products; `settings` are as `product_settings`."""
+    """The library for matrix products; `settings` are as `get_product_settings`."""
 
     NAME: ClassVar[str] = "cuBLASLt"
     WORK: ClassVar[str] = "products"
-    settings: Callable[[], int] = product_settings
+    settings: Callable[[], int] = get_product_settings
 
 
-def product_bytes(call: RecordedCall, library: ProductLibrary | None) -> bytes | None:
+def encode_product(call: RecordedCall, library: ProductLibrary | None) -> bytes | None:
     """Return the part of a call's plan about a product (native/program/plans.hpp); `None` if the library does
     not do the call.
     """
@@ -128,14 +128,14 @@ _IMAGE, _WEIGHT, _SUMS, _NONE = 0, 1, 2, -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvolutionLibrary(CalledLibrary):
-    """The library for convolutions; `settings` are as `convolution_settings`."""
+    """The library for convolutions; `settings` are as `get_convolution_settings`."""
 
     NAME: ClassVar[str] = "cuDNN"
     WORK: ClassVar[str] = "convolutions"
-    settings: Callable[[], int] = convolution_settings
+    settings: Callable[[], int] = get_convolution_settings
 
 
-def convolution_bytes(call: RecordedCall, library: ConvolutionLibrary | None) -> bytes | None:
+def encode_convolution(call: RecordedCall, library: ConvolutionLibrary | None) -> bytes | None:
     """Return the part of a call's plan about a convolution (native/program/plans.hpp); `None` if the library
     does not do the call.
     """

@@ -131,7 +131,7 @@ class SizeBytecode:
         bound = SizeBytecode(steps)
         if len(steps) == 1 or bound.operands(Op.SIZE):
             return bound
-        return constant_code(bound.evaluate(()))
+        return make_constant_code(bound.evaluate(()))
 
     def encode(self) -> bytes:
         """`u32` number of steps, then of each a byte, followed by an `i64` if it pushes a value."""
@@ -143,7 +143,7 @@ class SizeBytecode:
         return b"".join(parts)
 
 
-def constant_code(value: int) -> SizeBytecode:
+def make_constant_code(value: int) -> SizeBytecode:
     """The code of a number."""
     return SizeBytecode(((Op.CONSTANT, value),))
 

@@ -29,7 +29,7 @@ import torch
 
 from coilwork_cache import content_key
 from coilwork_runtime.errors import KernelBuildError, MissingTritonError
-from coilwork_runtime.folders import scratch_folder
+from coilwork_runtime.folders import make_scratch_folder
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels import worker
 
@@ -86,7 +86,7 @@ class Candidate:
     request: Mapping[str, Any]
 
 
-def triton_version() -> str:
+def read_triton_version() -> str:
     """The version of the installed Triton, read without importing it.
 
     Raises:
@@ -106,7 +106,7 @@ def triton_version() -> str:
     )
 
 
-def gpu_target(spec: KernelSpec) -> GpuTarget:
+def get_gpu_target(spec: KernelSpec) -> GpuTarget:
     """The device that `spec` was generated for; without a name, the current one.
 
     Raises:
@@ -162,7 +162,7 @@ def make_candidate(
         "entry": of.entry,
         "types": {arg.name: ("*" if arg.is_pointer else "") + TYPES[arg.dtype] for arg in spec.args},
         "divisible": [arg.name for arg in spec.args if arg.aligned or arg.role == "scratch"],
-        "constants": constants_of(config),
+        "constants": list_constants(config),
         "options": options,
         "target": [target.backend, target.arch, target.warp_size],
     }
@@ -170,7 +170,7 @@ def make_candidate(
     return Candidate(config=config, key=key, request=request)
 
 
-def constants_of(config: Mapping[str, int]) -> dict[str, int]:
+def list_constants(config: Mapping[str, int]) -> dict[str, int]:
     """The kernel's compile-time parameters in a configuration."""
     return {name: value for name, value in config.items() if name not in OPTIONS}
 
@@ -205,7 +205,7 @@ class GpuBinary:
     cooperative: bool = False
 
 
-def binary_from_reply(metadata: Mapping[str, Any], image: bytes) -> GpuBinary:
+def read_binary(metadata: Mapping[str, Any], image: bytes) -> GpuBinary:
     """Return the binary in a worker's answer.
 
     Raises:
@@ -296,13 +296,13 @@ class Worker:
     """One process. Used by one thread at a time."""
 
     def __init__(self) -> None:
-        log = tempfile.TemporaryFile(prefix="coilwork-worker-", dir=scratch_folder())  # noqa: SIM115
+        log = tempfile.TemporaryFile(prefix="coilwork-worker-", dir=make_scratch_folder())  # noqa: SIM115
         self._log = cast(BinaryIO, log)
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("TRITON_INTERPRET")
         }
         # what it leaves when it is killed goes with this process
-        environment["TMPDIR"] = scratch_folder()
+        environment["TMPDIR"] = make_scratch_folder()
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(Path(worker.__file__))],
             stdin=subprocess.PIPE,

@@ -16,26 +16,26 @@ import torch
 from coilwork_cache import Store
 from coilwork_runtime.errors import KernelBuildError, KernelLaunchError
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec
-from coilwork_runtime.manifest.size_bytecode import SizeBytecode, constant_code
-from coilwork_runtime.triton_kernels.build import TritonBuilder
+from coilwork_runtime.manifest.size_bytecode import SizeBytecode, make_constant_code
 from coilwork_runtime.triton_kernels.compilation import (
     decode_binary,
     encode_binary,
     find_shared_pool,
-    gpu_target,
+    get_gpu_target,
     make_candidate,
-    triton_version,
+    read_triton_version,
 )
 from coilwork_runtime.triton_kernels.driver import Kernel
-from coilwork_runtime.triton_kernels.gpu import torch_gpu
+from coilwork_runtime.triton_kernels.gpu import make_torch_gpu
 from coilwork_runtime.triton_kernels.launch import KINDS
+from coilwork_runtime.triton_kernels.triton_builder import TritonBuilder
 
 
 class TritonCompiler:
     """Compiles kernels in the first of their configurations. `store` keeps what is built."""
 
     def __init__(self, store: Store | None) -> None:
-        self._builder = TritonBuilder(store, find_shared_pool(), torch_gpu(store))
+        self._builder = TritonBuilder(store, find_shared_pool(), make_torch_gpu(store))
 
     def key(self, spec: KernelSpec) -> str:
         """Triton's version.
@@ -43,7 +43,7 @@ class TritonCompiler:
         Raises:
             MissingTritonError: it is not installed.
         """
-        return triton_version()
+        return read_triton_version()
 
     def compile(self, spec: KernelSpec) -> bytes:
         """The machine code of the kernel, and how to launch it.
@@ -52,7 +52,7 @@ class TritonCompiler:
             KernelBuildError: it does not compile.
             MissingTritonError: Triton is not installed.
         """
-        first = make_candidate(spec, spec.configs[0], gpu_target(spec), triton_version())
+        first = make_candidate(spec, spec.configs[0], get_gpu_target(spec), read_triton_version())
         built = self._builder.compile(spec, first)
         if isinstance(built, KernelBuildError):
             raise built
@@ -85,7 +85,7 @@ class GpuDevice:
     recovers = False
 
     def __init__(self, store: Store | None) -> None:
-        self._gpu = torch_gpu(store)
+        self._gpu = make_torch_gpu(store)
 
     def load(self, binary: bytes, manifest: KernelManifest, index: int) -> Loaded:
         """As `Device.load`."""
@@ -99,7 +99,7 @@ class GpuDevice:
         with self._gpu.guard(index):
             kernel = self._gpu.load(decoded, index, kinds)
         values = manifest.values_of(manifest.configs[0])
-        extents = (*manifest.grid, *[constant_code(1)] * (3 - len(manifest.grid)))
+        extents = (*manifest.grid, *[make_constant_code(1)] * (3 - len(manifest.grid)))
         return Loaded(
             launch=kernel.launch,
             grid=tuple(code.bind(values) for code in extents),

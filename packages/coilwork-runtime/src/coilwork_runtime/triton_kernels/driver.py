@@ -1,7 +1,7 @@
 """The GPU driver's module API, through ctypes: from a binary in memory to a function that can be launched.
 
 Launches go through the extension `launcher.cpp`, which the wheel brings or which is built once and kept in
-the store; where it cannot be built, through `slow_kernel` in Python.
+the store; where it cannot be built, through `make_slow_kernel` in Python.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ def _int32(value: int) -> ctypes.c_int32:
 CELLS: Final[Mapping[str, Callable[[int], Any]]] = {"P": ctypes.c_uint64, "i": _int32, "l": ctypes.c_int64}
 
 
-def slow_kernel(driver: Driver, function: LoadedFunction, binary: GpuBinary, kinds: str) -> Kernel:
+def make_slow_kernel(driver: Driver, function: LoadedFunction, binary: GpuBinary, kinds: str) -> Kernel:
     """Return `launcher.Kernel` of launcher.cpp in Python: called with grid, stream and arguments."""
     makers = [CELLS[kind] for kind in kinds]
     launch, handle = driver.launch, ctypes.c_void_p(function.handle)
@@ -284,8 +284,8 @@ def slow_kernel(driver: Driver, function: LoadedFunction, binary: GpuBinary, kin
     def call(grid_x: int, grid_y: int, grid_z: int, stream: int, scratch: Any, *values: Any) -> None:
         if not (grid_x and grid_y and grid_z):
             return
-        cells = [make(value_of(value)) for make, value in zip(makers, values, strict=True)]
-        cells += [ctypes.c_uint64(value_of(scratch)), ctypes.c_uint64(0)]
+        cells = [make(get_value(value)) for make, value in zip(makers, values, strict=True)]
+        cells += [ctypes.c_uint64(get_value(scratch)), ctypes.c_uint64(0)]
         parameters = (ctypes.c_void_p * len(cells))(*map(ctypes.addressof, cells))
         extents = (grid_x, grid_y, grid_z, binary.threads, 1, 1, binary.shared_bytes)
 
@@ -308,7 +308,7 @@ def slow_kernel(driver: Driver, function: LoadedFunction, binary: GpuBinary, kin
     return call
 
 
-def value_of(value: Any) -> int:
+def get_value(value: Any) -> int:
     """A tensor's address; a number itself."""
     return value.data_ptr() if isinstance(value, torch.Tensor) else value
 
@@ -324,9 +324,9 @@ def make_kernel(
     driver: Driver, function: LoadedFunction, binary: GpuBinary, kinds: str, store: Store | None
 ) -> Kernel:
     """A callable over grid, stream, scratch and arguments. `kinds`: see launcher.cpp."""
-    extension = launcher_extension(store)
+    extension = find_launcher_extension(store)
     if extension is None:
-        return slow_kernel(driver, function, binary, kinds)
+        return make_slow_kernel(driver, function, binary, kinds)
     kernel: Kernel = extension.Kernel(
         driver.launch_address,
         0 if binary.cluster == 1 and not binary.cooperative else driver.launch_ex_address,
@@ -343,6 +343,6 @@ def make_kernel(
     return kernel
 
 
-def launcher_extension(store: Store | None) -> Any | None:
+def find_launcher_extension(store: Store | None) -> Any | None:
     """The extension module, or None where there is neither a stored one nor what it takes to build it."""
     return load_own_extension(LAUNCHER, store)

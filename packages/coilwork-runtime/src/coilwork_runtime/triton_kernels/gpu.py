@@ -11,9 +11,14 @@ import torch
 
 from coilwork_cache import Store
 from coilwork_runtime.launch_descriptor import GpuEntry
-from coilwork_runtime.torch_compat import current_cuda_device, raw_cuda_stream
+from coilwork_runtime.torch_compat import get_current_cuda_device, get_raw_cuda_stream
 from coilwork_runtime.triton_kernels.compilation import GpuBinary
-from coilwork_runtime.triton_kernels.driver import Kernel, launcher_extension, make_kernel, present_driver
+from coilwork_runtime.triton_kernels.driver import (
+    Kernel,
+    find_launcher_extension,
+    make_kernel,
+    present_driver,
+)
 
 # Of a call with an empty cache: as many as take `COLD_MILLISECONDS`, within bounds.
 FEWEST_COLD_CALLS = 5
@@ -69,7 +74,7 @@ class Gpu:
     here: Callable[[], str]
 
 
-def torch_gpu(store: Store | None) -> Gpu:
+def make_torch_gpu(store: Store | None) -> Gpu:
     """The GPUs that torch uses, through the driver. `store` keeps the launcher extension."""
 
     def load(binary: GpuBinary, device: int, kinds: str) -> LoadedKernel:
@@ -96,12 +101,12 @@ def torch_gpu(store: Store | None) -> Gpu:
 
     def prepare() -> None:
         if torch.cuda.is_available():
-            launcher_extension(store)
+            find_launcher_extension(store)
 
     return Gpu(
         prepare=prepare,
-        current=current_cuda_device,
-        stream=raw_cuda_stream,
+        current=get_current_cuda_device,
+        stream=get_raw_cuda_stream,
         guard=torch.cuda.device,
         load=load,
         capturing=torch.cuda.is_current_stream_capturing,

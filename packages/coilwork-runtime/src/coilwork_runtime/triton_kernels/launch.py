@@ -11,24 +11,24 @@ from typing import Any, Final, TypeVar
 import torch
 
 from coilwork_cache import Store
-from coilwork_runtime.dtypes import torch_dtype
+from coilwork_runtime.dtypes import get_torch_dtype
 from coilwork_runtime.errors import DeviceError, KernelBuildError, KernelLaunchError
 from coilwork_runtime.launch_descriptor import Launcher, encode_descriptor, encode_gpu_binding
-from coilwork_runtime.layouts import empty_strided_cuda
+from coilwork_runtime.layout_checks import empty_strided_cuda
 from coilwork_runtime.manifest.kernel_manifest import KernelArgument, KernelSpec
-from coilwork_runtime.manifest.size_bytecode import constant_code
+from coilwork_runtime.manifest.size_bytecode import make_constant_code
 from coilwork_runtime.triton_kernels.autotune.candidate_selection import (
     drop_spilling,
-    expendable_arguments,
+    make_expendable_arguments,
+    make_selection_key,
     select_candidate,
-    selection_key,
 )
-from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, Space, config_key
-from coilwork_runtime.triton_kernels.autotune.records import magnitudes, recall, remember
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, Space, make_config_key
+from coilwork_runtime.triton_kernels.autotune.records import list_magnitudes, recall, remember
 from coilwork_runtime.triton_kernels.autotune.search import Ready, Search, Workshop, search
 from coilwork_runtime.triton_kernels.compilation import GpuBinary
 from coilwork_runtime.triton_kernels.gpu import Gpu, LoadedKernel
-from coilwork_runtime.triton_kernels.versions import format_mapping, select_version, version_of
+from coilwork_runtime.triton_kernels.versions import format_mapping, get_version, select_version
 
 _Call = Callable[..., None]
 _T = TypeVar("_T")
@@ -82,7 +82,7 @@ def make_launcher(
     last = len(spec.guards) - 1
     versions: list[_Kernel] = []
     for number in range(last, -1, -1):
-        own = tuple(one for one in built if version_of(spec, one.config) == number)
+        own = tuple(one for one in built if get_version(spec, one.config) == number)
         # in place of one that does not compile there is that for all sizes
         if own or number == last:
             search = None if number else explore
@@ -234,10 +234,10 @@ class _Kernel:
         if self._explore is None and len(loaded) == 1:
             return loaded[0]
         known = recall(self._store, self._spec, self._gpu.name(device))
-        config = known.get(tuple(magnitudes(_sizes(args))))
+        config = known.get(tuple(list_magnitudes(_sizes(args))))
         if config is None:
             return None
-        return next((one for one in loaded if config_key(one.config) == config_key(config)), None)
+        return next((one for one in loaded if make_config_key(one.config) == make_config_key(config)), None)
 
     def _select(self, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]) -> _Loaded:
         """Return the fastest of `loaded`, but for those that spill where others do not."""
@@ -250,7 +250,7 @@ class _Kernel:
             self._roles(),
             measure=self._gpu.measure,
             store=self._store,
-            key=selection_key([one.binary for one in worth], self._gpu.name(device), _sizes(args)),
+            key=make_selection_key([one.binary for one in worth], self._gpu.name(device), _sizes(args)),
             mappings=[format_mapping(self._spec, one.config) for one in worth],
         )
         return worth[index]
@@ -263,13 +263,13 @@ class _Kernel:
         Nor is there a search where memory does not hold a copy of what the kernel updates.
         """
         try:
-            expendable = expendable_arguments(args, self._roles())
+            expendable = make_expendable_arguments(args, self._roles())
         except torch.OutOfMemoryError:
             return None
         shelf: dict[Any, _Loaded] = {}
 
         def ready(one: _Loaded) -> Ready:
-            shelf[config_key(one.config)] = one
+            shelf[make_config_key(one.config)] = one
             return Ready(
                 config=one.config,
                 call=partial(self._call_on(device, one), *expendable),
@@ -297,7 +297,7 @@ class _Kernel:
         if result is None:
             return None
         remember(self._store, self._spec, self._gpu.name(device), _sizes(args), result)
-        return shelf[config_key(result.best.config)]
+        return shelf[make_config_key(result.best.config)]
 
     def _describe(self) -> bytes | None:
         """Return the descriptor of the chosen configuration on the first device; `None` before the first
@@ -313,7 +313,7 @@ class _Kernel:
         spec, run, scratch_bytes = self._spec, one.kernel.launch, one.binary.scratch_bytes
         values = spec.values_of(one.config)
         sizes_of = _sizes_reader(spec)
-        codes = [code.bind(values) for code in (*spec.grid, *[constant_code(1)] * (3 - len(spec.grid)))]
+        codes = [code.bind(values) for code in (*spec.grid, *[make_constant_code(1)] * (3 - len(spec.grid)))]
         grid_for = _keep_last(lambda sizes: tuple(code.evaluate(sizes) for code in codes))
         tensor = next(k for k, a in enumerate(_list_passed(spec)) if a.is_pointer)
         arguments_for = _scratch_adder(spec, values, device)
@@ -380,7 +380,7 @@ def _keep_last(compute: Callable[[tuple[int, ...]], _T]) -> Callable[[tuple[int,
 
 
 def _empty(elements: int, dtype: str, device: int) -> torch.Tensor:
-    return empty_strided_cuda((elements,), (1,), torch_dtype(dtype), device)
+    return empty_strided_cuda((elements,), (1,), get_torch_dtype(dtype), device)
 
 
 def _sizes(args: Sequence[Any]) -> list[int]:

@@ -19,12 +19,12 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_runtime.dtypes import torch_dtype
+from coilwork_runtime.dtypes import get_torch_dtype
 from coilwork_runtime.errors import raise_check
 from coilwork_runtime.folders import new_folder
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.triton_kernels.compilation import constants_of
+from coilwork_runtime.triton_kernels.compilation import list_constants
 from coilwork_runtime.triton_kernels.versions import keep_versions
 from coilwork_runtime.triton_kernels.worker import load_function
 
@@ -204,7 +204,7 @@ def repair_interpreter(options: Any) -> Iterator[None]:
             setattr(owner, name, value)
 
 
-def scalar_argument(value: int, dtype: str) -> Any:
+def make_scalar_argument(value: int, dtype: str) -> Any:
     """A size as the interpreter's own value of its declared type, `"i32"` or `"i64"`.
 
     Left to itself, Triton takes an int for an array of one element, which is no bound of a `range` in Triton
@@ -260,8 +260,8 @@ def make_interpreted(spec: KernelSpec) -> Launcher:
     firsts = keep_versions(spec, spec.configs)
     # device assertions run in debug mode only; the overflow checks that come with it are not wanted
     options = InterpreterOptions(debug=bool(spec.checks), sanitize_overflow=False)
-    scratch = [(a.elements, torch_dtype(a.dtype)) for a in spec.args if a.elements is not None]
-    pointers = {a.name: torch_dtype(a.dtype) for a in spec.args if a.is_pointer}
+    scratch = [(a.elements, get_torch_dtype(a.dtype)) for a in spec.args if a.elements is not None]
+    pointers = {a.name: get_torch_dtype(a.dtype) for a in spec.args if a.is_pointer}
     sizes = {a.name: a.dtype for a in spec.args if a.role == "size"}
 
     def launch(*args: Any) -> None:
@@ -281,11 +281,11 @@ def make_interpreted(spec: KernelSpec) -> Launcher:
             name: one if one.element_size() > 1 or one.dtype is dtype else one.view(dtype)
             for (name, dtype), one in zip(pointers.items(), (*tensors, *extra), strict=True)
         }
-        given |= {name: scalar_argument(given_sizes[name], dtype) for name, dtype in sizes.items()}
+        given |= {name: make_scalar_argument(given_sizes[name], dtype) for name, dtype in sizes.items()}
         # the interpreter patches triton.language while it runs, and has one builder
         with _ONE_AT_A_TIME, repair_interpreter(options):
             try:
-                function[extents](**given, **constants_of(config))
+                function[extents](**given, **list_constants(config))
             except InterpreterError as error:
                 _raise_failed_check(spec, error)
                 raise

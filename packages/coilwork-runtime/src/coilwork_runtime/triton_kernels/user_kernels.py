@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_runtime.torch_compat import current_cuda_device
+from coilwork_runtime.torch_compat import get_current_cuda_device
 from coilwork_runtime.triton_kernels.triton_interpreter import is_interpreting, run_interpreted
 
 NAMESPACE: Final = "coilwork_kernels"
@@ -93,7 +93,7 @@ class UserKernel:
         tensor = next((one for one in values if isinstance(one, torch.Tensor)), None)
         if tensor is not None and tensor.is_cuda:
             device = tensor.get_device()
-            if device != current_cuda_device():
+            if device != get_current_cuda_device():
                 with torch.cuda.device(device):
                     self._launch_here(values)
                 return

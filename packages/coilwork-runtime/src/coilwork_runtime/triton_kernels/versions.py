@@ -77,7 +77,7 @@ _VERSION: Final = "VERSION"
 _T = TypeVar("_T")
 
 
-def version_of(spec: KernelSpec, config: Mapping[str, int]) -> int:
+def get_version(spec: KernelSpec, config: Mapping[str, int]) -> int:
     """The number of the version of `spec` that a configuration is of; they are counted as `spec.versions`
     are.
     """
@@ -90,7 +90,7 @@ def select_version(spec: KernelSpec, number: int) -> KernelSpec:
     """`spec` as the one version of it that has this number."""
     return replace(
         spec,
-        configs=tuple(config for config in spec.configs if version_of(spec, config) == number),
+        configs=tuple(config for config in spec.configs if get_version(spec, config) == number),
         versions=tuple(replace(one, guard=None) for one in spec.versions[number : number + 1]),
     )
 
@@ -101,11 +101,11 @@ def keep_versions(spec: KernelSpec, guesses: Sequence[_T]) -> tuple[_T, ...]:
     """
     firsts: dict[int, _T] = {}
     for guess, config in zip(guesses, spec.configs, strict=True):
-        firsts.setdefault(version_of(spec, config), guess)
+        firsts.setdefault(get_version(spec, config), guess)
     return tuple(firsts.values())
 
 
 def format_mapping(spec: KernelSpec, config: Mapping[str, int]) -> str | None:
     """Return the closed mapping of `spec` in `config`; None if the kernel tells none."""
-    number = version_of(spec, config)
+    number = get_version(spec, config)
     return close_mapping(spec.versions[number].mapping, config) if spec.versions else None

@@ -19,7 +19,7 @@ from coilwork_ir.loops.attention import (
     ATTENTION_GRADIENT,
     GradientOperands,
     LibraryAttention,
-    library_attention_of,
+    match_library_attention,
 )
 from coilwork_ir.loops.nodes import StateForm
 from coilwork_ir.target import Target
@@ -96,7 +96,7 @@ class AtenAttention:
             return f"{kernels.forward} leaves another state"
         if target.is_gpu == kernels.is_for_cpus:
             return f"{kernels.forward} does not run on {target.kind}"
-        found = library_attention_of(node, self.context.facts.buffers)
+        found = match_library_attention(node, self.context.facts.buffers)
         if found is None:
             return "no library weighs keys so"
         parts, _ = found
@@ -126,7 +126,7 @@ class AtenAttention:
         return (self._call_backward(node, parts, saved),)
 
     def _read(self, node: AttentionNode) -> tuple[LibraryAttention, GradientOperands | None]:
-        found = library_attention_of(node, self.context.facts.buffers)
+        found = match_library_attention(node, self.context.facts.buffers)
         assert found is not None, "only what is claimed is built"
         return found
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, log
 
-from coilwork_ir.buffers import Buffer, contiguous_strides
+from coilwork_ir.buffers import Buffer, make_contiguous_strides
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_int, extents_of, symbol
+from coilwork_ir.index import Expr, as_int, get_extents, symbol
 from coilwork_ir.loops import (
     Attention,
     AttentionGradient,
@@ -21,18 +21,18 @@ from coilwork_ir.loops import (
     Reduce,
     Scatter,
 )
-from coilwork_ir.loops.access import buffers_defined_by, buffers_read_by
+from coilwork_ir.loops.access import list_defined_buffers, list_read_buffers
 from coilwork_ir.loops.nodes import Weights
-from coilwork_ir.loops.verify_attention import operand_of
+from coilwork_ir.loops.verify_attention import find_operand
 from coilwork_ir.scalar import (
     Parameter,
     Scalar,
     cast,
     const,
+    find_index_symbols,
     load,
     op,
     parameter,
-    range_symbols,
     rewrite,
     where,
 )
@@ -66,7 +66,7 @@ class DecomposedAttention:
     def quote(self, node: Attention | AttentionGradient, target: Target) -> Quote:
         """The time to write and read matrices of scores: two of them in forward, three more in backward."""
         weights, context = node.weights, self.context
-        shape = extents_of((*weights.rows, weights.keys))
+        shape = get_extents((*weights.rows, weights.keys))
         scores = context.sizes.numel(shape) * weights.accumulate.itemsize
         times = 2 if isinstance(node, Attention) else 5
         read_bytes, write_bytes = count_moved_bytes(node, context)
@@ -85,8 +85,8 @@ class DecomposedAttention:
 
 def count_moved_bytes(node: Attention | AttentionGradient, context: ImplementationContext) -> tuple[int, int]:
     """Bytes of the operands of `node`, and of its results."""
-    given = sum(context.size(context.facts.buffers[name]) for name in buffers_read_by(node))
-    return given, sum(context.size(buffer) for buffer in buffers_defined_by(node))
+    given = sum(context.size(context.facts.buffers[name]) for name in list_read_buffers(node))
+    return given, sum(context.size(buffer) for buffer in list_defined_buffers(node))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +208,7 @@ class _Writer:
     def _sum_products(self, output: Buffer, operand: Scalar, left: Scalar, right: Scalar) -> None:
         """`output`, the gradient of the load in `operand`, as the sum of products of which it is a factor."""
         kept, axes = _partition_ranges(self.node.weights, operand, right)
-        found = operand_of(operand)
+        found = find_operand(operand)
         assert found is not None
         direct = _invert_index(found.index, output)
         if direct is not None:
@@ -288,12 +288,12 @@ class _Writer:
     def _declare(self, what: str, ranges: Sequence[Expr]) -> Buffer:
         """Memory of its own for a value over `ranges`, in the type of sums."""
         like = self.node.output if isinstance(self.node, Attention) else self.node.of_query
-        shape = extents_of(ranges)
+        shape = get_extents(ranges)
         return Buffer(
             name=self.context.name(f"{like.name}_{what}"),
             dtype=self.node.weights.accumulate,
             shape=shape,
-            strides=contiguous_strides(shape),
+            strides=make_contiguous_strides(shape),
             device=like.device,
         )
 
@@ -327,9 +327,9 @@ def _partition_ranges(
     weights: Weights, operand: Scalar, other: Scalar
 ) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
     """Ranges that the load in `operand` varies along, and what the products with `other` are summed along."""
-    known = range_symbols((operand,))
+    known = find_index_symbols((operand,))
     whole = dict.fromkeys((*weights.rows, weights.keys, *(r for r in (weights.axes[1], weights.ranges[-1]))))
-    of_other = range_symbols((other,))
+    of_other = find_index_symbols((other,))
     rows = (*weights.rows, weights.keys)
     every = [r for r in whole if r in rows or r in of_other]
     return tuple(r for r in every if r in known), tuple(r for r in every if r not in known)
@@ -337,17 +337,17 @@ def _partition_ranges(
 
 def _can_sum(weights: Weights, operand: Scalar, other: Scalar) -> bool:
     kept, axes = _partition_ranges(weights, operand, other)
-    known = range_symbols((operand,))
+    known = find_index_symbols((operand,))
     return bool(axes) and _varies(other, axes) and known <= {*kept}
 
 
 def _can_contract(rows: Sequence[Expr], axes: Sequence[Expr], left: Scalar, right: Scalar) -> bool:
-    known = range_symbols((left,)) | range_symbols((right,))
+    known = find_index_symbols((left,)) | find_index_symbols((right,))
     return all(r in known or _is_one(r) for r in rows) and _varies(left, axes) and _varies(right, axes)
 
 
 def _varies(value: Scalar, ranges: Sequence[Expr]) -> bool:
-    known = range_symbols((value,))
+    known = find_index_symbols((value,))
     return all(r in known or _is_one(r) for r in ranges)
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, FloorDiv, as_int, node
+from coilwork_ir.index import Expr, FloorDiv, as_int, get_node
 from coilwork_ir.loops import Attention, AttentionGradient, Convolution
 from coilwork_ir.loops.nodes import Weights
-from coilwork_ir.loops.verify_attention import operand_of
-from coilwork_ir.scalar import Scalar, range_symbols
+from coilwork_ir.loops.verify_attention import find_operand
+from coilwork_ir.scalar import Scalar, find_index_symbols
 from coilwork_ir.target import Target
 from coilwork_scheduler.contractions.attention_decomposition import count_moved_bytes
 from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote
@@ -70,11 +70,11 @@ def _why_no_blocks(weights: Weights) -> str | None:
             return f"no 1 to {MOST_COLUMNS} columns and terms"
     row = weights.rows[-1]
     for body in (weights.key, weights.value):
-        if operand_of(body) is None:
+        if find_operand(body) is None:
             return "every block of rows would compute keys again"
-        if row in range_symbols((body,)):
+        if row in find_index_symbols((body,)):
             return "keys or values differ from row to row"
-    if operand_of(weights.key) is None or weights.keys not in range_symbols((weights.key,)):
+    if find_operand(weights.key) is None or weights.keys not in find_index_symbols((weights.key,)):
         return "keys do not differ"
     return None
 
@@ -83,7 +83,7 @@ def _count_sharing(body: Scalar, weights: Weights) -> tuple[int | Expr, ...] | N
     """How many neighbouring points of each range of rows but the last load one element; None if that is not
     plain to see.
     """
-    operand = operand_of(body)
+    operand = find_operand(body)
     if operand is None:
         return None
     found: list[int | Expr] = []
@@ -107,7 +107,7 @@ def _read_place(place: Expr, r: Expr) -> int | None:
     """How many points of `r` have one `place` in a row."""
     if place is r:
         return 1
-    match node(place):
+    match get_node(place):
         case FloorDiv(above, below) if above is r:
             return as_int(below)
     return None

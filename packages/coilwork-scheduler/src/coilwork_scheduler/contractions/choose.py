@@ -14,7 +14,7 @@ from math import inf
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
-from coilwork_ir.buffers import Buffer, contiguous_strides
+from coilwork_ir.buffers import Buffer, make_contiguous_strides
 from coilwork_ir.loops import (
     Attention,
     AttentionGradient,
@@ -25,14 +25,14 @@ from coilwork_ir.loops import (
     Pointwise,
     Reduce,
 )
-from coilwork_ir.loops.access import buffers_defined_by
+from coilwork_ir.loops.access import list_defined_buffers
 from coilwork_ir.loops.matrix_products import (
     GroupedProduct,
     MatrixProduct,
-    grouped_product_of,
-    matrix_product_of,
+    match_grouped_product,
+    match_matrix_product,
 )
-from coilwork_ir.scalar import Parameter, Scalar, cast, load, loads, rewrite
+from coilwork_ir.scalar import Parameter, Scalar, cast, list_loads, load, rewrite
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions import convolutions
 from coilwork_scheduler.contractions.attention import AttentionImplementation, AttentionNode
@@ -48,7 +48,7 @@ from coilwork_scheduler.contractions.implementations import (
 from coilwork_scheduler.contractions.registry import Template, find_template
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.errors import ScheduleError
-from coilwork_scheduler.remarks import Remarks
+from coilwork_scheduler.optimization_remarks import Remarks
 from coilwork_scheduler.settings import ContractionChoice, Settings
 
 # ---- Products and convolutions ----
@@ -82,7 +82,7 @@ def implement_contractions(graph: Graph, facts: Dependence, settings: Settings) 
             made, row = chooser.implement(node, targets.of(node.output.device))
             nodes += made
             if isinstance(row, NamesBlocks):
-                sums = (b for one in made if isinstance(one, Reduce) for b in buffers_defined_by(one))
+                sums = (b for one in made if isinstance(one, Reduce) for b in list_defined_buffers(one))
                 blocks |= {buffer.name: row for buffer in sums}
         elif isinstance(node, Convolution):
             nodes += chooser.implement_convolution(node)
@@ -127,11 +127,11 @@ class _ContractionChooser:
         """
         buffers, asked = self.context.facts.buffers, self.context.options.contractions
         note = partial(self._note, "contraction", node)
-        if (product := matrix_product_of(node, buffers)) is not None:
+        if (product := match_matrix_product(node, buffers)) is not None:
             row = _choose(product, target, self.products, asked, note)
             if row is not None:
                 return row.build(product, target), row
-        elif (grouped := grouped_product_of(node, buffers)) is not None:
+        elif (grouped := match_grouped_product(node, buffers)) is not None:
             group_row = _choose(grouped, target, self.grouped, asked, note)
             if group_row is not None:
                 return group_row.build(grouped, target), group_row
@@ -143,7 +143,7 @@ class _ContractionChooser:
 
         `contractions` decides about products alone: windows of single channels are none.
         """
-        device = buffers_defined_by(node)[0].device
+        device = list_defined_buffers(node)[0].device
         target = self.targets.of(device)
         note = partial(self._note, "convolution", node)
         kept = self._keep(node, device)
@@ -173,7 +173,7 @@ class _ContractionChooser:
             return None
         us = sum(quote.us for _, quote in chosen)
         if node.gradient is not None and node.outputs[2] is not None:
-            names = dict.fromkeys(access.buffer for access in loads((node.gradient.value,)))
+            names = dict.fromkeys(access.buffer for access in list_loads((node.gradient.value,)))
             us += self.context.move_us(
                 sum(self.context.size(self.context.facts.buffers[n]) for n in names), 0
             )
@@ -193,7 +193,7 @@ class _ContractionChooser:
     def _note(
         self, rule: str, node: Node, generated: bool, reason: str, numbers: Mapping[str, float] = NO_NUMBERS
     ) -> None:
-        names = tuple(buffer.name for buffer in buffers_defined_by(node))
+        names = tuple(buffer.name for buffer in list_defined_buffers(node))
         self.remarks.note(rule, names, generated, reason, **numbers)
 
 
@@ -308,7 +308,7 @@ class _AttentionChooser:
             output,
             name=self.context.name(f"{output.name}_sums"),
             dtype=weights.query.dtype,
-            strides=contiguous_strides(output.shape),
+            strides=make_contiguous_strides(output.shape),
         )
         total = cast(load(sums.name, weights.ranges, sums.dtype), weights.accumulate)
         (value,) = rewrite((epilogue,), lambda one: total if isinstance(one, Parameter) else one)

@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import ClassVar, Final, Literal
 
-from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, contiguous_strides
-from coilwork_ir.index import Expr, as_expr, as_int, extent_of, product
+from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, make_contiguous_strides
+from coilwork_ir.index import Expr, as_expr, as_int, get_extent, multiply_all
 from coilwork_ir.loops import Body, Convolution, Extern, Node, Pointwise, View
 from coilwork_ir.loops.convolutions import (
     Roles,
-    bias_gradient_of,
-    bias_of,
-    buffer_of,
-    contractions_of,
-    places_of,
+    find_bias,
+    find_buffer,
+    find_places,
+    get_roles,
+    list_contractions,
+    make_bias_gradient,
     read_at,
-    roles_of,
 )
 from coilwork_ir.scalar import (
     Load,
@@ -69,14 +69,14 @@ class AtenConvolution:
     def claims(self, node: Convolution, target: Target) -> str | None:
         """It reads whole buffers of one type, on one device."""
         bodies = [body for body in (node.value, node.weight, node.gradient) if body is not None]
-        names = [buffer_of(body) for body in bodies]
+        names = [find_buffer(body) for body in bodies]
         if None in names:
             return "a library reads operands as they lie in memory"
         buffers = [self.context.facts.buffers[name] for name in names if name is not None]
         outputs = [output for output in node.outputs if output is not None]
         if len({(b.dtype, b.device) for b in (*buffers, *outputs)}) != 1:
             return "a library convolves one type, on one device"
-        if not target.is_gpu and node.epilogue is not None and bias_of(node) is None:
+        if not target.is_gpu and node.epilogue is not None and find_bias(node) is None:
             return "a library adds a bias, and nothing else"
         return None
 
@@ -86,7 +86,7 @@ class AtenConvolution:
         once = sum(context.size(context.facts.buffers[name]) for name in _operands(node))
         made = sum(context.size(output) for output in node.outputs if output is not None)
         us = context.move_us(once, made)
-        if target.is_gpu and bias_of(node):
+        if target.is_gpu and find_bias(node):
             us += context.move_us(made, made)
         return Quote(us=us, numbers={"call_us": round(us, 3)})
 
@@ -96,7 +96,7 @@ class AtenConvolution:
 
     def build(self, node: Convolution, target: Target) -> tuple[Node, ...]:
         """The call, and on accelerators what follows the sums."""
-        bias = bias_of(node)
+        bias = find_bias(node)
         if target.is_gpu and node.gradient is not None:
             return self._build_gradients(node)
         if node.gradient is not None or bias == "":
@@ -153,14 +153,14 @@ class DepthwiseSums:
             return "libraries for CPUs convolve single channels as fast"
         if node.gradient is not None or node.transposed:
             return "gradients are a library's"
-        extents = roles_of(node)
+        extents = get_roles(node)
         single = node.groups > 1 and as_int(extents.channels) == node.groups
         if not single or as_int(extents.group_channels) != 1 or as_int(extents.features) is None:
             return "channels are mixed"
-        taps = as_int(product(extents.taps))
+        taps = as_int(multiply_all(extents.taps))
         if taps is None or taps > convolutions.most_taps:
             return "windows are large"
-        if bias_of(node) is None or any(buffer_of(body) is None for body in (node.value, node.weight)):
+        if find_bias(node) is None or any(find_buffer(body) is None for body in (node.value, node.weight)):
             return "operands and results are computed"
         (output,) = node.outputs
         assert output is not None
@@ -175,10 +175,10 @@ class DepthwiseSums:
         Known to hold for few taps, or few products.
         """
         convolutions = target.machine.convolutions
-        extents, output = roles_of(node), node.outputs[0]
-        taps = as_int(product(extents.taps))
+        extents, output = get_roles(node), node.outputs[0]
+        taps = as_int(multiply_all(extents.taps))
         assert taps is not None and output is not None
-        points = as_int(product(output.shape))
+        points = as_int(multiply_all(output.shape))
         is_small = points is not None and points * taps <= convolutions.few_products
         shared = math.prod(window.stride for window in node.windows) if _is_side_by_side(output) else 1
         if not is_small and taps > convolutions.most_taps_per_input * shared:
@@ -207,14 +207,14 @@ class DepthwiseSums:
             weight = Body(
                 ranges=weight.ranges, value=load(copied[-1].output.name, weight.ranges, weight.value.dtype)
             )
-        bias, wide, extents = bias_of(node), node.accumulate, roles_of(node)
-        point = tuple(as_expr(0) if as_int(extent_of(r)) == 1 else r for r in node.epilogue.ranges)
+        bias, wide, extents = find_bias(node), node.accumulate, get_roles(node)
+        point = tuple(as_expr(0) if as_int(get_extent(r)) == 1 else r for r in node.epilogue.ranges)
         total: Scalar = const(0, wide)
         if bias:
             element_ = load(bias, (point[1],), output.dtype)
             total = cast(_read_through_views(element_, self.context), wide)
         for taps in _iter_taps(extents):
-            places = places_of(node, extents, features=point, inner=as_expr(0), taps=taps)
+            places = find_places(node, extents, features=point, inner=as_expr(0), taps=taps)
             value = _read_through_views(read_at(node.value, *places["image"]), self.context)
             factor = read_at(weight, *places["weight"])
             if weight is node.weight:
@@ -226,7 +226,7 @@ class DepthwiseSums:
         """Tell if the layout pass may lay channels side by side: so large a result is worth the copy of a
         weight. To a result that stays, it is all one.
         """
-        points = as_int(product(output.shape))
+        points = as_int(multiply_all(output.shape))
         return points is None or points > self.context.targets.main.machine.convolutions.few_products
 
     def _weight_with_channels_innermost(self, node: Convolution) -> tuple[Pointwise, View]:
@@ -234,7 +234,7 @@ class DepthwiseSums:
 
         As a view it is not computed inside what reads it, which would undo it.
         """
-        name = buffer_of(node.weight)
+        name = find_buffer(node.weight)
         assert name is not None
         weight = self.context.facts.buffers[name]
         strides = [as_expr(1)]
@@ -260,13 +260,13 @@ IMPLEMENTATIONS: Final[tuple[Callable[[ImplementationContext], Implementation[Co
 
 def build_loops(node: Convolution, sums: SumBuilder, context: ImplementationContext) -> tuple[Node, ...]:
     """`node` as sums of products over windows, of what no library takes."""
-    nodes = [made for part in contractions_of(node) for made in sums.build(part)]
+    nodes = [made for part in list_contractions(node) for made in sums.build(part)]
     return (*nodes, *build_bias_gradient(node, context))
 
 
 def build_bias_gradient(node: Convolution, context: ImplementationContext) -> tuple[Node, ...]:
     """The sum that is the gradient of the bias of `node`, and its rounding; empty if that is not wanted."""
-    bias = bias_gradient_of(node)
+    bias = make_bias_gradient(node)
     if bias is None:
         return ()
     (output,) = bias.outputs
@@ -275,7 +275,7 @@ def build_bias_gradient(node: Convolution, context: ImplementationContext) -> tu
         output,
         name=context.name(f"{output.name}_sums"),
         dtype=node.accumulate,
-        strides=contiguous_strides(output.shape),
+        strides=make_contiguous_strides(output.shape),
     )
     rounded = cast(load(wide.name, bias.ranges, wide.dtype), output.dtype)
     return replace(bias, outputs=(wide,)), _pointwise(output, bias.ranges, rounded, node)
@@ -324,7 +324,7 @@ def _call(node: Convolution, outputs: tuple[Buffer | None, ...], *, bias: str) -
 
 
 def _operands(node: Convolution) -> Iterator[str]:
-    bias = bias_of(node)
+    bias = find_bias(node)
     for body in (node.value, node.weight, node.gradient):
         if body is not None:
             yield _name(body)
@@ -333,7 +333,7 @@ def _operands(node: Convolution) -> Iterator[str]:
 
 
 def _name(body: Body) -> str:
-    name = buffer_of(body)
+    name = find_buffer(body)
     assert name is not None, "a library was asked about an operand that is computed"
     return name
 
@@ -351,7 +351,7 @@ def _iter_taps(extents: Roles) -> Iterator[tuple[Expr, ...]]:
 
 def _pointwise(output: Buffer, ranges: tuple[Expr, ...], value: Scalar, node: Convolution) -> Pointwise:
     """`output[ranges] = value`, in which ranges of one element are 0."""
-    (value,) = substitute_ranges((value,), {r: as_expr(0) for r in ranges if as_int(extent_of(r)) == 1})
+    (value,) = substitute_ranges((value,), {r: as_expr(0) for r in ranges if as_int(get_extent(r)) == 1})
     return Pointwise(output=output, ranges=ranges, body=value, origins=node.origins)
 
 

@@ -23,15 +23,15 @@ from typing import ClassVar, Final, Literal, Protocol, TypeVar, runtime_checkabl
 from coilwork_ir.buffers import Argument, Buffer, Ref
 from coilwork_ir.device_traits import CUBLAS
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_int, bounds, provably_divisible
+from coilwork_ir.index import as_int, find_bounds, provably_divisible
 from coilwork_ir.kernels import Candidate, Kernel
-from coilwork_ir.kernels.rewrite import kernel_roots
+from coilwork_ir.kernels.rewrite import list_kernel_roots
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, View
 from coilwork_ir.loops.matrix_products import BATCHED_PRODUCT, PRODUCT, MatrixProduct
 from coilwork_ir.machine.model import Products
 from coilwork_ir.mapping.product_blocks import propose_candidates
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Op, find_contraction, loads, postorder
+from coilwork_ir.scalar import Op, find_contraction, iterate_postorder, list_loads
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions.sum_of_products import SumBuilder
 from coilwork_scheduler.cost_model import CostModel, KernelWork, SizeHints
@@ -170,7 +170,7 @@ class ImplementationContext:
                 made = self.graph.nodes[position]
                 if not isinstance(made, Pointwise):
                     return False
-                accesses = loads((made.body,))
+                accesses = list_loads((made.body,))
                 if any(a.indirect or a.mask is not None for a in accesses):
                     return False
                 pending += [a.buffer for a in accesses]
@@ -212,10 +212,10 @@ class ImplementationContext:
         made = None if position is None else self.graph.nodes[position]
         if not steps or not isinstance(made, Pointwise) or made.into is not None or made.checks:
             return own, 0
-        read = loads((made.body,))
+        read = list_loads((made.body,))
         if any(a.indirect or a.mask is not None for a in read):
             return own, 0
-        cost = sum(SCALAR_OPS[v.op].cost for v in postorder((made.body,)) if isinstance(v, Op))
+        cost = sum(SCALAR_OPS[v.op].cost for v in iterate_postorder((made.body,)) if isinstance(v, Op))
         below = [self._count_source_bytes(name, steps - 1) for name in sorted({a.buffer for a in read})]
         found = sum(size for size, _ in below)
         return (found, cost + sum(more for _, more in below)) if found < own else (own, 0)
@@ -346,7 +346,7 @@ class SumsOfProducts:
 
     def name_blocks(self, kernel: Kernel, target: Target) -> tuple[Candidate, ...]:
         """Blocks by the product's sides and the device, on GPUs."""
-        is_product = find_contraction(kernel_roots(kernel)) is not None
+        is_product = find_contraction(list_kernel_roots(kernel)) is not None
         return propose_candidates(kernel, target) if is_product else ()
 
     def _pieces(self, product: MatrixProduct, target: Target) -> int:
@@ -420,7 +420,7 @@ class WideningSums(SumsOfProducts):
         skinny = self._most_rows(dtype, target)
         if not widened or min(rows, columns) > skinny:
             return "reads what lies in memory, as a library's product does"
-        most = bounds(product.sizes[0 if rows <= columns else 1]).hi
+        most = find_bounds(product.sizes[0 if rows <= columns else 1]).hi
         if most is None or most > skinny:
             # with many of them a kernel made for few reads the weight again and again
             return "how many rows there will be is open"

@@ -67,7 +67,7 @@ MakeTemplate: TypeAlias = Callable[[ImplementationContext], Template]
 """Makes a template that knows the graph around the nodes that it is asked about."""
 
 
-def kind_of_node(node: CoreNode) -> CoreKind:
+def get_core_kind(node: CoreNode) -> CoreKind:
     """The kind of the core that `node` becomes."""
     match node:
         case Convolution():
@@ -78,7 +78,7 @@ def kind_of_node(node: CoreNode) -> CoreKind:
             return "attention-gradient"
 
 
-def why_no_core(node: CoreNode) -> str | None:
+def explain_no_core(node: CoreNode) -> str | None:
     """Why no kernel has `node` as its core, whatever the generator; None if one can."""
     if isinstance(node, Convolution):
         made = [output is not None for output in node.outputs]
@@ -100,7 +100,7 @@ def find_template(
     rival: Quote | None = None,
 ) -> tuple[Template, Quote] | None:
     """The template that computes `node` for least, and its quote; None if none is worth it beside `rival`."""
-    if not templates or kind_of_node(node) not in capabilities.cores or why_no_core(node):
+    if not templates or get_core_kind(node) not in capabilities.cores or explain_no_core(node):
         return None
     claimed = [template for template in templates if template.claims(node, target) is None]
     quotes = [(template.quote(node, target), template) for template in claimed]

@@ -7,7 +7,7 @@ of the groups that end before each point, and outside of a group along an axis b
 `load_element` reads a view's element where it lies in the memory that is viewed, so that what computes that
 memory can take the place of the load.
 
-`contraction_of` recognises a sum that is a contraction, whether the scheduler wrote it or a program spells
+`match_contraction` recognises a sum that is a contraction, whether the scheduler wrote it or a program spells
 it. Factors are in `f32`, often widened from 16 bits: the product of two of these is exact, so a unit that
 multiplies 16-bit numbers and adds in `f32` computes the same.
 """
@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from coilwork_ir.buffers import Buffer, contiguous_strides
+from coilwork_ir.buffers import Buffer, make_contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
     Expr,
     as_expr,
     as_int,
-    extent_of,
     floordiv,
+    get_extent,
     mod,
     provably_eq,
     provably_le,
@@ -46,14 +46,14 @@ from coilwork_ir.scalar import (
     cast,
     const,
     contract,
+    find_index_symbols,
     find_parts,
     index_value,
+    iterate_postorder,
     load,
     op,
     parameter,
     placeholder,
-    postorder,
-    range_symbols,
     rewrite,
     substitute_ranges,
 )
@@ -76,13 +76,13 @@ def ungroup(
         inside = _is_inside(groups, ends)
         left, right = (op("where", inside, f, const(0, f.dtype)) for f in (node.left, node.right))
         return (), replace(node, left=left, right=right, groups=None)
-    shape = (extent_of(groups.along),)
+    shape = (get_extent(groups.along),)
     number = replace(
         node.output,
         name=name(f"{node.output.name}_group"),
         dtype=DType.I64,
         shape=shape,
-        strides=contiguous_strides(shape),
+        strides=make_contiguous_strides(shape),
     )
     end = cast(load(ends.name, (groups.index,), ends.dtype), DType.I64)
     count = Reduce(
@@ -114,7 +114,7 @@ def _look_up(roots: tuple[Scalar, ...], groups: Groups, number: Buffer) -> tuple
     Behind the last group nothing is read: there is no such matrix.
     """
     own = load(number.name, (groups.along,), DType.I64)
-    exists = op("lt", own, index_value(extent_of(groups.index)))
+    exists = op("lt", own, index_value(get_extent(groups.index)))
 
     def visit(scalar: Scalar) -> Scalar:
         match scalar:
@@ -271,9 +271,9 @@ class SumBuilder:
         output, origins = node.output, node.origins
         # the product with a vector has rows alone, and is a sum in one order anyhow
         last = frozenset(node.ranges[-2:]) if len(node.ranges) > 1 else frozenset()
-        single = {r for r in last if as_int(extent_of(r)) == 1 and self.least > 1}
+        single = {r for r in last if as_int(get_extent(r)) == 1 and self.least > 1}
         ranges = tuple(symbol(r.name, extent=self.least) if r in single else r for r in node.ranges)
-        length = extent_of(node.axes[0])
+        length = get_extent(node.axes[0])
         axes, at = node.axes, {r: as_expr(0) for r in single}
         piece = symbol("piece", extent=pieces)
         if pieces > 1:
@@ -287,7 +287,7 @@ class SumBuilder:
             factors.append(_pad_single(self._load_through_views(value), moved))
         body = op("mul", *(cast(factor, node.accumulate) for factor in factors))
         is_plain = node.epilogue is parameter(0, output.dtype) and not single
-        shape = tuple(extent_of(r) for r in ranges)
+        shape = tuple(get_extent(r) for r in ranges)
         total = output if is_plain else self._sums(node, f"{output.name}_sums", shape)
         if pieces == 1:
             nodes.append(
@@ -327,7 +327,7 @@ class SumBuilder:
             name=self.name(name),
             dtype=node.accumulate,
             shape=shape,
-            strides=contiguous_strides(shape),
+            strides=make_contiguous_strides(shape),
         )
 
     def _epilogue(self, node: Contraction, total: Buffer) -> Scalar:
@@ -393,7 +393,7 @@ class Factors:
         return contract(self.left, self.right, self.axes, DType.F32)
 
 
-def contraction_of(
+def match_contraction(
     kind: ReduceKind, operand: Scalar, ranges: Iterable[Expr], axes: tuple[Expr, ...]
 ) -> Factors | None:
     """The factors of the reduction of `operand`, over `ranges` and along `axes`; None if it is no
@@ -405,7 +405,7 @@ def contraction_of(
         return None
     real = tuple(r for r in ranges if r.extent is None or as_int(r.extent) != 1)
     first, second = operand.operands
-    known = {factor: range_symbols((factor,)) for factor in (first, second)}
+    known = {factor: find_index_symbols((factor,)) for factor in (first, second)}
     outer = next((r for r in real if (r in known[first]) != (r in known[second])), None)
     if outer is None:
         return None
@@ -423,21 +423,21 @@ def contraction_of(
     )
 
 
-def contraction_in(values: Iterable[Scalar], ranges: Iterable[Expr]) -> tuple[ScalarReduce, Factors] | None:
+def find_contraction(values: Iterable[Scalar], ranges: Iterable[Expr]) -> tuple[ScalarReduce, Factors] | None:
     """The only reduction among `values` and below, if it is a contraction over `ranges`."""
-    found = [node for node in postorder(tuple(values)) if isinstance(node, ScalarReduce)]
+    found = [node for node in iterate_postorder(tuple(values)) if isinstance(node, ScalarReduce)]
     if len(found) != 1 or len(found[0].operands) != 1:
         return None
     (node,) = found
-    factors = contraction_of(node.kind, node.operands[0], ranges, node.axes)
+    factors = match_contraction(node.kind, node.operands[0], ranges, node.axes)
     return None if factors is None else (node, factors)
 
 
-def contraction_of_node(node: Node) -> Factors | None:
+def match_contraction_node(node: Node) -> Factors | None:
     """`node` as a contraction; None if it is none."""
     if not isinstance(node, Reduce):
         return None
-    return contraction_of(node.kind, node.body, node.ranges, node.axes)
+    return match_contraction(node.kind, node.body, node.ranges, node.axes)
 
 
 def _common_type(left: Scalar, right: Scalar) -> DType:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_ir.index import Expr, as_expr, coefficients, extent_of, extents_of, floordiv, mod, symbol
+from coilwork_ir.index import Expr, as_expr, find_coefficients, floordiv, get_extent, get_extents, mod, symbol
 from coilwork_scheduler.fusion_group import Bound, Group
 
 _ONE: Final = as_expr(1)
@@ -146,7 +146,7 @@ def find_alignments(
             )
         elif paired is None and not second.reduced:
             orders = _orders(first, second, ours, theirs)
-            whole = orders and refine_extents(extents_of(orders[0]), extents_of(orders[1]))
+            whole = orders and refine_extents(get_extents(orders[0]), get_extents(orders[1]))
             if orders and whole:
                 yield _align_elementwise(first, second, whole, tag, *orders)
     yield from _row_major(first, second, tag)
@@ -205,8 +205,8 @@ def _count_up(a: Expr, extent: Expr) -> frozenset[Expr]:
     if len(ranges) != 2:
         return frozenset()
     for outer, inner in (ranges, ranges[::-1]):
-        size = extent_of(inner)
-        if outer * size + inner is a and extent_of(outer) * size is extent:
+        size = get_extent(inner)
+        if outer * size + inner is a and get_extent(outer) * size is extent:
             return frozenset(ranges)
     return frozenset()
 
@@ -225,8 +225,8 @@ def _find_digit_ranges(pairs: Sequence[tuple[Expr, Expr]]) -> frozenset[Expr]:
     ranges = _count_up(number, stride)
     place, found = number, []
     for _, whole in reversed(pairs):
-        found.append(mod(place, extent_of(whole)))
-        place = floordiv(place, extent_of(whole))
+        found.append(mod(place, get_extent(whole)))
+        place = floordiv(place, get_extent(whole))
     digits = [digit for digit, _ in reversed(pairs)]
     return ranges if all(a is b for a, b in zip(digits, found, strict=True)) else frozenset()
 
@@ -246,7 +246,7 @@ def _orders(
         places, others = places + stride * a, others + stride * b
         plain = next((e for e in (a, b) if e.is_symbol and e.extent is not None), None)
         if plain is not None:
-            stride = stride * extent_of(plain)
+            stride = stride * get_extent(plain)
         elif not (a.is_const and a is b):
             return None
     mine = _digits(places, (*first.parallel, *first.reduced))
@@ -256,7 +256,7 @@ def _orders(
 
 def _digits(place: Expr, ranges: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
     """`ranges`, outermost first, if `place` is the number of which they are the digits."""
-    found = coefficients(place, ranges)
+    found = find_coefficients(place, ranges)
     if found is None or not found[1].is_const or found[1].value != 0:
         return None
     by_stride = dict(zip(found[0], ranges, strict=True))
@@ -267,14 +267,14 @@ def _digits(place: Expr, ranges: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
         if inner is None:
             return None
         order.append(inner)
-        stride = stride * extent_of(inner)
+        stride = stride * get_extent(inner)
     return tuple(reversed(order))
 
 
 def _row_major(first: Group, second: Group, tag: str) -> Iterator[Alignment]:
     if second.reduced:
-        outer = refine_extents(extents_of(first.parallel), extents_of(second.parallel))
-        inner = refine_extents(extents_of(first.reduced), extents_of(second.reduced))
+        outer = refine_extents(get_extents(first.parallel), get_extents(second.parallel))
+        inner = refine_extents(get_extents(first.reduced), get_extents(second.reduced))
         if outer is None or inner is None:
             return
         yield _refine_alignment(
@@ -283,13 +283,13 @@ def _row_major(first: Group, second: Group, tag: str) -> Iterator[Alignment]:
         return
     if first.reduced:
         both = (*first.parallel, *first.reduced)
-        whole = refine_extents(extents_of(both), extents_of(second.parallel))
+        whole = refine_extents(get_extents(both), get_extents(second.parallel))
         if whole is not None:
             yield _align_elementwise(first, second, whole, tag, both, second.parallel)
-    outer = refine_extents(extents_of(first.parallel), extents_of(second.parallel))
+    outer = refine_extents(get_extents(first.parallel), get_extents(second.parallel))
     if outer is not None:
         # with reductions: the second group computes once per row
-        inner = Refinement(extents_of(first.reduced), tuple((k,) for k in range(len(first.reduced))), ())
+        inner = Refinement(get_extents(first.reduced), tuple((k,) for k in range(len(first.reduced))), ())
         yield _refine_alignment((first.parallel, first.reduced), (second.parallel, ()), (outer, inner), tag)
 
 
@@ -302,7 +302,7 @@ def _refine_alignment(
     spaces: list[tuple[Expr, ...]] = []
     maps: tuple[dict[Expr, Expr], dict[Expr, Expr]] = ({}, {})
     for ours, theirs, part, prefix in zip(first, second, parts, "pq", strict=True):
-        symbols = symbols_over(ours, part.first, part.pieces, f"{prefix}{tag}_")
+        symbols = make_piece_symbols(ours, part.first, part.pieces, f"{prefix}{tag}_")
         spaces.append(symbols)
         maps[0].update(split_over(ours, part.first, symbols))
         maps[1].update(split_over(theirs, part.second, symbols))
@@ -326,7 +326,7 @@ def _align_elementwise(
     """The second group runs along all ranges of the first, reduced ones included; `whole` refines the two in
     the orders given.
     """
-    symbols = symbols_over(ours, whole.first, whole.pieces, f"p{tag}_")
+    symbols = make_piece_symbols(ours, whole.first, whole.pieces, f"p{tag}_")
     cut = {own: [symbols[k] for k in pieces] for own, pieces in zip(ours, whole.first, strict=True)}
     return Alignment(
         parallel=tuple(piece for own in first.parallel for piece in cut[own]),
@@ -337,7 +337,7 @@ def _align_elementwise(
     )
 
 
-def symbols_over(
+def make_piece_symbols(
     ours: tuple[Expr, ...], parts: tuple[tuple[int, ...], ...], extents: tuple[Expr, ...], prefix: str
 ) -> tuple[Expr, ...]:
     """A symbol per piece of `extents`: one of `ours`, whose pieces `parts` lists, where a range stays whole.
@@ -362,7 +362,7 @@ def split_over(
     for own, pieces in zip(ours, parts, strict=True):
         value = as_expr(0)
         for k in pieces:
-            value = value * extent_of(symbols[k]) + symbols[k]
+            value = value * get_extent(symbols[k]) + symbols[k]
         result[own] = value
     return result
 

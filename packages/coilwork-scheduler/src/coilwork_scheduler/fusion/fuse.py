@@ -24,12 +24,12 @@ from typing import Final
 
 from coilwork_ir.index import Expr
 from coilwork_scheduler.cost_model import KernelWork
-from coilwork_scheduler.dependence import readers_of
+from coilwork_scheduler.dependence import index_readers
 from coilwork_scheduler.fusion.alignment import find_alignments
 from coilwork_scheduler.fusion.fusion_candidate import (
     FusionCandidate,
-    candidate_of,
     is_fusable,
+    make_candidate,
     merge_candidates,
 )
 from coilwork_scheduler.fusion.profitability import FusionContext, Traffic, Verdict, Weigher
@@ -39,7 +39,7 @@ from coilwork_scheduler.fusion.row_column_fusion import (
     is_row_reduction,
 )
 from coilwork_scheduler.fusion_group import Group, Stage, group_of
-from coilwork_scheduler.remarks import Remarks
+from coilwork_scheduler.optimization_remarks import Remarks
 
 # ---- Acyclic merging ----
 
@@ -154,9 +154,9 @@ class Fuser:
         for stage in stages:
             device = facts.buffers[stage.stores[0].buffer].device if stage.stores else ""
             if is_fusable(stage, on_gpu=context.settings.targets.of(device).is_gpu):
-                self._candidates[stage.position] = candidate_of(stage, device)
+                self._candidates[stage.position] = make_candidate(stage, device)
         self._dag = GroupDag(facts.before, context.settings.options.search_limit)
-        self._readers = readers_of(context.graph, facts)
+        self._readers = index_readers(context.graph, facts)
         # readers among the candidates only: neighbours to fuse with
         self._partners = {
             name: [r for r in readers if r in self._candidates] for name, readers in self._readers.items()

@@ -13,8 +13,17 @@ from typing import Final
 from coilwork_ir.index import Expr, substitute
 from coilwork_ir.loc import Origin, merge_origins
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Load, Op, Reduce, Scan, Sort, count_leading_points, loads, postorder
-from coilwork_scheduler.contractions.sum_of_products import contraction_of
+from coilwork_ir.scalar import (
+    Load,
+    Op,
+    Reduce,
+    Scan,
+    Sort,
+    count_leading_points,
+    iterate_postorder,
+    list_loads,
+)
+from coilwork_scheduler.contractions.sum_of_products import match_contraction
 from coilwork_scheduler.fusion.alignment import Alignment
 from coilwork_scheduler.fusion_group import Bound, Group, Member, Stage
 
@@ -56,8 +65,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionCandidate:
-    """Stages in dependence order over one space. Made by `candidate_of` and `merged`, which derive the other
-    fields.
+    """Stages in dependence order over one space. Made by `make_candidate` and `merged`, which derive the
+    other fields.
 
     Attributes:
         parts: the stages.
@@ -103,12 +112,12 @@ class FusionCandidate:
         )
 
 
-def candidate_of(stage: Stage, device: str) -> FusionCandidate:
+def make_candidate(stage: Stage, device: str) -> FusionCandidate:
     """The candidate of `stage` alone."""
     reads: dict[Touch, None] = {}
     ops = cost = reductions = ragged = contracted = 0
     combines = False
-    for node in postorder(stage.scalars):
+    for node in iterate_postorder(stage.scalars):
         combines |= isinstance(node, Reduce | Scan | Sort)
         match node:
             case Load():
@@ -121,7 +130,7 @@ def candidate_of(stage: Stage, device: str) -> FusionCandidate:
                 cost += 1
                 reductions += 1
                 ragged += count_leading_points(node.kind, node.operands[0], node.axes) is not None
-                found = contraction_of(node.kind, node.operands[0], stage.parallel, node.axes)
+                found = match_contraction(node.kind, node.operands[0], stage.parallel, node.axes)
                 contracted += found is not None
             case Sort(output=0):
                 ops += 1
@@ -136,7 +145,7 @@ def candidate_of(stage: Stage, device: str) -> FusionCandidate:
         mapping={s: s for s in (*stage.parallel, *stage.reduced)},
         reads=tuple(reads),
         writes=writes,
-        checked=frozenset(access.buffer for access in loads(check.condition for check in stage.checks)),
+        checked=frozenset(access.buffer for access in list_loads(check.condition for check in stage.checks)),
         ops=ops,
         cost=cost,
         reductions=reductions,
@@ -202,7 +211,9 @@ def _can_share_loop(scans: Sequence[Part]) -> bool:
     """True if each of the scans goes through whole rows, in the same direction: one loop carries what all of
     them have so far.
     """
-    made = [node for part in scans for node in postorder(part.stage.scalars) if isinstance(node, Scan)]
+    made = [
+        node for part in scans for node in iterate_postorder(part.stage.scalars) if isinstance(node, Scan)
+    ]
     return all(part.stage.split == 1 for part in scans) and len({node.reverse for node in made}) == 1
 
 
@@ -330,7 +341,7 @@ def find_late_check(candidate: FusionCandidate) -> str | None:
     return next((name for part in candidate.parts for name in sorted(part.checked & late)), None)
 
 
-def reduction_depths(candidate: FusionCandidate) -> tuple[int, ...]:
+def compute_reduction_depths(candidate: FusionCandidate) -> tuple[int, ...]:
     """Per part: how many reductions of the candidate must be complete before it."""
     made: dict[str, int] = {}
     result: list[int] = []

@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, extent_of, stride_of
+from coilwork_ir.index import Expr, find_stride, get_extent
 from coilwork_ir.loops import Graph
 from coilwork_ir.machine.model import Memory
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Op, Reduce, postorder
+from coilwork_ir.scalar import Op, Reduce, iterate_postorder
 from coilwork_ir.target import RowWalks, Targets
 from coilwork_scheduler.cost_model import KernelWork, SizeHints
 from coilwork_scheduler.dependence import Dependence
@@ -22,16 +22,21 @@ from coilwork_scheduler.fusion.fusion_candidate import (
     MOST_STAGES,
     FusionCandidate,
     Touch,
+    compute_reduction_depths,
     find_late_check,
     find_misplaced_scan,
     find_misplaced_sort,
     find_overwrite_hazard,
     find_shifted_read,
-    reduction_depths,
 )
-from coilwork_scheduler.fusion.row_column_fusion import fits_registers
+from coilwork_scheduler.fusion.row_column_fusion import can_stay_in_registers
 from coilwork_scheduler.kernels.compose import Draft, compose
-from coilwork_scheduler.kernels.draft_analysis import is_contraction, scalars_of, time_draft, unit_stride
+from coilwork_scheduler.kernels.draft_analysis import (
+    find_unit_strides,
+    is_contraction,
+    list_scalars,
+    time_draft,
+)
 from coilwork_scheduler.settings import Settings, may_share_kernel
 
 # ---- Traffic ----
@@ -68,9 +73,9 @@ class Traffic:
     def work(self, candidate: FusionCandidate, stored: Collection[str]) -> KernelWork:
         """The work of a kernel that computes `candidate` and leaves its buffers `stored` in memory."""
         sizes, target = self.sizes, self.targets.of(candidate.device)
-        groups = max(sizes.numel(tuple(extent_of(s) for s in candidate.parallel)), 1)
-        rows = groups * max(sizes.numel(tuple(extent_of(s) for s in candidate.walked)), 1)
-        length = max(sizes.numel(tuple(extent_of(s) for s in candidate.reduced)), 1)
+        groups = max(sizes.numel(tuple(get_extent(s) for s in candidate.parallel)), 1)
+        rows = groups * max(sizes.numel(tuple(get_extent(s) for s in candidate.walked)), 1)
+        length = max(sizes.numel(tuple(get_extent(s) for s in candidate.reduced)), 1)
         written = candidate.written
         writes = sum(self._access_bytes(written[name]) for name in stored)
         if candidate.reduced:
@@ -124,7 +129,7 @@ class Traffic:
         unit = self._unit.get(touch)
         if unit is None:
             offset = self.buffers[touch.buffer].offset_of(touch.index)
-            unit = self._unit[touch] = unit_stride(offset)
+            unit = self._unit[touch] = find_unit_strides(offset)
         return unit
 
     def _count_sector_waste(self, candidate: FusionCandidate, length: int) -> int:
@@ -188,7 +193,7 @@ class Traffic:
         return vain[0], vain[1]
 
     def _extent(self, symbol: Expr) -> int:
-        return self.sizes.value(extent_of(symbol))
+        return self.sizes.value(get_extent(symbol))
 
     def _count_waste(self, candidate: FusionCandidate, touch: Touch, together: int) -> int:
         """Bytes of the sectors of `touch` that are fetched in vain where a block has so many neighbours at a
@@ -215,7 +220,7 @@ class Traffic:
         written = [candidate.written[name] for name in stored]
         passes = {
             touch: 1 if resident else depth + 1
-            for part, depth in zip(candidate.parts, reduction_depths(candidate), strict=True)
+            for part, depth in zip(candidate.parts, compute_reduction_depths(candidate), strict=True)
             for touch in part.reads
             if touch.buffer not in candidate.written
         }
@@ -234,7 +239,7 @@ class Traffic:
             # what is walked before the next of the elements that are contiguous in `touch`
             inside = [s for s in reduced & free if 0 < order[s] < order[unit]]
             if inside:
-                apart = max(self.sizes.numel(tuple(extent_of(s) for s in inside)), 1)
+                apart = max(self.sizes.numel(tuple(get_extent(s) for s in inside)), 1)
                 lost = self._count_waste(
                     candidate, touch, max(self._memory(candidate).tile_elements // apart, 1)
                 )
@@ -244,7 +249,7 @@ class Traffic:
     def _steps(self, touch: Touch, ranges: Sequence[Expr]) -> dict[Expr, int]:
         """Elements of memory from one point of each range to the next; 0 where that is no one number."""
         offset = self.buffers[touch.buffer].offset_of(touch.index)
-        steps = {s: stride_of(offset, s) for s in ranges}
+        steps = {s: find_stride(offset, s) for s in ranges}
         return {s: 0 if step is None else self.sizes.value(step) for s, step in steps.items()}
 
     def _row_work(
@@ -257,7 +262,7 @@ class Traffic:
         operations = reads = 0
         target = self.targets.of(candidate.device)
         counted: set[tuple[Touch, int]] = set()
-        for part, depth in zip(candidate.parts, reduction_depths(candidate), strict=True):
+        for part, depth in zip(candidate.parts, compute_reduction_depths(candidate), strict=True):
             # a ragged row is taken to have one point
             walks = any(not reduced.isdisjoint(e.free_symbols) for e in part.mapping.values())
             operations += (
@@ -431,7 +436,7 @@ class Weigher:
                 return Verdict(
                     None, "reject-registers", "too many values per row to keep", (("values", len(rows)),)
                 )
-        if both.walked and not fits_registers(
+        if both.walked and not can_stay_in_registers(
             both, self.context.settings.targets.capabilities_of(both.device).rows
         ):
             return Verdict(None, "reject-registers", "rows and sums of columns are too many values to keep")
@@ -472,7 +477,7 @@ class Weigher:
         points = work.rows * work.row_length
         cost = sum(
             SCALAR_OPS[node.op].cost if isinstance(node, Op) else isinstance(node, Reduce)
-            for node in postorder(scalars_of(draft))
+            for node in iterate_postorder(list_scalars(draft))
         )
         return replace(work, operations=cost * points)
 

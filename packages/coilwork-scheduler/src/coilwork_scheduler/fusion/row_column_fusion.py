@@ -14,18 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from coilwork_ir.index import Expr, bounds, ceildiv, extent_of, extents_of, product, substitute
+from coilwork_ir.index import Expr, ceildiv, find_bounds, get_extent, get_extents, multiply_all, substitute
 from coilwork_ir.ops import SELF_COMBINING
-from coilwork_ir.scalar import Reduce, postorder
+from coilwork_ir.scalar import Reduce, iterate_postorder
 from coilwork_ir.target import RowWalks
 from coilwork_scheduler.fusion.alignment import (
     Alignment,
     Refinement,
+    make_piece_symbols,
     refine_extents,
     split_over,
-    symbols_over,
 )
-from coilwork_scheduler.fusion.fusion_candidate import FusionCandidate, Part, reduction_depths
+from coilwork_scheduler.fusion.fusion_candidate import FusionCandidate, Part, compute_reduction_depths
 from coilwork_scheduler.fusion_group import Bound
 
 
@@ -38,11 +38,11 @@ def is_column_sum(candidate: FusionCandidate) -> bool:
         and not candidate.walked
         and len(candidate.parallel) > 1
         and not any(part.stage.checks or part.ragged for part in candidate.parts)
-        and not any(reduction_depths(candidate))
+        and not any(compute_reduction_depths(candidate))
         and all(
             node.kind in SELF_COMBINING
             for part in candidate.parts
-            for node in postorder(part.stage.scalars)
+            for node in iterate_postorder(part.stage.scalars)
             if isinstance(node, Reduce)
         )
     )
@@ -76,9 +76,9 @@ def find_row_column_spaces(
             yield found
 
 
-def fits_registers(both: FusionCandidate, walks: RowWalks) -> bool:
+def can_stay_in_registers(both: FusionCandidate, walks: RowWalks) -> bool:
     """True if a row of `both`, which is walked, and a sum per column stay in registers."""
-    length = bounds(product(extent_of(s) for s in both.reduced)).hi
+    length = find_bounds(multiply_all(get_extent(s) for s in both.reduced)).hi
     if length is None:
         return False
     sums = sum(part.reductions for part in both.parts if _is_walked_sum(part, both.walked))
@@ -124,21 +124,21 @@ def _find_column_ranges(
 def _align(
     rows: FusionCandidate, columns: FusionCandidate, across: tuple[Expr, ...], tag: str
 ) -> Alignment | None:
-    inner = refine_extents(extents_of(rows.reduced), extents_of(across))
+    inner = refine_extents(get_extents(rows.reduced), get_extents(across))
     pieces = tuple(s for s in columns.parallel if s not in across)
     if inner is None or not pieces:
         return None
     # names of the rows' own are kept only where those of the columns do not stay beside them
     kept = rows.reduced if rows.walked else ()
-    reduced = symbols_over(kept, inner.first if kept else (), inner.pieces, f"q{tag}_")
+    reduced = make_piece_symbols(kept, inner.first if kept else (), inner.pieces, f"q{tag}_")
     first = split_over(rows.reduced, inner.first, reduced)
     second = split_over(across, inner.second, reduced)
     points = columns.reduced
     if rows.walked:
         # those that joined before have settled the rows
         for theirs, ours in ((pieces, rows.parallel), (points, rows.walked)):
-            same = refine_extents(extents_of(theirs), extents_of(ours))
-            if same is None or same.pieces != extents_of(ours):
+            same = refine_extents(get_extents(theirs), get_extents(ours))
+            if same is None or same.pieces != get_extents(ours):
                 return None
             second |= split_over(theirs, same.first, ours)
         return Alignment(
@@ -149,7 +149,7 @@ def _align(
             second=second,
             bound=rows.bound,
         )
-    outer = refine_extents(extents_of(rows.parallel), extents_of((*pieces, *points)))
+    outer = refine_extents(get_extents(rows.parallel), get_extents((*pieces, *points)))
     if outer is None:
         return _uneven(
             rows, pieces, points, Alignment(parallel=(), reduced=reduced, first=first, second=second), tag
@@ -169,7 +169,7 @@ def _even(
 ) -> Alignment:
     """Pieces of equal size: rows are what pieces and points make in row-major order."""
     theirs = (*pieces, *points)
-    symbols = symbols_over((), (), outer.pieces, f"p{tag}_")
+    symbols = make_piece_symbols((), (), outer.pieces, f"p{tag}_")
     count = sum(len(made) for made in outer.second[: len(pieces)])
     return Alignment(
         parallel=symbols[:count],
@@ -188,15 +188,15 @@ def _uneven(
     if len(rows.parallel) != cut + len(points):
         return None
     outside, own, inside = rows.parallel[:cut], rows.parallel[cut], rows.parallel[cut + 1 :]
-    if extents_of(outside) != extents_of(pieces[:-1]) or extents_of(inside) != extents_of(points[1:]):
+    if get_extents(outside) != get_extents(pieces[:-1]) or get_extents(inside) != get_extents(points[1:]):
         return None
-    if not _covers(extent_of(own), extent_of(pieces[-1]), extent_of(points[0])):
+    if not _covers(get_extent(own), get_extent(pieces[-1]), get_extent(points[0])):
         return None
     theirs = (*pieces, *points)
-    symbols = symbols_over((), (), extents_of(theirs), f"p{tag}_")
+    symbols = make_piece_symbols((), (), get_extents(theirs), f"p{tag}_")
     pieces, points = symbols[: len(pieces)], symbols[len(pieces) :]
     piece, point = pieces[-1], points[0]
-    position = piece * extent_of(point) + point
+    position = piece * get_extent(point) + point
     mapping = dict(zip((*outside, own, *inside), (*pieces[:-1], position, *points[1:]), strict=True))
     return Alignment(
         parallel=pieces,
@@ -204,7 +204,7 @@ def _uneven(
         reduced=inner.reduced,
         first={**inner.first, **mapping},
         second={**inner.second, **dict(zip(theirs, symbols, strict=True))},
-        bound=Bound(position, extent_of(own)),
+        bound=Bound(position, get_extent(own)),
     )
 
 

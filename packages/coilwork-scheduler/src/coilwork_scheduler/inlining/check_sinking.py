@@ -16,21 +16,21 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from coilwork_ir.buffers import Buffer, contiguous_strides
+from coilwork_ir.buffers import Buffer, make_contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
     Expr,
     as_int,
-    bounds,
-    extent_of,
+    find_bounds,
+    find_stride,
+    get_extent,
     provably_eq,
     provably_positive,
-    stride_of,
     substitute,
     symbol,
 )
 from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
-from coilwork_ir.loops.access import bodies
+from coilwork_ir.loops.access import list_bodies
 from coilwork_ir.scalar import (
     Const,
     IndexValue,
@@ -38,10 +38,10 @@ from coilwork_ir.scalar import (
     Op,
     Scalar,
     cast,
+    find_index_symbols,
+    iterate_postorder,
+    list_loads,
     load,
-    loads,
-    postorder,
-    range_symbols,
     rewrite,
     substitute_ranges,
 )
@@ -49,9 +49,9 @@ from coilwork_ir.target import Targets
 from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.fusion_candidate import is_fusable
-from coilwork_scheduler.fusion_group import stage_of
+from coilwork_scheduler.fusion_group import make_stage
 from coilwork_scheduler.inlining.cost import Computation, InlinedComputation
-from coilwork_scheduler.remarks import Remarks
+from coilwork_scheduler.optimization_remarks import Remarks
 
 # ---- Forwarding to scatters ----
 
@@ -65,7 +65,7 @@ def is_unfused_scatter(node: Node) -> bool:
 
     On GPUs some scatters share kernels, but only with what makes their values.
     """
-    return isinstance(node, Scatter) and not is_fusable(stage_of(0, node), on_gpu=False)
+    return isinstance(node, Scatter) and not is_fusable(make_stage(0, node), on_gpu=False)
 
 
 def find_forwardable(
@@ -74,7 +74,7 @@ def find_forwardable(
     """Find buffers whose transitive consumers are all scatters that read every element.
 
     Those scatters can run the producers' checks, if everything between is inlined as `is_inlined` says.
-    `readers` are those of each buffer, from `readers_of`.
+    `readers` are those of each buffer, from `index_readers`.
     """
     found: set[str] = set()
     nodes = graph.nodes
@@ -105,10 +105,10 @@ def _read_index(user: Node, node: Pointwise) -> tuple[Expr, ...] | None:
     """
     if not isinstance(user, Pointwise | Scatter):
         return None
-    found = {access.index for access in loads(bodies(user)) if access.buffer == node.output.name}
+    found = {access.index for access in list_loads(list_bodies(user)) if access.buffer == node.output.name}
     plain = all(
         not access.indirect and access.mask is None
-        for access in loads(bodies(user))
+        for access in list_loads(list_bodies(user))
         if access.buffer == node.output.name
     )
     if len(found) != 1 or not plain:
@@ -116,14 +116,14 @@ def _read_index(user: Node, node: Pointwise) -> tuple[Expr, ...] | None:
     (index,) = found
     used: set[Expr] = set()
     for own, place in zip(node.ranges, index, strict=True):
-        extent = extent_of(own)
+        extent = get_extent(own)
         if as_int(extent) == 1:
             continue
-        if place not in user.ranges or place in used or not provably_eq(extent_of(place), extent):
+        if place not in user.ranges or place in used or not provably_eq(get_extent(place), extent):
             return None
         used.add(place)
     # where there is nothing along the other ranges, nothing is checked
-    return index if all(provably_positive(extent_of(r)) for r in user.ranges if r not in used) else None
+    return index if all(provably_positive(get_extent(r)) for r in user.ranges if r not in used) else None
 
 
 def forward_checks(
@@ -144,7 +144,7 @@ def _checks(
     nodes: Mapping[str, Pointwise],
     expand: Callable[[tuple[Scalar, ...], str], tuple[Scalar, ...]],
 ) -> Iterator[Check]:
-    for name in dict.fromkeys(access.buffer for access in loads(bodies(user))):
+    for name in dict.fromkeys(access.buffer for access in list_loads(list_bodies(user))):
         node = nodes.get(name)
         if node is None:
             continue
@@ -195,11 +195,11 @@ def split_checked_gather(node: Pointwise, known: PositionTable, taken: Collectio
     stored: list[Buffer] = []
     reads: dict[Scalar, Scalar] = {}
     for number, (value, own) in enumerate(checks.items()):
-        used = range_symbols((value,))
-        if not all(provably_positive(extent_of(r)) for r in node.ranges if r not in used):
+        used = find_index_symbols((value,))
+        if not all(provably_positive(get_extent(r)) for r in node.ranges if r not in used):
             return None
         places = tuple(r for r in node.ranges if r in used)
-        ranges = tuple(symbol(f"i{k}", extent=extent_of(r)) for k, r in enumerate(places))
+        ranges = tuple(symbol(f"i{k}", extent=get_extent(r)) for k, r in enumerate(places))
         moved = dict(zip(places, ranges, strict=True))
         found, *conditions = substitute_ranges((value, *(check.condition for check in own)), moved)
         moved_checks = tuple(
@@ -213,12 +213,12 @@ def split_checked_gather(node: Pointwise, known: PositionTable, taken: Collectio
             if name in taken:
                 return None
             dtype = _pick_index_type(value, own)
-            shape = tuple(extent_of(r) for r in ranges)
+            shape = tuple(get_extent(r) for r in ranges)
             buffer = known[key] = Buffer(
                 name=name,
                 dtype=dtype,
                 shape=shape,
-                strides=contiguous_strides(shape),
+                strides=make_contiguous_strides(shape),
                 device=node.output.device,
             )
             nodes.append(
@@ -240,14 +240,18 @@ def _group_checks(node: Pointwise) -> dict[Scalar, list[Check]] | None:
     """The checks of `node` by the position that each is of; None if one is of something else, or positions
     depend on others.
     """
-    looked_up = tuple(dict.fromkeys(value for access in loads((node.body,)) for value in access.indirect))
+    looked_up = tuple(
+        dict.fromkeys(value for access in list_loads((node.body,)) for value in access.indirect)
+    )
     checks: dict[Scalar, list[Check]] = {}
     for check in node.checks:
         found = [value for value in looked_up if _is_about(check.condition, value)]
         if len(found) != 1:
             return None
         checks.setdefault(found[0], []).append(check)
-    nested = any(inner is not value and inner in checks for value in checks for inner in postorder((value,)))
+    nested = any(
+        inner is not value and inner in checks for value in checks for inner in iterate_postorder((value,))
+    )
     return None if nested else checks
 
 
@@ -275,7 +279,7 @@ def _is_about(condition: Scalar, value: Scalar) -> bool:
 def _pick_index_type(value: Scalar, checks: Sequence[Check]) -> DType:
     """Return the type for stored positions: 32 bits where `checks` leave no larger ones."""
     for check in checks:
-        for node in postorder((check.condition,)):
+        for node in iterate_postorder((check.condition,)):
             if isinstance(node, Op) and node.op == "lt" and node.operands[0] is value:
                 most = _max_value(node.operands[1])
                 if most is not None and most <= _I32_POINTS:
@@ -287,7 +291,7 @@ def _max_value(value: Scalar) -> int | None:
     """The largest value of a size; None if that is not known."""
     match value:
         case IndexValue(expr=expr, operands=()):
-            return bounds(expr).hi
+            return find_bounds(expr).hi
         case Const(value=number):
             return int(number)
         case _:
@@ -322,7 +326,7 @@ class CheckPlacement:
         graph, facts: the loop graph and its dependences.
         targets: the devices.
         sizes: likely sizes.
-        readers: nodes that read each buffer, from `readers_of`.
+        readers: nodes that read each buffer, from `index_readers`.
         us: estimates the time of a kernel from the bytes that it reads and writes.
     """
 
@@ -378,8 +382,8 @@ class CheckPlacement:
         """Bytes that `node` looks up at a position."""
         points = 1
         for check in node.checks:
-            used = range_symbols((check.condition,))
-            points = max(points, self.sizes.numel(tuple(extent_of(r) for r in node.ranges if r in used)))
+            used = find_index_symbols((check.condition,))
+            points = max(points, self.sizes.numel(tuple(get_extent(r) for r in node.ranges if r in used)))
         return self.sizes.size_bytes(node.output) // points
 
     def reject(self, names: Collection[str]) -> None:
@@ -447,7 +451,7 @@ class CheckPlacement:
         """
         places: dict[str, tuple[Expr, ...]] = {}
         found: set[str] = set()
-        for access in loads(bodies(user)):
+        for access in list_loads(list_bodies(user)):
             shape = self.facts.buffers[access.buffer].shape
             moved = any(_is_moved(e, size) for e, size in zip(access.index, shape, strict=True))
             same = places.setdefault(access.buffer, access.index) == access.index
@@ -465,8 +469,8 @@ def _is_moved(place: Expr, size: Expr) -> bool:
         return not symbols and as_int(size) != 1
     (along,) = symbols
     if place is along:
-        return not provably_eq(extent_of(along), size)
-    return stride_of(place, along) is not None
+        return not provably_eq(get_extent(along), size)
+    return find_stride(place, along) is not None
 
 
 def _always(user: int, name: str) -> bool:

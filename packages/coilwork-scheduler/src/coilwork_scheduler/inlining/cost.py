@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from coilwork_ir.index import Expr, TreeSize, extent_of, tree_size
+from coilwork_ir.index import Expr, TreeSize, get_extent, measure_tree
 from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
-from coilwork_ir.loops.access import bodies
-from coilwork_ir.scalar import IndexValue, Load, Scalar, loads, postorder, range_symbols
+from coilwork_ir.loops.access import list_bodies
+from coilwork_ir.scalar import IndexValue, Load, Scalar, find_index_symbols, iterate_postorder, list_loads
 from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.settings import ScheduleOptions
 
@@ -96,14 +96,14 @@ class Growth:
     def own_size(self, position: int) -> BodySize:
         """The size of the node at `position` with nothing substituted."""
         if position not in self._own:
-            values = tuple(postorder(bodies(self._graph.nodes[position])))
+            values = tuple(iterate_postorder(list_bodies(self._graph.nodes[position])))
             self._own[position] = _size(values)
             places = self._places[position] = {}
             for value in values:
                 if isinstance(value, Load):
                     most = _PLAIN
                     for expr in value.index:
-                        most = _larger(most, tree_size(expr))
+                        most = _larger(most, measure_tree(expr))
                     places.setdefault(value.buffer, []).append(most)
         return self._own[position]
 
@@ -141,9 +141,9 @@ class Growth:
         return "stored: its consumer's index arithmetic would cost more" if stored < inlined else None
 
 
-def body_size(roots: Iterable[Scalar]) -> BodySize:
+def measure_bodies(roots: Iterable[Scalar]) -> BodySize:
     """The size of scalar graphs."""
-    return _size(postorder(roots))
+    return _size(iterate_postorder(roots))
 
 
 def _size(values: Iterable[Scalar]) -> BodySize:
@@ -158,7 +158,7 @@ def _size(values: Iterable[Scalar]) -> BodySize:
         else:
             continue
         for expr in exprs:
-            size = tree_size(expr)
+            size = measure_tree(expr)
             longest = _larger(longest, size)
             if size.nodes > 1:
                 nodes += size.nodes
@@ -210,15 +210,15 @@ def read_bytes(reader: Computation, name: str, size: int, sizes: SizeHints, resi
     most = size
     if size <= resident:
         return size
-    for access in loads(bodies(reader)):
+    for access in list_loads(list_bodies(reader)):
         if access.buffer != name:
             continue
-        used = range_symbols((access,))
-        points = max(sizes.numel(tuple(extent_of(r) for r in ranges if r in used)), 1)
+        used = find_index_symbols((access,))
+        points = max(sizes.numel(tuple(get_extent(r) for r in ranges if r in used)), 1)
         share = size / points
         inside, times = share, 1
         for r in reversed(ranges):
-            count = max(sizes.value(extent_of(r)), 1)
+            count = max(sizes.value(get_extent(r)), 1)
             if r in used:
                 inside *= count
             elif inside > resident:

@@ -15,15 +15,23 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Final
 
-from coilwork_ir.index import Expr, extent_of
+from coilwork_ir.index import Expr, get_extent
 from coilwork_ir.kernels import Decision
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
-from coilwork_ir.loops.access import bodies, buffers_defined_by
+from coilwork_ir.loops.access import list_bodies, list_defined_buffers
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Load, Op, Scalar, count_leading_points, find_even_parts, loads, postorder
-from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
+from coilwork_ir.scalar import (
+    Load,
+    Op,
+    Scalar,
+    count_leading_points,
+    find_even_parts,
+    iterate_postorder,
+    list_loads,
+)
+from coilwork_scheduler.contractions.sum_of_products import match_contraction_node
 from coilwork_scheduler.cost_model import KernelWork
-from coilwork_scheduler.dependence import Dependence, analyse, readers_of, remove_dead
+from coilwork_scheduler.dependence import Dependence, analyse, index_readers, remove_dead
 from coilwork_scheduler.inlining.check_sinking import CheckPlacement
 from coilwork_scheduler.inlining.cost import (
     BodySize,
@@ -31,11 +39,11 @@ from coilwork_scheduler.inlining.cost import (
     Copy,
     Growth,
     InlinedComputation,
-    body_size,
+    measure_bodies,
     read_bytes,
 )
 from coilwork_scheduler.inlining.substitute import Expander, Producer, apply_inlining, estimate_share
-from coilwork_scheduler.remarks import Remarks
+from coilwork_scheduler.optimization_remarks import Remarks
 from coilwork_scheduler.settings import Settings, may_share_kernel
 
 # ---- One round ----
@@ -59,7 +67,7 @@ class Inliner:
         self._options = settings.options
         self._record = settings.remarks
         self._pending = Remarks(self._options.max_decisions)
-        self._readers = readers_of(graph, facts)
+        self._readers = index_readers(graph, facts)
         self._own_ops: dict[int, tuple[int, int]] = {}
         self._load_counts: dict[int, dict[str, int]] = {}
         # tensors of which a node reads an element only where a condition holds
@@ -116,7 +124,7 @@ class Inliner:
         ops = cost = 0
         counts: dict[str, int] = {}
         chosen: set[str] = set()
-        for scalar in postorder(bodies(node)):
+        for scalar in iterate_postorder(list_bodies(node)):
             if isinstance(scalar, Op):
                 ops += 1
                 cost += SCALAR_OPS[scalar.op].cost
@@ -197,7 +205,7 @@ class Inliner:
         should be stored.
         """
         producer = self._facts[self._candidates[name]]
-        after = body_size(self._expand(position, inlined))
+        after = measure_bodies(self._expand(position, inlined))
         copy = Copy(
             read_bytes=sum(self._sizes.size_bytes(self._deps.buffers[leaf]) for leaf in producer.leaves),
             write_bytes=self._sizes.size_bytes(self._deps.buffers[name]),
@@ -215,7 +223,7 @@ class Inliner:
     def _expand(self, position: int, inlined: Collection[str]) -> tuple[Scalar, ...]:
         """Return what the node at `position` computes with the loads of `inlined` replaced."""
         expander = Expander(self._producers, self._deps.buffers)
-        return expander.expand(bodies(self._graph.nodes[position]), frozenset(inlined))
+        return expander.expand(list_bodies(self._graph.nodes[position]), frozenset(inlined))
 
     def _place(self, position: int, facts: InlinedComputation) -> None:
         """From here on `facts` are those of the node at `position`."""
@@ -256,14 +264,14 @@ class Inliner:
         return joined > target.machine.inlining.most_joined
 
     def _device(self, position: int) -> str:
-        made = buffers_defined_by(self._graph.nodes[position])
+        made = list_defined_buffers(self._graph.nodes[position])
         return made[0].device if made else ""
 
     def _should_inline(self, position: int, node: Pointwise) -> bool:
         if node.into is not None or (node.checks and not self._checks.should_sink(node, self._pending)):
             return False
         name = node.output.name
-        if any(contraction_of_node(made) is not None for made in self._makers(position)):
+        if any(match_contraction_node(made) is not None for made in self._makers(position)):
             # the sums are for this node alone to round and store
             return False
         consumers: list[int] = []
@@ -303,7 +311,7 @@ class Inliner:
         """
         if factor > _FEW_MORE or not self._facts[position].has_copies:
             return False
-        name = buffers_defined_by(self._graph.nodes[position])[0].name
+        name = list_defined_buffers(self._graph.nodes[position])[0].name
         if self._count_places(name) < 2 or not any(self._is_read_in_place(position, c) for c in consumers):
             return False
         reason = "stored: a kernel with the consumer at its points computes it once"
@@ -326,7 +334,7 @@ class Inliner:
             return False
         return made.output.shape == reader.output.shape and any(
             load.buffer == made.output.name and load.mask is None and load.index == reader.ranges
-            for load in postorder(bodies(reader))
+            for load in iterate_postorder(list_bodies(reader))
             if isinstance(load, Load)
         )
 
@@ -457,7 +465,7 @@ class Inliner:
         for consumer in consumers:
             points = self._points(consumer)
             # of a chain of pointwise nodes a kernel keeps one read and one write: about this node's result
-            moved = points * buffers_defined_by(self._graph.nodes[consumer])[0].dtype.itemsize
+            moved = points * list_defined_buffers(self._graph.nodes[consumer])[0].dtype.itemsize
             cost = self._own_ops[consumer][1] + self._added.get(consumer, 0)
             added[consumer] = facts.cost * self._load_counts[consumer].get(node.output.name, 1)
             before_us = self._us(moved + size, 0, points * cost)
@@ -509,7 +517,7 @@ class Inliner:
     def _evaluations(self, position: int, name: str) -> int:
         """How often the consumer at `position` evaluates an element of `name`, over all elements."""
         node = self._graph.nodes[position]
-        contraction = contraction_of_node(node)
+        contraction = match_contraction_node(node)
         if contraction is None:
             points = self._points(position)
             if self._targets.of(self._deps.buffers[name].device).is_gpu and not self._is_cut(position):
@@ -524,10 +532,10 @@ class Inliner:
             (contraction.left, contraction.columns),
             (contraction.right, contraction.rows),
         ):
-            count = sum(access.buffer == name for access in loads((factor,)))
+            count = sum(access.buffer == name for access in list_loads((factor,)))
             # once per block of the other factor
-            blocks = -(-self._sizes.numel(tuple(extent_of(r) for r in others)) // block)
-            points = self._points(position) // max(self._sizes.numel(tuple(extent_of(r) for r in others)), 1)
+            blocks = -(-self._sizes.numel(tuple(get_extent(r) for r in others)) // block)
+            points = self._points(position) // max(self._sizes.numel(tuple(get_extent(r) for r in others)), 1)
             found += count * points * blocks
         return found
 
@@ -546,7 +554,7 @@ class Inliner:
         """
         if position not in self._shares:
             found = self._shares[position] = {}
-            for value in postorder(bodies(self._graph.nodes[position])):
+            for value in iterate_postorder(list_bodies(self._graph.nodes[position])):
                 if isinstance(value, Load):
                     if value.mask not in self._mask_shares:
                         self._mask_shares[value.mask] = estimate_share(value.mask)
@@ -557,10 +565,10 @@ class Inliner:
         node = self._graph.nodes[position]
         assert isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter)
         ranges: tuple[Expr, ...] = node.ranges + (node.axes if isinstance(node, Reduce) else ())
-        points = max(self._sizes.numel(tuple(extent_of(r) for r in ranges)), 1)
+        points = max(self._sizes.numel(tuple(get_extent(r) for r in ranges)), 1)
         if isinstance(node, Reduce) and count_leading_points(node.kind, node.body, node.axes) is not None:
             # rows end where data says: what they look up belongs to one of them
-            looked_up = [a.buffer for a in loads((node.body,)) if a.indirect]
+            looked_up = [a.buffer for a in list_loads((node.body,)) if a.indirect]
             most = [self._sizes.numel(self._deps.buffers[name].shape) for name in looked_up]
             return min(points, max([1, *most]))
         return points

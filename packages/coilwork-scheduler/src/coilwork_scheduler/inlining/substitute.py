@@ -29,16 +29,16 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import (
     Expr,
     as_int,
-    bounds,
-    coefficients,
     evaluate,
+    find_bounds,
+    find_coefficients,
     provably_lt,
     provably_nonneg,
     substitute,
 )
 from coilwork_ir.loc import merge_origins
 from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
-from coilwork_ir.loops.access import bodies
+from coilwork_ir.loops.access import list_bodies
 from coilwork_ir.scalar import (
     Const,
     IndexValue,
@@ -47,10 +47,10 @@ from coilwork_ir.scalar import (
     Scalar,
     const,
     index_value,
+    iterate_postorder,
     load,
     op,
     placeholder,
-    postorder,
     replace_operands,
     where,
 )
@@ -144,7 +144,7 @@ def _conditions(mask: Scalar) -> Iterator[_Condition]:
 def _symbols(value: Scalar) -> frozenset[Expr]:
     """The symbols of the places that `value` is about."""
     symbols: set[Expr] = set()
-    for node in postorder((value,)):
+    for node in iterate_postorder((value,)):
         if isinstance(node, IndexValue):
             symbols |= node.expr.free_symbols
         elif isinstance(node, Load):
@@ -173,7 +173,7 @@ def _leaves_little(value: Scalar) -> bool:
             limit = as_int(end) or 0
         case _:
             return False
-    last = bounds(position).hi
+    last = find_bounds(position).hi
     return last is not None and (1 - _HARDLY) * (last + 1) <= limit
 
 
@@ -185,7 +185,7 @@ def estimate_share(mask: Scalar | None) -> float:
         return 1.0
     along: dict[Expr, list[Scalar]] = {}
     for condition in _conditions(mask):
-        order = tuple(postorder((condition.value,)))
+        order = tuple(iterate_postorder((condition.value,)))
         plain = all(
             isinstance(v, IndexValue | Const) or (isinstance(v, Op) and v.op in COMPARISONS) for v in order
         )
@@ -210,7 +210,7 @@ def _share_along(symbol: Expr, extent: int, values: Sequence[Scalar]) -> float:
         first = max(run.start for run in runs if run is not None)
         end = min(run.stop for run in runs if run is not None)
         return max(end - first, 0) / extent
-    order = tuple(postorder(values))
+    order = tuple(iterate_postorder(values))
     count = min(extent, _PLACES)
     places = [(2 * k + 1) * extent // (2 * count) for k in range(count)]
     return sum(_hold(order, values, {symbol.name: place}) for place in places) / count
@@ -251,7 +251,7 @@ def _line(value: Scalar, symbol: Expr) -> tuple[int, int] | None:
         case Const(value=number) if number == int(number):
             return 0, int(number)
         case IndexValue(expr=expr, operands=()):
-            found = coefficients(expr, (symbol,))
+            found = find_coefficients(expr, (symbol,))
         case _:
             return None
     if found is None:
@@ -262,7 +262,7 @@ def _line(value: Scalar, symbol: Expr) -> tuple[int, int] | None:
 
 def _holds_somewhere(values: tuple[Scalar, ...]) -> bool:
     """Tell if `values`, if they say nothing but where their symbols are, hold together somewhere."""
-    order = tuple(postorder(values))
+    order = tuple(iterate_postorder(values))
     symbols: set[Expr] = set()
     for node in order:
         match node:
@@ -425,7 +425,7 @@ def _order_unmasked_first(roots: Sequence[Scalar]) -> tuple[Scalar, ...]:
 
     A producer that is loaded with a mask and without one is thus expanded without it first.
     """
-    order = tuple(postorder(roots))
+    order = tuple(iterate_postorder(roots))
     leaves = tuple(node for node in order if isinstance(node, Load) and not node.operands)
     early = frozenset(leaves)
     return leaves + tuple(node for node in order if node not in early)
@@ -528,7 +528,7 @@ def apply_inlining(
                 nodes.append(part)
                 continue
             assert isinstance(part, Pointwise | Reduce | Scan | Sort | Scatter)
-            values = expander.expand(bodies(part), own.inlined)
+            values = expander.expand(list_bodies(part), own.inlined)
             origins = merge_origins(*(graph.nodes[p].origins for p in sorted(own.closure)))
             whole = replace_bodies(part, values)
             if isinstance(part, Scatter):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import as_int, extent_of
+from coilwork_ir.index import as_int, get_extent
 from coilwork_ir.loc import merge_origins
 from coilwork_ir.loops import (
     Attention,
@@ -25,14 +25,24 @@ from coilwork_ir.loops import (
     Node,
     Pointwise,
 )
-from coilwork_ir.loops.access import bodies, buffers_defined_by
-from coilwork_ir.scalar import Load, Op, Scalar, cast, loads, parameter, postorder, rewrite, substitute_ranges
+from coilwork_ir.loops.access import list_bodies, list_defined_buffers
+from coilwork_ir.scalar import (
+    Load,
+    Op,
+    Scalar,
+    cast,
+    iterate_postorder,
+    list_loads,
+    parameter,
+    rewrite,
+    substitute_ranges,
+)
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote, make_context
 from coilwork_scheduler.contractions.registry import CoreNode, Template, find_template
-from coilwork_scheduler.dependence import Dependence, analyse, readers_of, remove_dead
+from coilwork_scheduler.dependence import Dependence, analyse, index_readers, remove_dead
 from coilwork_scheduler.inlining.substitute import Expander, Producer
-from coilwork_scheduler.remarks import Remarks
+from coilwork_scheduler.optimization_remarks import Remarks
 from coilwork_scheduler.settings import Settings, may_share_kernel
 
 # Chains of neighbours are one node by now; what is absorbed may uncover another.
@@ -74,7 +84,7 @@ class _Round:
     readers: dict[str, list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.readers = readers_of(self.context.graph, self.context.facts)
+        self.readers = index_readers(self.context.graph, self.context.facts)
 
     def run(self) -> Graph:
         """The graph afterwards; itself, if nothing changed."""
@@ -90,7 +100,7 @@ class _Round:
         return replace(graph, nodes=tuple(node for node in nodes if node is not None))
 
     def _find_template(self, node: CoreNode) -> tuple[Template, Quote] | None:
-        device = buffers_defined_by(node)[0].device
+        device = list_defined_buffers(node)[0].device
         capabilities = self.targets.capabilities_of(device)
         return find_template(node, self.targets.of(device), capabilities, self.templates)
 
@@ -133,11 +143,14 @@ class _Round:
     ) -> Quote | None:
         """The quote of `wider`, if the template claims that, for no more than `node` and `saved`."""
         options = self.context.options
-        scalars = bodies(wider)
-        args = len({access.buffer for access in loads(scalars)}) + len(buffers_defined_by(wider))
-        if args > options.max_args or sum(isinstance(v, Op) for v in postorder(scalars)) > options.max_ops:
+        scalars = list_bodies(wider)
+        args = len({access.buffer for access in list_loads(scalars)}) + len(list_defined_buffers(wider))
+        if (
+            args > options.max_args
+            or sum(isinstance(v, Op) for v in iterate_postorder(scalars)) > options.max_ops
+        ):
             return None
-        target = self.targets.of(buffers_defined_by(node)[0].device)
+        target = self.targets.of(list_defined_buffers(node)[0].device)
         if template.claims(wider, target) is not None:
             return None
         found = template.quote(wider, target)
@@ -154,7 +167,7 @@ class _Round:
             return None
         if isinstance(node, AttentionGradient):
             weights = node.weights
-            operands = {access.buffer for access in loads((weights.query, weights.key, weights.value))}
+            operands = {access.buffer for access in list_loads((weights.query, weights.key, weights.value))}
             if name in operands:
                 # gradients are those of what is loaded
                 return None
@@ -167,7 +180,7 @@ class _Round:
         """
         if isinstance(node, AttentionGradient) or (isinstance(node, Convolution) and node.epilogue is None):
             return None
-        result, *others = buffers_defined_by(whole)
+        result, *others = list_defined_buffers(whole)
         readers = self.readers.get(result.name, [])
         if len(readers) != 1 or readers[0] >= len(self.context.graph.nodes) or readers[0] in self.changed:
             return None
@@ -179,7 +192,7 @@ class _Round:
             return None
         if any(reader <= at for other in others for reader in self.readers.get(other.name, ())):
             return None
-        read = tuple(access.buffer for access in loads(bodies(whole)))
+        read = tuple(access.buffer for access in list_loads(list_bodies(whole)))
         return None if self._is_overwritten(read, position, at) else (at, behind)
 
     def _may_join(self, neighbour: Pointwise, node: CoreNode) -> bool:
@@ -187,7 +200,7 @@ class _Round:
         return (
             neighbour.into is None
             and not neighbour.checks
-            and neighbour.output.device == buffers_defined_by(node)[0].device
+            and neighbour.output.device == list_defined_buffers(node)[0].device
             and may_share_kernel(neighbour.origins, node.origins, self.context.options.apart)
         )
 
@@ -201,13 +214,13 @@ class _Round:
     def _add_prologue(self, node: CoreNode, made: Pointwise) -> CoreNode:
         producer = Producer(ranges=made.ranges, body=made.body, inlined=frozenset())
         expander = Expander({made.output.name: producer}, self.context.facts.buffers)
-        values = expander.expand(bodies(node), frozenset({made.output.name}))
+        values = expander.expand(list_bodies(node), frozenset({made.output.name}))
         return replace_core_bodies(replace(node, origins=merge_origins(made.origins, node.origins)), values)
 
     def _move_us(self, node: Pointwise) -> float:
         """The time of a kernel for `node` alone."""
         context = self.context
-        names = dict.fromkeys(access.buffer for access in loads((node.body,)))
+        names = dict.fromkeys(access.buffer for access in list_loads((node.body,)))
         read = sum(context.size(context.facts.buffers[name]) for name in names)
         return context.move_us(read, context.size(node.output))
 
@@ -238,12 +251,12 @@ def _reads_in_place(behind: Pointwise, result: Buffer) -> bool:
     """True if `behind` has the shape of `result`, and reads it at its own points only."""
     if behind.output.shape != result.shape:
         return False
-    found = [access for access in loads((behind.body,)) if access.buffer == result.name]
+    found = [access for access in list_loads((behind.body,)) if access.buffer == result.name]
     return all(
         access.mask is None
         and not access.indirect
         and all(
-            place is own or (as_int(place) == 0 and as_int(extent_of(own)) == 1)
+            place is own or (as_int(place) == 0 and as_int(get_extent(own)) == 1)
             for place, own in zip(access.index, behind.ranges, strict=True)
         )
         for access in found

@@ -1,5 +1,5 @@
 """From fusion groups to canonical kernels.
 
 Open `compose.py` first: from a group to a draft. `tile.py` orders its ranges, `canonical.py` makes equal
-computations equal kernels and names them. `core.py` builds the kernels of templates.
+computations equal kernels and names them. `template_kernel.py` builds the kernels of templates.
 """

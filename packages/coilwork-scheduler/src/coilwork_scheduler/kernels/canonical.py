@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, as_expr, as_int, extent_of, format_expr, substitute, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, format_expr, get_extent, substitute, symbol
 from coilwork_ir.kernels import Candidate, Kernel, KernelCall, Range, Store, TensorArg
 from coilwork_ir.kernels.nodes import ArgRole, Numerics
 from coilwork_ir.kernels.text import format_core
@@ -31,8 +31,8 @@ from coilwork_ir.scalar import (
     Scan,
     Sort,
     index_value,
+    iterate_postorder,
     load,
-    postorder,
     reduce,
     replace_operands,
     scan_again,
@@ -40,7 +40,7 @@ from coilwork_ir.scalar import (
 )
 from coilwork_ir.text.scalars import format_combining
 from coilwork_scheduler.kernels.compose import Draft
-from coilwork_scheduler.kernels.draft_analysis import contract_kernel, find_aliasing, scalars_of
+from coilwork_scheduler.kernels.draft_analysis import contract_kernel, find_aliasing, list_scalars
 from coilwork_scheduler.kernels.tile import Tiling
 
 # ---- Names and structure ----
@@ -104,7 +104,7 @@ def format_structure(
             roots.append(store.mask)
     roots.extend(check.condition for check in kernel.checks)
     number: dict[Scalar, int] = {}
-    for node in postorder(roots):
+    for node in iterate_postorder(roots):
         operands = " ".join(str(number[operand]) for operand in node.operands)
         number[node] = len(number)
         lines.append(f"{node.dtype.text} {_head(node, show, constant)} {operands}")
@@ -236,7 +236,7 @@ def _ranges(tiling: Tiling, renamed: Mapping[Expr, Expr]) -> tuple[Range, ...]:
     for entry in tiling.ranges:
         number = count.get(entry.letter, 0)
         count[entry.letter] = number + 1
-        extent = substitute(extent_of(entry.symbol), renamed)
+        extent = substitute(get_extent(entry.symbol), renamed)
         renumbered = symbol(f"{entry.letter}{number}", extent=extent)
         ranges.append(Range(symbol=renumbered, kind=entry.kind))
     return tuple(ranges)
@@ -303,7 +303,9 @@ class KernelTable:
 def _arguments(draft: Draft) -> dict[str, _Argument]:
     """Arguments by buffer: what is only read, then what is read and written, then what is only written."""
     written = {store.buffer: store.mode for store in draft.stores}
-    loaded = dict.fromkeys(node.buffer for node in postorder(scalars_of(draft)) if isinstance(node, Load))
+    loaded = dict.fromkeys(
+        node.buffer for node in iterate_postorder(list_scalars(draft)) if isinstance(node, Load)
+    )
     result: dict[str, _Argument] = {}
     read_only = [name for name in loaded if name not in written]
     both = [n for n in written if n in loaded or n in draft.partial]
@@ -329,10 +331,10 @@ def _sizes(draft: Draft, tiling: Tiling, spans: Iterable[Expr]) -> tuple[Expr, .
                 found.setdefault(s)
 
     for entry in tiling.ranges:
-        note(extent_of(entry.symbol))
+        note(get_extent(entry.symbol))
     for store in draft.stores:
         note(store.index)
-    for node in postorder(scalars_of(draft)):
+    for node in iterate_postorder(list_scalars(draft)):
         match node:
             case Load():
                 for index in node.index:
@@ -353,7 +355,7 @@ def _rename(
     names: Mapping[str, str],
 ) -> tuple[tuple[Store, ...], tuple[Check, ...]]:
     done: dict[Scalar, Scalar] = {}
-    for node in postorder(scalars_of(draft)):
+    for node in iterate_postorder(list_scalars(draft)):
         operands = [done[operand] for operand in node.operands]
         match node:
             case Load():

@@ -19,18 +19,18 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
     Expr,
+    add_all,
     as_expr,
     as_int,
-    bounds,
-    extent_of,
+    find_bounds,
     floordiv,
     fold,
+    get_extent,
     maximum,
     minimum,
     mod,
-    product,
+    multiply_all,
     substitute,
-    total,
 )
 from coilwork_ir.index import (
     const as index_const,
@@ -50,21 +50,21 @@ from coilwork_ir.scalar import (
     Sort,
     cast,
     const,
+    find_span,
     index_value,
+    iterate_postorder,
     join_small_float_conversions,
     load,
     narrow_to_32_bits,
     op,
-    postorder,
     reduce,
     replace_operands,
     scan,
     scan_again,
     sort_again,
     where,
-    whole_span,
 )
-from coilwork_scheduler.contractions.sum_of_products import contraction_of
+from coilwork_scheduler.contractions.sum_of_products import match_contraction
 from coilwork_scheduler.fusion_group import Group, Member
 from coilwork_scheduler.kernels.rounding import (
     NO_DECISIONS,
@@ -93,8 +93,8 @@ def simplify_under_mask(index: Expr, mask: Scalar) -> Expr:
         index,
         const=index_const,
         symbol=lambda symbol: symbol,
-        add=lambda parts: total(parts),
-        mul=lambda parts: product(parts),
+        add=lambda parts: add_all(parts),
+        mul=lambda parts: multiply_all(parts),
         floordiv=quotient,
         mod=remainder,
         minimum=lambda parts: minimum(*parts),
@@ -119,7 +119,7 @@ def _limits(mask: Scalar) -> dict[Expr, int]:
                 op=("lt" | "le") as name, operands=(IndexValue(expr=expr, operands=()), Const(value=value))
             ):
                 limit = int(value) + (name == "le")
-                lowest = bounds(expr).lo
+                lowest = find_bounds(expr).lo
                 if lowest is not None and lowest >= 0:
                     found[expr] = min(limit, found.get(expr, limit))
             case _:
@@ -138,9 +138,9 @@ def narrow_sum(node: Scalar) -> Scalar:
     if not isinstance(node, Reduce | Scan) or node.kind != "sum" or node.dtype is not DType.I64:
         return node
     axes = node.axes if isinstance(node, Reduce) else (node.axis,)
-    lengths = [bounds(extent_of(axis)).hi for axis in axes]
+    lengths = [find_bounds(get_extent(axis)).hi for axis in axes]
     known = [length for length in lengths if length is not None]
-    span = whole_span(node.operands[0])
+    span = find_span(node.operands[0])
     if len(known) < len(lengths) or span is None or prod(known) * max(-span[0], span[1]) > _LARGEST:
         return node
     value = narrow_to_32_bits(node.operands[0])
@@ -265,8 +265,10 @@ class _Composer:
         # every step is rounded, so that no kernel begins with what another has rounded and goes on otherwise
         selects = any(store.buffer in self._decisions.rounded for store in member.stage.stores)
         decisive = roots if selects else tuple(find_compared(roots, self._decisions.selections))
-        self._exact = _factors(member) | self._find_stored_casts(member) | frozenset(postorder(decisive))
-        for node in postorder(roots):
+        self._exact = (
+            _factors(member) | self._find_stored_casts(member) | frozenset(iterate_postorder(decisive))
+        )
+        for node in iterate_postorder(roots):
             done[node] = self._visit(node, [done[operand] for operand in node.operands], mapping)
         return tuple(done[root] for root in roots)
 
@@ -283,7 +285,7 @@ class _Composer:
         }
         return frozenset(
             node
-            for node in postorder(member.stage.scalars)
+            for node in iterate_postorder(member.stage.scalars)
             if isinstance(node, Op) and node.op == "cast"
             for value in iter_choices(node.operands[0])
             if isinstance(value, Load) and value.buffer in self._wanted and value.buffer in self.produced
@@ -349,9 +351,9 @@ def _factors(member: Member) -> frozenset[Scalar]:
     wider type.
     """
     found: set[Scalar] = set()
-    for node in postorder(member.stage.scalars):
+    for node in iterate_postorder(member.stage.scalars):
         if isinstance(node, Reduce) and node.kind == "sum":
             (operand,) = node.operands[:1]
-            if contraction_of(node.kind, operand, member.stage.parallel, node.axes) is not None:
+            if match_contraction(node.kind, operand, member.stage.parallel, node.axes) is not None:
                 found.update(operand.operands)
     return frozenset(found)

@@ -11,14 +11,23 @@ from dataclasses import dataclass
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.device_traits import PROCESSOR, has_trait
-from coilwork_ir.index import Expr, extent_of, stride_of
+from coilwork_ir.index import Expr, find_stride, get_extent
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.alias_analysis import Timing, time_accesses
 from coilwork_ir.kernels.nodes import Store
-from coilwork_ir.kernels.rewrite import kernel_roots, replace_roots
-from coilwork_ir.scalar import IndexValue, Load, Scalar, const, placeholder, postorder, range_symbols, rewrite
+from coilwork_ir.kernels.rewrite import list_kernel_roots, replace_roots
+from coilwork_ir.scalar import (
+    IndexValue,
+    Load,
+    Scalar,
+    const,
+    find_index_symbols,
+    iterate_postorder,
+    placeholder,
+    rewrite,
+)
 from coilwork_ir.target import Target
-from coilwork_scheduler.contractions.sum_of_products import contraction_in
+from coilwork_scheduler.contractions.sum_of_products import find_contraction
 from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.kernels.compose import Draft
 
@@ -45,28 +54,28 @@ class Access:
     store: bool
 
 
-def unit_stride(offset: Expr) -> frozenset[Expr]:
+def find_unit_strides(offset: Expr) -> frozenset[Expr]:
     """The range symbols along which the flat `offset` moves by one element."""
     found = []
     for symbol in offset.free_symbols:
-        step = stride_of(offset, symbol) if symbol.extent is not None else None
+        step = find_stride(offset, symbol) if symbol.extent is not None else None
         if step is not None and step.is_const and step.value == 1:
             found.append(symbol)
     return frozenset(found)
 
 
-def nearest(offset: Expr, most: int) -> frozenset[Expr]:
+def find_nearest(offset: Expr, most: int) -> frozenset[Expr]:
     """The range symbols along which the flat `offset` moves by the fewest elements, up to `most` of them."""
     steps: dict[Expr, int] = {}
     for symbol in offset.free_symbols:
-        step = stride_of(offset, symbol) if symbol.extent is not None else None
+        step = find_stride(offset, symbol) if symbol.extent is not None else None
         if step is not None and step.is_const and 0 < step.value <= most:
             steps[symbol] = step.value
     least = min(steps.values(), default=0)
     return frozenset(symbol for symbol, step in steps.items() if step == least)
 
 
-def scalars_of(draft: Draft) -> tuple[Scalar, ...]:
+def list_scalars(draft: Draft) -> tuple[Scalar, ...]:
     """Every scalar graph of `draft`, stores first, in order."""
     values: list[Scalar] = []
     for store in draft.stores:
@@ -86,11 +95,11 @@ def find_accesses(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints)
     ]
     touches += [
         (node.buffer, node.index[0], False, node.indirect)
-        for node in postorder(scalars_of(draft))
+        for node in iterate_postorder(list_scalars(draft))
         if isinstance(node, Load)
     ]
     for name, index, store, indirect in touches:
-        looked_up = range_symbols(indirect).intersection(ranges) if indirect else frozenset()
+        looked_up = find_index_symbols(indirect).intersection(ranges) if indirect else frozenset()
         key = (name, index, store, looked_up)
         if key not in found:
             found[key] = _access(name, index, store, looked_up, ranges, buffers[name].dtype.itemsize, sizes)
@@ -114,7 +123,7 @@ def _access(
         if not direct and symbol not in looked_up:
             strides[symbol] = 0
             continue
-        points *= max(sizes.value(extent_of(symbol)), 1)
+        points *= max(sizes.value(get_extent(symbol)), 1)
         strides[symbol] = _likely(index, symbol, sizes) if direct else -1
     return Access(buffer=name, index=index, strides=strides, touched_bytes=points * itemsize, store=store)
 
@@ -152,7 +161,7 @@ def _chooses_columns(
     """Tell if `symbol` chooses columns, `step` of them, of rows of `within`, which a cache holds, as it does
     not hold all of the rows.
     """
-    buffer, count = buffers[store.buffer], sizes.value(extent_of(symbol))
+    buffer, count = buffers[store.buffer], sizes.value(get_extent(symbol))
     if store.mode == "store" or has_trait(buffer.device, PROCESSOR):
         return False
     if not 1 < step < within or step * count > within:
@@ -163,7 +172,7 @@ def _chooses_columns(
 
 def _likely(index: Expr, symbol: Expr, sizes: SizeHints) -> int:
     """The likely step of `index` along `symbol`; -1 where it is not affine."""
-    step = stride_of(index, symbol)
+    step = find_stride(index, symbol)
     return -1 if step is None else sizes.value(step)
 
 
@@ -172,7 +181,7 @@ def index_expressions(draft: Draft) -> tuple[Expr, ...]:
     found: dict[Expr, None] = {}
     for store in draft.stores:
         found.setdefault(store.index)
-    for node in postorder(scalars_of(draft)):
+    for node in iterate_postorder(list_scalars(draft)):
         match node:
             case Load():
                 found.setdefault(node.index[0])
@@ -221,8 +230,8 @@ def find_aliasing(draft: Draft, buffers: Mapping[str, Buffer]) -> tuple[tuple[st
 
 def is_contraction(draft: Draft) -> bool:
     """True if the kernel `draft` is one contraction, and what becomes of its sums at the same points."""
-    scalars = scalars_of(draft)
-    found = contraction_in(scalars, draft.parallel)
+    scalars = list_scalars(draft)
+    found = find_contraction(scalars, draft.parallel)
     if found is None or draft.walked or draft.bound is not None:
         return False
     node, _ = found
@@ -230,7 +239,7 @@ def is_contraction(draft: Draft) -> bool:
         return False
     # what remains once the sums are known
     rest = rewrite(scalars, lambda value: const(0.0, value.dtype) if value is node else value)
-    touched = range_symbols(rest).union(*(store.index.free_symbols for store in draft.stores))
+    touched = find_index_symbols(rest).union(*(store.index.free_symbols for store in draft.stores))
     return touched.isdisjoint(draft.reduced)
 
 
@@ -239,8 +248,8 @@ def contract_kernel(kernel: Kernel) -> Kernel:
 
     The factor of the outermost rows or columns in the kernel's order of ranges is the left one.
     """
-    roots = kernel_roots(kernel)
-    found = contraction_in(roots, [r.symbol for r in kernel.ranges if r.kind == "parallel"])
+    roots = list_kernel_roots(kernel)
+    found = find_contraction(roots, [r.symbol for r in kernel.ranges if r.kind == "parallel"])
     if found is None:
         return kernel
     node, factors = found

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from coilwork_ir.buffers import references
+from coilwork_ir.buffers import list_references
 from coilwork_ir.dtypes import DType, round_to_dtype
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort, View
-from coilwork_ir.loops.access import bodies, buffers_defined_by
+from coilwork_ir.loops.access import list_bodies, list_defined_buffers
 from coilwork_ir.operators import Decision, find_target_info
-from coilwork_ir.scalar import Const, Op, Scalar, cast, const, loads, postorder, where
+from coilwork_ir.scalar import Const, Op, Scalar, cast, const, iterate_postorder, list_loads, where
 
 # ---- Rounding barriers ----
 
@@ -47,7 +47,7 @@ class Selections:
         """Tell if `value` is computed of selected elements and of others, as a difference from
         the largest.
         """
-        names = [access.buffer for access in loads((value,)) if access.dtype.is_float]
+        names = [access.buffer for access in list_loads((value,)) if access.dtype.is_float]
         return not self.among.isdisjoint(names) or (
             not self.alone.isdisjoint(names) and not self.alone.issuperset(names)
         )
@@ -78,7 +78,7 @@ def find_decisions(graph: Graph) -> Decisions:
     of.
     """
     selections = _selections(graph)
-    returned = {name for output in graph.outputs for name in references(output)}
+    returned = {name for output in graph.outputs for name in list_references(output)}
     return Decisions(
         deciding=_trace_back(graph, partial(_find_decisive_values, selections), set(), searches=True),
         rounded=_trace_back(
@@ -90,7 +90,7 @@ def find_decisions(graph: Graph) -> Decisions:
 
 def has_low_precision(graph: Graph) -> bool:
     """Tell if `graph`, as lowered, computes 16-bit floats. Inlining may leave no buffer of them."""
-    return any(buffer.dtype.is_low_precision for node in graph.nodes for buffer in buffers_defined_by(node))
+    return any(buffer.dtype.is_low_precision for node in graph.nodes for buffer in list_defined_buffers(node))
 
 
 def find_compared(roots: tuple[Scalar, ...], selections: Selections) -> frozenset[Scalar]:
@@ -100,7 +100,7 @@ def find_compared(roots: tuple[Scalar, ...], selections: Selections) -> frozense
     """
     return frozenset(
         operand
-        for node in postorder(roots)
+        for node in iterate_postorder(roots)
         if isinstance(node, Op)
         if _jumps(node) or (node.op in _COMPARISONS and _decides(node, selections))
         for operand in node.operands
@@ -131,14 +131,14 @@ def _selections(graph: Graph) -> Selections:
             case Extern():
                 found = alone if _decision(node) == "selects" else None
             case View() | Pointwise() | Scatter():
-                names = [access.buffer for access in loads(bodies(node)) if access.dtype.is_float]
+                names = [access.buffer for access in list_loads(list_bodies(node)) if access.dtype.is_float]
                 names += [node.source] if isinstance(node, View) else []
                 some = any(name in alone or name in among for name in names)
                 found = None if not some else alone if alone.issuperset(names) else among
             case _:
                 found = alone if _selects(node) else None
         if found is not None:
-            found.update(buffer.name for buffer in buffers_defined_by(node))
+            found.update(buffer.name for buffer in list_defined_buffers(node))
     return Selections(alone=frozenset(alone), among=frozenset(among))
 
 
@@ -151,7 +151,7 @@ def _trace_back(
     do `searches` whoever looks at what they select is up to the caller.
     """
     for node in reversed(graph.nodes):
-        inside = any(buffer.name in found for buffer in buffers_defined_by(node))
+        inside = any(buffer.name in found for buffer in list_defined_buffers(node))
         match node:
             case View():
                 if inside:
@@ -162,12 +162,12 @@ def _trace_back(
                 decides = decision == "selects" and (inside or searches)
                 if decision == "compares" or moved or decides:
                     for argument in (*node.args, *(value for _, value in node.kwargs)):
-                        found.update(references(argument))
+                        found.update(list_references(argument))
             case _:
                 if inside and isinstance(node, Scatter) and node.into is not None:
                     found.add(node.into)
                 for root in values_of(node, inside):
-                    found.update(access.buffer for access in loads((root,)))
+                    found.update(access.buffer for access in list_loads((root,)))
     return frozenset(found)
 
 
@@ -181,20 +181,20 @@ def _decision(node: Extern) -> Decision:
 def _find_decisive_values(selections: Selections, node: Node, inside: bool) -> Iterator[Scalar]:
     match node:
         case Reduce() | Scan() if node.kind in _EXTREMES:
-            yield from bodies(node)
+            yield from list_bodies(node)
         case Sort():
-            yield from bodies(node)
+            yield from list_bodies(node)
         case Pointwise() if inside:
-            yield from bodies(node)
+            yield from list_bodies(node)
         case _:
-            yield from find_compared(bodies(node), selections)
+            yield from find_compared(list_bodies(node), selections)
 
 
 def _find_compared_values(selections: Selections, node: Node, inside: bool) -> Iterator[Scalar]:
     if inside and _selects(node):
-        yield from bodies(node)
+        yield from list_bodies(node)
     else:
-        yield from find_compared(bodies(node), selections)
+        yield from find_compared(list_bodies(node), selections)
 
 
 def _selects(node: Node) -> bool:

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from coilwork_ir.buffers import Buffer, contiguous_strides
+from coilwork_ir.buffers import Buffer, make_contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.fresh_names import FreshNames
-from coilwork_ir.index import as_int, product, symbol
+from coilwork_ir.index import as_int, multiply_all, symbol
 from coilwork_ir.kernels import Kernel, KernelCall, TensorArg
 from coilwork_ir.kernels.nodes import Numerics
-from coilwork_ir.kernels.workspace import piece_length, workspace_elements
+from coilwork_ir.kernels.workspace import compute_piece_length, count_workspace_elements
 from coilwork_ir.loops import Pointwise
 from coilwork_ir.scalar import const
 from coilwork_ir.target import Target
 from coilwork_scheduler.cost_model import SizeHints
-from coilwork_scheduler.fusion_group import group_of, stage_of
+from coilwork_scheduler.fusion_group import group_of, make_stage
 from coilwork_scheduler.kernels.canonical import canonicalize
 from coilwork_scheduler.kernels.compose import compose
 from coilwork_scheduler.kernels.tile import tile
@@ -50,15 +50,15 @@ def add_workspace(
 
     `target` describes the device, `fresh` knows the names of all buffers.
     """
-    points = as_int(product(r.extent for r in kernel.ranges if r.kind == "reduction"))
+    points = as_int(multiply_all(r.extent for r in kernel.ranges if r.kind == "reduction"))
     assert points is not None, "rows that are shared are of known length"
-    count = workspace_elements(kernel, piece_length(points, pieces))
+    count = count_workspace_elements(kernel, compute_piece_length(points, pieces))
     before, after = (
         Buffer(
             name=fresh.close_to(f"{call.args[-1]}_{suffix}"),
             dtype=DType.I64,
             shape=(count,),
-            strides=contiguous_strides((count,)),
+            strides=make_contiguous_strides((count,)),
             device=device,
         )
         for suffix in ("zeros", "told")
@@ -91,6 +91,6 @@ def _make_fill(
     position = symbol("i", extent=buffer.shape[0])
     node = Pointwise(output=buffer, ranges=(position,), body=const(0, DType.I64), origins=call.origins)
     buffers = {buffer.name: buffer}
-    draft = compose(group_of(stage_of(0, node)), {buffer.name}, buffers, numerics)
+    draft = compose(group_of(make_stage(0, node)), {buffer.name}, buffers, numerics)
     tiling = tile(draft, buffers, sizes, target)
     return canonicalize(draft, tiling, buffers, aligned=frozenset(buffers), numerics=numerics)

@@ -16,9 +16,9 @@ from typing import Final, Literal, TypeAlias
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, extent_of, substitute, symbol
+from coilwork_ir.index import Expr, as_expr, get_extent, substitute, symbol
 from coilwork_ir.kernels.nodes import RangeKind
-from coilwork_ir.scalar import Reduce, Scan, Sort, postorder
+from coilwork_ir.scalar import Reduce, Scan, Sort, iterate_postorder
 from coilwork_ir.target import TURNED_SHARE, Target
 from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.kernels.compose import Draft
@@ -27,7 +27,7 @@ from coilwork_scheduler.kernels.draft_analysis import (
     find_accesses,
     find_slices,
     index_expressions,
-    scalars_of,
+    list_scalars,
 )
 
 _ZERO: Final = as_expr(0)
@@ -39,8 +39,8 @@ def join_ranges(outer: Expr, inner: Expr, indices: Sequence[Expr]) -> tuple[Expr
     """One symbol for `outer * extent(inner) + inner` and `indices` over it, if they need no more
     than that.
     """
-    size = extent_of(inner)
-    whole = symbol(f"{outer.name}.{inner.name}", extent=extent_of(outer) * size)
+    size = get_extent(inner)
+    whole = symbol(f"{outer.name}.{inner.name}", extent=get_extent(outer) * size)
     point = outer * size + inner
     result: list[Expr] = []
     for index in indices:
@@ -118,7 +118,7 @@ def _has_fixed_order(draft: Draft) -> bool:
     """True if the order of the reduction ranges is part of the result."""
     return any(
         isinstance(node, Scan | Sort) or (isinstance(node, Reduce) and node.kind in ("argmin", "argmax"))
-        for node in postorder(scalars_of(draft))
+        for node in iterate_postorder(list_scalars(draft))
     )
 
 

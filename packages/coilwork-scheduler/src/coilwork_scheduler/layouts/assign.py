@@ -15,14 +15,22 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_int, format_expr
 from coilwork_ir.kernels import Decision
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort, View
-from coilwork_ir.loops.access import buffers_defined_by
-from coilwork_ir.loops.layouts import Fixed, Free, Layout, Strides, ViewsOf, layouts_of, memory_roots, remade
+from coilwork_ir.loops.access import list_defined_buffers
+from coilwork_ir.loops.layouts import (
+    Fixed,
+    Free,
+    Layout,
+    Strides,
+    ViewsOf,
+    find_layouts,
+    find_memory_roots,
+    restride_view,
+)
 from coilwork_ir.target import Targets
-from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
+from coilwork_scheduler.contractions.sum_of_products import match_contraction_node
 from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.dependence import Dependence, analyse
-from coilwork_scheduler.layouts.rules import RULES
-from coilwork_scheduler.layouts.sites import (
+from coilwork_scheduler.layouts.constraints import (
     IMPOSSIBLE,
     SCALE,
     Choice,
@@ -34,9 +42,10 @@ from coilwork_scheduler.layouts.sites import (
     insert_copies,
     list_candidates,
 )
+from coilwork_scheduler.layouts.rules import RULES
 from coilwork_scheduler.layouts.solve import Term, choose_cheapest
 from coilwork_scheduler.layouts.traffic import list_row_reductions
-from coilwork_scheduler.remarks import Remarks
+from coilwork_scheduler.optimization_remarks import Remarks
 from coilwork_scheduler.settings import ScheduleOptions, Settings, make_size_hints
 
 # ---- The pass ----
@@ -58,7 +67,7 @@ def assign_layouts(
     """
     if settings.options.batch_invariant:
         return graph
-    context = survey(graph, facts, targets=settings.targets, sizes=settings.sizes)
+    context = collect_layout_facts(graph, facts, targets=settings.targets, sizes=settings.sizes)
     sites = list_sites(context, rules, settings.options)
     free = _find_free_memory(context, sites)
     names: dict[str, list[str]] = {}
@@ -78,7 +87,9 @@ def assign_layouts(
     return insert_copies(made, copied, facts.fresh_names()) if copied else made
 
 
-def survey(graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHints) -> LayoutContext:
+def collect_layout_facts(
+    graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHints
+) -> LayoutContext:
     """The facts that rules read."""
     return LayoutContext(
         graph=graph,
@@ -109,13 +120,13 @@ def list_sites(
     return found
 
 
-def find_layouts(context: LayoutContext, sites: Mapping[int, Sequence[Site]]) -> Mapping[str, Layout]:
+def find_fixed_memory(context: LayoutContext, sites: Mapping[int, Sequence[Site]]) -> Mapping[str, Layout]:
     """Find which memory is fixed, and why, if calls accept other layouts as `sites` say."""
     obliging = {
         position: tuple(dict.fromkeys(name for site in each for name in site.obliges))
         for position, each in sites.items()
     }
-    return layouts_of(context.graph, obliging=obliging)
+    return find_layouts(context.graph, obliging=obliging)
 
 
 def _find_free_memory(context: LayoutContext, sites: Mapping[int, Sequence[Site]]) -> frozenset[str]:
@@ -126,14 +137,14 @@ def _find_free_memory(context: LayoutContext, sites: Mapping[int, Sequence[Site]
     parts lie alike.
     """
     facts = context.facts
-    layouts = find_layouts(context, sites)
+    layouts = find_fixed_memory(context, sites)
     free = {name for name, layout in layouts.items() if isinstance(layout, Free) and len(layout.shape) > 1}
     for position, node in enumerate(context.graph.nodes):
         if isinstance(node, Scatter):
             free.discard(facts.root[node.output.name])
-        if free and contraction_of_node(node) is not None:
+        if free and match_contraction_node(node) is not None:
             free.difference_update(facts.root[name] for name in facts.reads[position])
-            free.difference_update(facts.root[buffer.name] for buffer in buffers_defined_by(node))
+            free.difference_update(facts.root[buffer.name] for buffer in list_defined_buffers(node))
     return frozenset(free)
 
 
@@ -419,8 +430,8 @@ def _restride(node: Node, context: LayoutContext, chosen: Mapping[str, Strides])
         case View() if context.roots[node.output.name] in chosen:
             found = context.views.remake(node.output.name, chosen[context.roots[node.output.name]])
             assert found is not None, f"%{node.output.name} cannot show what it shows"
-            return remade(node, found)
-        case Extern() if any(context.roots[b.name] in chosen for b in buffers_defined_by(node)):
+            return restride_view(node, found)
+        case Extern() if any(context.roots[b.name] in chosen for b in list_defined_buffers(node)):
             return replace(
                 node, outputs=tuple(restride(b) if isinstance(b, Buffer) else b for b in node.outputs)
             )
@@ -451,13 +462,13 @@ def explain_layouts(
     place = next(k for k, (name, _) in enumerate(steps) if name == "layouts")
     before, after = steps[place - 1][1], steps[place][1]
     hints = make_size_hints(options)
-    context = survey(before, analyse(before), targets=targets, sizes=hints)
-    layouts = find_layouts(context, list_sites(context, rules, options))
+    context = collect_layout_facts(before, analyse(before), targets=targets, sizes=hints)
+    layouts = find_fixed_memory(context, list_sites(context, rules, options))
     chosen = {d.subjects[0]: d for d in decisions if d.rule == "layout"}
     copies = {d.subjects[0]: d for d in decisions if d.rule == "layout-copy"}
-    roots = memory_roots(after)
+    roots = find_memory_roots(after)
     rows = [("buffer", "shape", "strides", "layout", "why")]
-    for buffer in (b for node in after.nodes for b in buffers_defined_by(node)):
+    for buffer in (b for node in after.nodes for b in list_defined_buffers(node)):
         if roots[buffer.name] != buffer.name or len(buffer.shape) < 2:
             continue
         layout, decision = layouts.get(buffer.name), chosen.get(buffer.name)

@@ -1,8 +1,8 @@
 """The layout rules for convolutions as library calls, which convert tensors that lie otherwise.
 
 A library computes in channels-last or as captured. It reads that off the strides of its input and its weight,
-and its results lie so (`follows_channels_last`). The pass chooses that order for each call. Each tensor of
-the call costs by itself beside it: what lies otherwise is copied. What conversions cost is in
+and its results lie so (`is_taken_as_channels_last`). The pass chooses that order for each call. Each tensor
+of the call costs by itself beside it: what lies otherwise is copied. What conversions cost is in
 `coilwork_ir.convolution_rates`.
 """
 
@@ -26,9 +26,17 @@ from coilwork_ir.device_traits import CPU_LIBRARIES, CUDNN
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_int
 from coilwork_ir.loops import Extern, Node, Pointwise
-from coilwork_ir.loops.layouts import Strides, nested_strides
+from coilwork_ir.loops.layouts import Strides, make_nested_strides
 from coilwork_scheduler.contractions.convolutions import FORWARD, GRADIENTS
-from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Choice, Copy, LayoutContext, LayoutOf, Site
+from coilwork_scheduler.layouts.constraints import (
+    IMPOSSIBLE,
+    SCALE,
+    Choice,
+    Copy,
+    LayoutContext,
+    LayoutOf,
+    Site,
+)
 from coilwork_scheduler.layouts.traffic import TILED
 
 _HALVES: Final = (DType.BF16, DType.F16)
@@ -96,7 +104,7 @@ class Call:
         """Tell if the library computes in channels-last as captured: input or weight says so."""
         context = self.context
         return any(
-            follows_channels_last(context.extents(b), context.steps(b.strides)) for b in self.read[-2:]
+            is_taken_as_channels_last(context.extents(b), context.steps(b.strides)) for b in self.read[-2:]
         )
 
     @property
@@ -227,14 +235,14 @@ class TensorSite:
         """Channels innermost, and outermost behind the batch."""
         buffer = self.buffer
         rank = len(buffer.shape)
-        for order in (channels_last_order(rank), tuple(range(rank))):
+        for order in (get_channels_last_order(rank), tuple(range(rank))):
             runs = self.call.context.views.list_runs(buffer, root)
             if runs is None:
                 continue
             moving = [run for k in order if (run := runs[k]) is not None]
             inwards = [d for run in moving for d in reversed(run.dimensions)]
             rest = [d for d in range(len(root.shape)) if d not in inwards]
-            yield nested_strides(root.shape, (*rest, *dict.fromkeys(inwards)))
+            yield make_nested_strides(root.shape, (*rest, *dict.fromkeys(inwards)))
 
     def list_copies(self, layout: LayoutOf) -> tuple[Copy, ...]:
         """The copy of the tensor, in the order of the call, if `layout` takes one."""
@@ -243,14 +251,14 @@ class TensorSite:
         if strides is None or not self._has_copy(strides, is_last=is_last):
             return ()
         rank = len(buffer.shape)
-        order = channels_last_order(rank) if is_last else tuple(range(rank))
+        order = get_channels_last_order(rank) if is_last else tuple(range(rank))
         # the library would copy an operand for a kernel in channels-last by itself
         saved = 2 * self._size + self._launch - self._copied_bytes
         return (
             Copy(
                 position=self.call.position,
                 buffer=buffer,
-                strides=nested_strides(buffer.shape, order),
+                strides=make_nested_strides(buffer.shape, order),
                 is_result=self._is_result,
                 bytes_moved=self._copied_bytes,
                 bytes_saved=saved if is_last and not self._is_result else None,
@@ -270,7 +278,7 @@ class TensorSite:
         if self._is_weight and not self.call.needs_weight:
             return False
         context = self.call.context
-        follows = follows_channels_last(context.extents(self.buffer), context.steps(strides))
+        follows = is_taken_as_channels_last(context.extents(self.buffer), context.steps(strides))
         if not is_last:
             return follows
         # a CPU's library packs weights from any layout
@@ -441,7 +449,7 @@ def _choose_order(call: Call, *, is_asked: bool) -> Choice | None:
     context = call.context
     result = call.read[-2] if len(call.read) == 3 else call.made[0]
     rank = len(result.shape)
-    orders = [tuple(range(rank)), channels_last_order(rank)]
+    orders = [tuple(range(rank)), get_channels_last_order(rank)]
     lying = [(context.extents(b), context.steps(b.strides)) for b in call.tensors]
     if call.is_captured_channels_last:
         if all(is_channels_last(*each) for each in lying):
@@ -452,20 +460,20 @@ def _choose_order(call: Call, *, is_asked: bool) -> Choice | None:
         return None
     if is_asked:
         del orders[0]
-    candidates = tuple(nested_strides(result.shape, order) for order in orders)
+    candidates = tuple(make_nested_strides(result.shape, order) for order in orders)
     name = f"order of call {call.position}"
     shown = replace(result, name=name, strides=candidates[0])
     return Choice(name=name, buffer=shown, candidates=candidates, is_asked=is_asked)
 
 
-def channels_last_order(rank: int) -> tuple[int, ...]:
+def get_channels_last_order(rank: int) -> tuple[int, ...]:
     """Dimensions from the outermost to the innermost: `(0, 2, 3, 1)` of four."""
     return (0, *range(2, rank), 1)
 
 
 def is_channels_last(shape: Sequence[int], steps: Sequence[int]) -> bool:
     """Tell if a tensor of this shape fills its memory with each pixel's channels together."""
-    return _is_nested(shape, steps, channels_last_order(len(shape)))
+    return _is_nested(shape, steps, get_channels_last_order(len(shape)))
 
 
 def is_row_major(shape: Sequence[int], steps: Sequence[int]) -> bool:
@@ -473,7 +481,7 @@ def is_row_major(shape: Sequence[int], steps: Sequence[int]) -> bool:
     return _is_nested(shape, steps, tuple(range(len(shape))))
 
 
-def follows_channels_last(shape: Sequence[int], steps: Sequence[int]) -> bool:
+def is_taken_as_channels_last(shape: Sequence[int], steps: Sequence[int]) -> bool:
     """Tell if ATen takes a tensor for channels-last, as its `is_channels_last_strides` does: gaps do not
     matter to it.
     """

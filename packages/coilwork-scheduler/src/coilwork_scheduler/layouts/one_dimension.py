@@ -17,7 +17,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import as_expr, as_int
 from coilwork_ir.loops import Extern, Graph, Node, View
-from coilwork_ir.loops.layouts import dense_order
+from coilwork_ir.loops.layouts import find_dense_order
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.layouts.convolutions import FORMS
 from coilwork_scheduler.settings import Settings
@@ -56,7 +56,7 @@ def _widen(node: Extern, facts: Dependence, settings: Settings, names: FreshName
         target.has(CUDNN) or target.has(CPU_LIBRARIES)
     ):
         return (node,)
-    if any(dense_order(buffer) != (0, 1, 2) for buffer in made):
+    if any(find_dense_order(buffer) != (0, 1, 2) for buffer in made):
         return (node,)
     before: list[Node] = []
     behind: list[Node] = []

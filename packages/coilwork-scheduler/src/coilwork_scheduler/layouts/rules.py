@@ -21,20 +21,14 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
+from coilwork_ir.buffers import Buffer, Ref, make_contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.loops import Extern, Node
 from coilwork_ir.loops.attention import ATTENTION_GRADIENT
-from coilwork_ir.loops.layouts import Strides, dense_order, nested_strides
+from coilwork_ir.loops.layouts import Strides, find_dense_order, make_nested_strides
 from coilwork_ir.loops.matrix_products import ACTIVATED_PRODUCT, BATCHED_PRODUCT, PRODUCT
 from coilwork_scheduler.contractions.attention import Kernels, find_kernels
-from coilwork_scheduler.layouts.convolutions import (
-    weigh_asked_convolution,
-    weigh_blocked_convolution,
-    weigh_convolution,
-    weigh_rounded_convolution,
-)
-from coilwork_scheduler.layouts.sites import (
+from coilwork_scheduler.layouts.constraints import (
     IMPOSSIBLE,
     SCALE,
     Choice,
@@ -43,6 +37,12 @@ from coilwork_scheduler.layouts.sites import (
     LayoutOf,
     LayoutRule,
     Site,
+)
+from coilwork_scheduler.layouts.convolutions import (
+    weigh_asked_convolution,
+    weigh_blocked_convolution,
+    weigh_convolution,
+    weigh_rounded_convolution,
 )
 from coilwork_scheduler.layouts.traffic import weigh_loop
 from coilwork_scheduler.settings import ScheduleOptions
@@ -122,7 +122,7 @@ class AttentionSite:
 
     def propose(self, root: Buffer) -> Iterable[Strides]:
         """Features innermost; around them heads and tokens as they are free, or as captured."""
-        captured = dense_order(root)
+        captured = find_dense_order(root)
         assert captured is not None, f"%{root.name} has gaps"
         for buffer in self.operands:
             if self.context.roots[buffer.name] != root.name:
@@ -133,7 +133,7 @@ class AttentionSite:
             nested = (len(runs) - 1,) if self.free is None else self._free_order(buffer)
             inwards = [d for k in nested if (run := runs[k]) is not None for d in reversed(run.dimensions)]
             inner = list(dict.fromkeys(reversed(inwards)))[::-1]
-            yield nested_strides(root.shape, (*(d for d in captured if d not in inner), *inner))
+            yield make_nested_strides(root.shape, (*(d for d in captured if d not in inner), *inner))
 
     def _free_order(self, buffer: Buffer) -> tuple[int, ...]:
         """Dimensions of `buffer` as `free` nests them, the outermost first."""
@@ -175,7 +175,7 @@ def _weigh_gradients(node: Extern, context: LayoutContext, kernels: Kernels) -> 
         is_taken = context.sizes.value(gradient.strides[-1]) == 1
         return AttentionSite(context=context, operands=(gradient,)) if is_taken else None
     by_tokens = kernels.gradient_layout == "by tokens"
-    free = nested_strides(gradient.shape, _BY_TOKENS) if by_tokens else made.strides
+    free = make_nested_strides(gradient.shape, _BY_TOKENS) if by_tokens else made.strides
     return AttentionSite(context=context, operands=(gradient,), free=free)
 
 
@@ -263,7 +263,7 @@ class ProductSite:
             return False
         if number < 2:
             return not self._find_leading_steps(buffer, strides)
-        rows = contiguous_strides(buffer.shape)
+        rows = make_contiguous_strides(buffer.shape)
         pairs = zip(
             self.context.steps(strides), self.context.steps(rows), self.context.extents(buffer), strict=True
         )
@@ -304,7 +304,7 @@ class ProductSite:
         return found
 
     def _nestings(self, mine: Sequence[Buffer], root: Buffer) -> Iterable[Strides]:
-        captured = dense_order(root)
+        captured = find_dense_order(root)
         assert captured is not None, f"%{root.name} has gaps"
         for buffer in mine:
             runs = self.context.views.list_runs(buffer, root)
@@ -312,7 +312,7 @@ class ProductSite:
                 continue
             for inner, outer in ((runs[-1], runs[-2]), (runs[-2], runs[-1])):
                 nested = [*reversed(outer.dimensions), *reversed(inner.dimensions)]
-                yield nested_strides(root.shape, _nest(captured, nested))
+                yield make_nested_strides(root.shape, _nest(captured, nested))
 
     def _bytes(self, buffer: Buffer) -> int:
         return self.context.sizes.size_bytes(buffer)

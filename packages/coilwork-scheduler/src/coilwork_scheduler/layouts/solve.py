@@ -38,7 +38,7 @@ class Term:
     form: Hashable = None
 
 
-def total_cost(terms: Sequence[Term], choice: Sequence[int]) -> int:
+def compute_total_cost(terms: Sequence[Term], choice: Sequence[int]) -> int:
     """The cost of `choice`."""
     return sum(term.cost(tuple(choice[v] for v in term.scope)) for term in terms)
 
@@ -58,7 +58,7 @@ def choose_cheapest(
     best = _eliminate(counts, terms, held, most_entries, known)
     if not held:
         return best
-    least = total_cost(terms, best)
+    least = compute_total_cost(terms, best)
     trials = _TRIED_TERMS // max(1, len(terms))
     for variable in sorted(held)[:_TRIED]:
         for candidate in range(counts[variable]):
@@ -67,7 +67,7 @@ def choose_cheapest(
             trials -= 1
             trial = {**held, variable: candidate}
             found = _eliminate(counts, terms, trial, most_entries, known)
-            cost = total_cost(terms, found)
+            cost = compute_total_cost(terms, found)
             if cost < least:
                 best, least, held = found, cost, {name: found[name] for name in held}
     return _improve_alone(counts, terms, best)
@@ -300,7 +300,7 @@ def _improve_alone(counts: Sequence[int], terms: Sequence[Term], start: Sequence
             for candidate in range(count):
                 trial = choice.copy()
                 trial[variable] = candidate
-                costs.append(total_cost(terms_of[variable], trial))
+                costs.append(compute_total_cost(terms_of[variable], trial))
             if costs[choice[variable]] > min(costs):
                 choice[variable] = costs.index(min(costs))
         if before == tuple(choice):

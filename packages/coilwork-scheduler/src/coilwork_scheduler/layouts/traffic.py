@@ -13,16 +13,24 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, as_expr, as_int, extent_of, stride_of, substitute, total
+from coilwork_ir.index import Expr, add_all, as_expr, as_int, find_stride, get_extent, substitute
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
-from coilwork_ir.loops.access import bodies, buffers_defined_by
-from coilwork_ir.loops.layouts import Strides, dense_order, nested_strides
-from coilwork_ir.scalar import loads, range_symbols
+from coilwork_ir.loops.access import list_bodies, list_defined_buffers
+from coilwork_ir.loops.layouts import Strides, find_dense_order, make_nested_strides
+from coilwork_ir.scalar import find_index_symbols, list_loads
 from coilwork_ir.target import Targets
 from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion_group import Computation
-from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Choice, Copy, LayoutContext, LayoutOf, Site
+from coilwork_scheduler.layouts.constraints import (
+    IMPOSSIBLE,
+    SCALE,
+    Choice,
+    Copy,
+    LayoutContext,
+    LayoutOf,
+    Site,
+)
 
 # Of a pointwise kernel's tile one direction lies together in each of its buffers: sectors are used up from
 # the cache. A modelled share.
@@ -47,7 +55,7 @@ class Touch:
     taps: int = 1
 
 
-def touches_of(
+def list_touches(
     node: Computation, buffers: Mapping[str, Buffer], roots: Mapping[str, str]
 ) -> tuple[Touch, ...]:
     """Distinct loads and stores of `node`, loads first. Loads that differ by a distance, as the taps of a
@@ -55,8 +63,8 @@ def touches_of(
     """
     found: dict[Touch, None] = {}
     windows: dict[Hashable, dict[Touch, None]] = {}
-    for access in loads(bodies(node)):
-        indirect = range_symbols(access.indirect) if access.indirect else frozenset[Expr]()
+    for access in list_loads(list_bodies(node)):
+        indirect = find_index_symbols(access.indirect) if access.indirect else frozenset[Expr]()
         touch = Touch(roots[access.buffer], buffers[access.buffer], access.index, indirect)
         windows.setdefault((access.buffer, _steps_along(access.index), indirect), {}).setdefault(touch)
     for taps in windows.values():
@@ -65,8 +73,8 @@ def touches_of(
     index = node.ranges
     if isinstance(node, Scatter):
         index = node.index
-        indirect = range_symbols(node.indirect) if node.indirect else indirect
-    for buffer in buffers_defined_by(node):
+        indirect = find_index_symbols(node.indirect) if node.indirect else indirect
+    for buffer in list_defined_buffers(node):
         found.setdefault(Touch(roots[buffer.name], buffer, index, indirect))
     return tuple(found)
 
@@ -75,7 +83,7 @@ def _steps_along(index: Sequence[Expr]) -> Hashable:
     """How `index` moves along each of its ranges; `index` itself where one of them has no step."""
     steps: list[Hashable] = []
     for place in index:
-        moved = {symbol: stride_of(place, symbol) for symbol in place.free_symbols}
+        moved = {symbol: find_stride(place, symbol) for symbol in place.free_symbols}
         if any(step is None for step in moved.values()):
             return tuple(index)
         steps.append(frozenset(moved.items()))
@@ -89,16 +97,16 @@ class NodeTraffic:
         self, node: Computation, reads: Iterable[str], context: LayoutContext, *, keeps_rows: bool = False
     ) -> None:
         sizes, roots = context.sizes, context.roots
-        names = [*reads, *[buffer.name for buffer in buffers_defined_by(node)]]
+        names = [*reads, *[buffer.name for buffer in list_defined_buffers(node)]]
         self.memory = tuple(dict.fromkeys([roots[name] for name in names]))
         """Memory that it reads and writes."""
         axes = node.axes if isinstance(node, Reduce) else ()
-        extents = {r: sizes.value(extent_of(r)) for r in (*node.ranges, *axes)}
+        extents = {r: sizes.value(get_extent(r)) for r in (*node.ranges, *axes)}
         self.ranges = tuple(r for r, extent in extents.items() if extent > 1)
         self.extents = tuple(extents[r] for r in self.ranges)
         along = [k for k, r in enumerate(self.ranges) if r in axes] if keeps_rows else []
         self._along = along or list(range(len(self.ranges)))
-        self._sector = context.targets.of(buffers_defined_by(node)[0].device).machine.memory.strided_bytes
+        self._sector = context.targets.of(list_defined_buffers(node)[0].device).machine.memory.strided_bytes
         self._most = TILED if isinstance(node, Pointwise) else self._sector
         self._node = node
         self._context = context
@@ -114,7 +122,7 @@ class NodeTraffic:
         """
         found = self._touches
         if found is None:
-            found = self._touches = touches_of(self._node, self._context.buffers, self._context.roots)
+            found = self._touches = list_touches(self._node, self._context.buffers, self._context.roots)
             forms, shared = self._known.forms, (self.ranges, tuple(self._along), self._most)
             for touch in found:
                 form = (*shared, touch.index, touch.looked_up, touch.taps, touch.buffer.dtype.itemsize)
@@ -201,7 +209,7 @@ class NodeTraffic:
 
     def _orders(self, root: Buffer, lying: Sequence[Sequence[Strides]]) -> Iterable[tuple[int, ...]]:
         """Orders of the dimensions of `root` that suit what else is touched, each in all the ways `lying`."""
-        captured = dense_order(root)
+        captured = find_dense_order(root)
         assert captured is not None, f"%{root.name} has gaps"
         found: dict[tuple[int, ...], None] = {}
         for touch in self.touches:
@@ -224,7 +232,7 @@ class NodeTraffic:
         known = self._known.steps.get(key)
         if known is None:
             offset = replace(touch.buffer, strides=strides).offset_of(touch.index)
-            steps = {symbol: stride_of(offset, symbol) for symbol in self.ranges}
+            steps = {symbol: find_stride(offset, symbol) for symbol in self.ranges}
             known = {symbol: step for symbol, step in steps.items() if step is not None and step is not _NONE}
             self._known.steps[key] = known
         return known
@@ -271,7 +279,7 @@ class NodeTraffic:
 
     def _weigh(self, touch: Touch, form: int, strides: Strides) -> tuple[int, ...]:
         """Cost of `touch`, for each range along which the kernel may run."""
-        offset = total(i * s for i, s in zip(touch.index, strides, strict=True))
+        offset = add_all(i * s for i, s in zip(touch.index, strides, strict=True))
         steps = tuple(self._step(touch, offset, symbol) for symbol in self.ranges)
         runs = tuple(self._run(touch, offset, k, step) for k, step in enumerate(steps))
         size, itemsize = self._bytes_met(touch, form), touch.buffer.dtype.itemsize
@@ -282,7 +290,7 @@ class NodeTraffic:
     def _step(self, touch: Touch, offset: Expr, symbol: Expr) -> int:
         if symbol in touch.looked_up:
             return _NOT_AFFINE
-        step = stride_of(offset, symbol)
+        step = find_stride(offset, symbol)
         return _NOT_AFFINE if step is None else abs(self._sizes.value(step))
 
     def _run(self, touch: Touch, offset: Expr, k: int, step: int) -> int:
@@ -340,26 +348,26 @@ def list_row_reductions(
     def goes_back(names: Iterable[str], rows: int, points: int, steps: int) -> bool:
         for reader in (r for name in names for r in readers.get(name, ())):
             axes = reader.axes if isinstance(reader, Reduce) else ()
-            count = sizes.numel(tuple(extent_of(r) for r in (*reader.ranges, *axes)))
+            count = sizes.numel(tuple(get_extent(r) for r in (*reader.ranges, *axes)))
             if count == points and points > rows:
                 return True
             onward = count == rows and steps and isinstance(reader, Pointwise)
-            if onward and goes_back((b.name for b in buffers_defined_by(reader)), rows, points, steps - 1):
+            if onward and goes_back((b.name for b in list_defined_buffers(reader)), rows, points, steps - 1):
                 return True
         return False
 
     found: set[int] = set()
     for position, node in enumerate(graph.nodes):
         if isinstance(node, Reduce):
-            rows = sizes.numel(tuple(extent_of(r) for r in node.ranges))
-            length = sizes.numel(tuple(extent_of(r) for r in node.axes))
+            rows = sizes.numel(tuple(get_extent(r) for r in node.ranges))
+            length = sizes.numel(tuple(get_extent(r) for r in node.axes))
             points = rows * length
-            walks = targets.capabilities_of(buffers_defined_by(node)[0].device).rows
+            walks = targets.capabilities_of(list_defined_buffers(node)[0].device).rows
             # of a generator that does not say it, rows of any length are
             is_kept = walks.kept_points == 0 or walks.keeps(length)
             if not is_kept or _has_results_between(node, facts.buffers, sizes):
                 continue
-            if goes_back((b.name for b in buffers_defined_by(node)), rows, points, _STEPS):
+            if goes_back((b.name for b in list_defined_buffers(node)), rows, points, _STEPS):
                 found.add(position)
     return frozenset(found)
 
@@ -368,12 +376,12 @@ def _has_results_between(node: Reduce, buffers: Mapping[str, Buffer], sizes: Siz
     """Tell if some reduced range is outside all others of what `node` reads, and some inside."""
 
     def steps(offset: Expr, ranges: Iterable[Expr]) -> list[int]:
-        known = [stride_of(offset, symbol) for symbol in ranges]
+        known = [find_stride(offset, symbol) for symbol in ranges]
         return [step for stride in known if stride is not None and (step := abs(sizes.value(stride)))]
 
     if len(node.axes) < 2:
         return False
-    for access in loads(bodies(node)):
+    for access in list_loads(list_bodies(node)):
         offset = buffers[access.buffer].offset_of(access.index)
         reduced, kept = steps(offset, node.axes), steps(offset, node.ranges)
         if reduced and kept and max(reduced) > max(kept) and min(reduced) < max(kept):
@@ -384,4 +392,4 @@ def _has_results_between(node: Reduce, buffers: Mapping[str, Buffer], sizes: Siz
 def _nest(root: Buffer, order: Sequence[int]) -> Strides:
     """Strides that nest dimensions in `order`, those of one element outermost."""
     ones = [d for d in order if as_int(root.shape[d]) == 1]
-    return nested_strides(root.shape, (*ones, *(d for d in order if d not in ones)))
+    return make_nested_strides(root.shape, (*ones, *(d for d in order if d not in ones)))

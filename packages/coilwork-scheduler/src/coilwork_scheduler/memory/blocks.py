@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from coilwork_ir.buffers import Buffer, Ref, references
-from coilwork_ir.index import Const, Expr, Mul, as_expr, node, product
+from coilwork_ir.buffers import Buffer, Ref, list_references
+from coilwork_ir.index import Const, Expr, Mul, as_expr, get_node, multiply_all
 from coilwork_ir.operators import find_target_info
 from coilwork_ir.program.nodes import (
     Alloc,
@@ -58,14 +58,14 @@ def pack(intervals: Sequence[Interval]) -> Placement:
 
     Sums of sizes are offsets, so alignment is kept.
     """
-    in_time = best_fit(intervals)
-    if len(intervals) > MOST_BY_SIZE or in_time.size == most_alive(intervals):
+    in_time = place_best_fit(intervals)
+    if len(intervals) > MOST_BY_SIZE or in_time.size == find_peak(intervals):
         return in_time
-    by_size = greedy_by_size(intervals)
+    by_size = place_by_size(intervals)
     return by_size if by_size.size < in_time.size else in_time
 
 
-def most_alive(intervals: Sequence[Interval]) -> int:
+def find_peak(intervals: Sequence[Interval]) -> int:
     """The largest sum of sizes at a time, which no placement can undercut."""
     changes = sorted(
         [(one.end, -one.size) for one in intervals] + [(one.start, one.size) for one in intervals]
@@ -81,16 +81,16 @@ def pack_below(limit: int, intervals: Sequence[Interval]) -> dict[int, int]:
     """As `pack`, in `limit` units: offsets by number, of as many units as possible. What is missing found no
     place.
     """
-    in_time = best_fit_below(limit, intervals)
+    in_time = place_best_fit_below(limit, intervals)
     if len(intervals) > MOST_BY_SIZE_BELOW or len(in_time) == len(intervals):
         return in_time
-    by_size = greedy_by_size_below(limit, intervals)
+    by_size = place_by_size_below(limit, intervals)
     return max(in_time, by_size, key=lambda placed: sum(intervals[k].size for k in placed))
 
 
-def best_fit(intervals: Sequence[Interval]) -> Placement:
+def place_best_fit(intervals: Sequence[Interval]) -> Placement:
     """Each piece, when it comes to life, into the smallest hole that takes it; at the end if none does."""
-    return _make_placement(intervals, best_fit_below(sum(one.size for one in intervals), intervals))
+    return _make_placement(intervals, place_best_fit_below(sum(one.size for one in intervals), intervals))
 
 
 def _make_placement(intervals: Sequence[Interval], offsets: Mapping[int, int]) -> Placement:
@@ -98,9 +98,9 @@ def _make_placement(intervals: Sequence[Interval], offsets: Mapping[int, int]) -
     return Placement(offsets=tuple(offsets[k] for k in range(len(intervals))), size=size)
 
 
-def best_fit_below(limit: int, intervals: Sequence[Interval]) -> dict[int, int]:
-    """`best_fit` in `limit` units: offsets by number, without the pieces that found no place when they came
-    to life.
+def place_best_fit_below(limit: int, intervals: Sequence[Interval]) -> dict[int, int]:
+    """`place_best_fit` in `limit` units: offsets by number, without the pieces that found no place when they
+    came to life.
     """
     offsets: dict[int, int] = {}
     # holes by offset, none beside another; `top` is where nothing has ever been
@@ -151,13 +151,13 @@ def best_fit_below(limit: int, intervals: Sequence[Interval]) -> dict[int, int]:
     return offsets
 
 
-def greedy_by_size(intervals: Sequence[Interval]) -> Placement:
+def place_by_size(intervals: Sequence[Interval]) -> Placement:
     """Large pieces first, each into the smallest gap between those that are alive at the same time."""
-    return _make_placement(intervals, greedy_by_size_below(sum(one.size for one in intervals), intervals))
+    return _make_placement(intervals, place_by_size_below(sum(one.size for one in intervals), intervals))
 
 
-def greedy_by_size_below(limit: int, intervals: Sequence[Interval]) -> dict[int, int]:
-    """`greedy_by_size` in `limit` units: offsets by number, without the pieces that found no place."""
+def place_by_size_below(limit: int, intervals: Sequence[Interval]) -> dict[int, int]:
+    """`place_by_size` in `limit` units: offsets by number, without the pieces that found no place."""
     offsets: dict[int, int] = {}
     for k in sorted(range(len(intervals)), key=lambda k: (-intervals[k].size, intervals[k].start)):
         one = intervals[k]
@@ -212,7 +212,7 @@ class Block:
         return self.root.device
 
 
-def blocks_of(program: Program, table: StorageTable, products: dict[Expr, int]) -> list[Block]:
+def list_blocks(program: Program, table: StorageTable, products: dict[Expr, int]) -> list[Block]:
     """List all memory that `program` comes to have, in order of definition, and fill `products`.
 
     What the program is given comes first.
@@ -289,7 +289,7 @@ def _find_escaping(program: Program, table: StorageTable) -> frozenset[int]:
             instruction.in_flight or not _takes_any_memory(instruction.target)
         ):
             given = (*instruction.args, *(value for _, value in instruction.kwargs))
-            names += [name for value in given for name in references(value)]
+            names += [name for value in given for name in list_references(value)]
             names += [name for _, name in instruction.out]
         if isinstance(instruction, Return):
             names += [value.name for value in instruction.values if isinstance(value, Ref)]
@@ -334,11 +334,11 @@ def _size(size_bytes: Expr, products: dict[Expr, int]) -> tuple[Bytes, int]:
 
 def _split(size: Expr) -> tuple[int, Expr]:
     """`size` as a number times an expression; 1 times itself if it is no product."""
-    match node(size):
+    match get_node(size):
         case Const(value):
             return value, as_expr(1)
         case Mul((first, *rest)):
-            match node(first):
+            match get_node(first):
                 case Const(value) if value > 0:
-                    return value, product(rest)
+                    return value, multiply_all(rest)
     return 1, size

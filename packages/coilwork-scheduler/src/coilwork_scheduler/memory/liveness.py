@@ -11,15 +11,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from coilwork_ir.buffers import Buffer, Ref, SymbolOutput, references
+from coilwork_ir.buffers import Buffer, Ref, SymbolOutput, list_references
 from coilwork_ir.index import (
     Expr,
     IndexArithmeticError,
     as_expr,
-    bounds,
     evaluate,
+    find_bounds,
     maximum,
-    product,
+    multiply_all,
     provably_le,
 )
 from coilwork_ir.inflight_memory import InFlight
@@ -68,7 +68,7 @@ class Storage:
             return False
         # an operator may have woven results with gaps into each other
         return self.owner in ("planned", "donated") or (
-            self.owner == "fresh" and self.root.span is product(self.root.shape)
+            self.owner == "fresh" and self.root.span is multiply_all(self.root.shape)
         )
 
     @property
@@ -90,7 +90,7 @@ class StorageTable:
         return self.storages[self.positions[name]]
 
 
-def step_defines(step: Step, schedule_roles: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+def list_step_definitions(step: Step, schedule_roles: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     """Names that `step` defines; `schedule_roles` gives each kernel's argument roles."""
     match step:
         case KernelCall():
@@ -111,7 +111,7 @@ def step_defines(step: Step, schedule_roles: Mapping[str, tuple[str, ...]]) -> t
             return ()
 
 
-def step_touches(step: Step) -> tuple[str, ...]:
+def list_step_uses(step: Step) -> tuple[str, ...]:
     """Names that must be alive while `step` runs, those it defines aside."""
     match step:
         case KernelCall():
@@ -120,12 +120,12 @@ def step_touches(step: Step) -> tuple[str, ...]:
             return (step.source,)
         case Extern():
             values = (*step.args, *(value for _, value in step.kwargs))
-            named = tuple(name for value in values for name in references(value))
+            named = tuple(name for value in values for name in list_references(value))
             return named + tuple(m.source for m in step.mutates)
         case Cond():
-            return (step.predicate, *(name for value in step.operands for name in references(value)))
+            return (step.predicate, *(name for value in step.operands for name in list_references(value)))
         case Loop():
-            return tuple(name for value in (*step.carried, *step.extra) for name in references(value))
+            return tuple(name for value in (*step.carried, *step.extra) for name in list_references(value))
         case AssertSize() | ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
             return ()
 
@@ -199,23 +199,23 @@ def analyse_liveness(schedule: Schedule, donated: Collection[str] = ()) -> Stora
 
     for number, step in enumerate(schedule.steps):
         steps.pass_step(number)
-        for name in step_touches(step):
+        for name in list_step_uses(step):
             if name in of:
                 lasts[of[name]] = number
         for name, source in _find_shared_names(step):
             share(name, source, number)
-        for name in step_defines(step, roles):
+        for name in list_step_definitions(step, roles):
             if name not in of:
                 fresh(buffers[name], _owner(step), number, steps.find(number, step))
         match step:
             case KernelCall() if step.stream != OWN:
-                in_flight.use(step.stream, (of[name] for name in step_touches(step)), ())
+                in_flight.use(step.stream, (of[name] for name in list_step_uses(step)), ())
             case ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
                 for position in in_flight.follow(step):
                     lasts[position] = max(lasts[position], number)
         if isinstance(step, Extern):
             if step.retains:
-                retained.update(of[name] for name in step_touches(step))
+                retained.update(of[name] for name in list_step_uses(step))
             if step.waits:
                 ended = in_flight.wait(of[name] for name in step.waits)
                 for position in ended or _list_donated(owners):
@@ -258,7 +258,7 @@ def _owner(step: Step) -> Owner:
     match step:
         case KernelCall():
             return "planned"
-        case Extern() if takes_out(step):
+        case Extern() if can_take_out(step):
             return "planned"
         case Extern() if step.fresh and not step.aliases:
             return "fresh"
@@ -266,7 +266,7 @@ def _owner(step: Step) -> Owner:
             return "callee"
 
 
-def takes_out(step: Extern) -> bool:
+def can_take_out(step: Extern) -> bool:
     """Tell if `step` can write its results into memory of ours: tensors whose sizes are known before."""
     return (
         bool(step.out_overload)
@@ -385,7 +385,7 @@ class PeakMeter:
     def _value(self, total: Expr, place: Callable[[int], int]) -> int | None:
         sizes = {}
         for size in total.free_symbols:
-            least, most = bounds(size).lo or 0, bounds(size).hi
+            least, most = find_bounds(size).lo or 0, find_bounds(size).hi
             wanted = least + place(self._numbers[size])
             sizes[size.name] = wanted if most is None else min(wanted, most)
         try:

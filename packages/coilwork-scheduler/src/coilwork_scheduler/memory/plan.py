@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from coilwork_ir.buffers import Buffer, Ref, SymbolOutput
-from coilwork_ir.index import Expr, as_expr, as_int, product
+from coilwork_ir.index import Expr, as_expr, as_int, multiply_all
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, Schedule, Step
 from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, Graph, Loop, View
 from coilwork_ir.operators import find_target_info
-from coilwork_ir.program.marks import resolve_marks
+from coilwork_ir.program.lazy_conjugation import resolve_marks
 from coilwork_ir.program.nodes import (
     Alloc,
     BindSymbol,
@@ -48,9 +48,9 @@ from coilwork_scheduler.memory.liveness import (
     Storage,
     StorageTable,
     analyse_liveness,
-    step_defines,
-    step_touches,
-    takes_out,
+    can_take_out,
+    list_step_definitions,
+    list_step_uses,
 )
 from coilwork_scheduler.memory.pools import place_in_pools
 
@@ -122,14 +122,14 @@ def _generator_states(schedule: Schedule) -> frozenset[str]:
         if isinstance(entry, Buffer)
         and entry.dtype.is_integer
         and len(entry.shape) <= 1
-        and as_int(product(entry.shape)) in (1, 2)
+        and as_int(multiply_all(entry.shape)) in (1, 2)
     }
     by_operators: set[str] = set()
     for step in schedule.steps:
         if isinstance(step, Extern):
-            by_operators.update(step_touches(step))
+            by_operators.update(list_step_uses(step))
         else:
-            passed_on.difference_update(step_touches(step))
+            passed_on.difference_update(list_step_uses(step))
     return frozenset(passed_on & by_operators)
 
 
@@ -260,9 +260,9 @@ class _Planner:
         """Return what is to be allocated before each step."""
         found: dict[int, list[Storage]] = {}
         for number, step in enumerate(self.schedule.steps):
-            if not (isinstance(step, KernelCall) or (isinstance(step, Extern) and takes_out(step))):
+            if not (isinstance(step, KernelCall) or (isinstance(step, Extern) and can_take_out(step))):
                 continue
-            for name in step_defines(step, self.roles):
+            for name in list_step_definitions(step, self.roles):
                 storage = self.table.storage(name)
                 if storage.root.name == name and storage.owner == "planned" and storage.first == number:
                     found.setdefault(storage.begin, []).append(storage)
@@ -430,7 +430,7 @@ class _Planner:
                     self._rename(mutation.output.name, mutation.source)
 
     def _extern(self, step: Extern) -> None:
-        if takes_out(step):
+        if can_take_out(step):
             names = tuple(o.name for o in step.outputs if isinstance(o, Buffer))
             call = ExternCall(
                 target=step.out_overload,

@@ -34,7 +34,7 @@ from coilwork_ir.program.nodes import (
     Reuse,
     SubprogramCall,
 )
-from coilwork_scheduler.memory.blocks import Block, Bytes, Interval, blocks_of, pack, pack_below
+from coilwork_scheduler.memory.blocks import Block, Bytes, Interval, list_blocks, pack, pack_below
 from coilwork_scheduler.memory.liveness import PeakMeter, StorageTable
 
 # ---- Headroom ----
@@ -164,7 +164,7 @@ def place_in_pools(
     Deterministic; linear in the number of instructions: the number of attempts is bounded.
     """
     products: dict[Expr, int] = {as_expr(1): 0}
-    blocks = blocks_of(program, table, products)
+    blocks = list_blocks(program, table, products)
     if len(products) > MOST_PRODUCTS:
         return program
     width = len(products)

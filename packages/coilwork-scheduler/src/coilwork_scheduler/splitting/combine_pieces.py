@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from coilwork_ir.buffers import Buffer, contiguous_strides
+from coilwork_ir.buffers import Buffer, make_contiguous_strides
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, extent_of, floordiv, mod, product
+from coilwork_ir.index import Expr, as_expr, floordiv, get_extent, mod, multiply_all
 from coilwork_ir.loops import Node, Pointwise, Reduce
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import (
@@ -24,10 +24,10 @@ from coilwork_ir.scalar import (
     cast,
     const,
     index_value,
+    iterate_postorder,
     load,
     op,
     placeholder,
-    postorder,
     replace_operands,
     substitute_ranges,
     where,
@@ -61,7 +61,7 @@ def reduce_in_pieces(
     return tuple(writer.nodes)
 
 
-def identity_of(kind: ReduceKind, dtype: DType) -> Literal:
+def get_identity(kind: ReduceKind, dtype: DType) -> Literal:
     """Return what combining with `kind` does not notice."""
     match kind:
         case "prod" | "all":
@@ -133,7 +133,7 @@ class _Writer:
         (part,) = self._partial("sum", self._fill_invalid(body, "sum"), ["part"])
         total = self._row(like, "total", wide)
         self._final("sum", load(part.name, self.ranges, wide), (total,))
-        everything = cast(index_value(product(extent_of(axis) for axis in self.node.axes)), wide)
+        everything = cast(index_value(multiply_all(get_extent(axis) for axis in self.node.axes)), wide)
         average = op("div", self._load_result(total), everything)
         if mean is not None:
             self._pointwise(mean, average)
@@ -197,7 +197,7 @@ class _Writer:
         steps: dict[Expr, Expr] = {}
         for axis in reversed(node.axes):
             steps[axis] = stride
-            stride = stride * extent_of(axis)
+            stride = stride * get_extent(axis)
         for number, cut in enumerate(reversed(pieces.cuts)):
             outermost = number == len(pieces.cuts) - 1
             at = rest if outermost else mod(rest, cut.count)
@@ -228,16 +228,16 @@ class _Writer:
         valid = self.pieces.valid
         if valid is None or (kind == "sum" and _is_zero_elsewhere(value, valid)):
             return value
-        return where(valid, value, const(identity_of(kind, value.dtype), value.dtype))
+        return where(valid, value, const(get_identity(kind, value.dtype), value.dtype))
 
     def _buffer(self, suffix: str, ranges: Sequence[Expr], dtype: DType) -> Buffer:
         like = self._like()
-        shape = tuple(extent_of(r) for r in ranges)
+        shape = tuple(get_extent(r) for r in ranges)
         return Buffer(
             name=self.name(f"{like.name}_{suffix}"),
             dtype=dtype,
             shape=shape,
-            strides=contiguous_strides(shape),
+            strides=make_contiguous_strides(shape),
             device=like.device,
         )
 
@@ -296,7 +296,7 @@ class _Writer:
 def guard_loads(root: Scalar, valid: Scalar) -> Scalar:
     """`root` with every load done only where `valid`; that itself loads nothing."""
     done: dict[Scalar, Scalar] = {}
-    for node in postorder((root,)):
+    for node in iterate_postorder((root,)):
         operands = [done[operand] for operand in node.operands]
         if isinstance(node, Load):
             count = len(node.indirect)

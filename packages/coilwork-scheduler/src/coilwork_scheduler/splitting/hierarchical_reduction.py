@@ -19,22 +19,22 @@ from coilwork_ir.index import (
     Expr,
     as_expr,
     as_int,
-    bounds,
-    extent_of,
-    extents_of,
-    product,
-    stride_of,
+    find_bounds,
+    find_stride,
+    get_extent,
+    get_extents,
+    measure_tree,
+    multiply_all,
     substitute,
-    tree_size,
 )
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce
 from coilwork_ir.ops import SELF_COMBINING
-from coilwork_ir.scalar import Load, loads
+from coilwork_ir.scalar import Load, list_loads
 from coilwork_scheduler.cost_model import KernelWork
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.fusion.alignment import refine_extents, split_over, symbols_over
-from coilwork_scheduler.kernels.draft_analysis import unit_stride
-from coilwork_scheduler.remarks import Remarks
+from coilwork_scheduler.fusion.alignment import make_piece_symbols, refine_extents, split_over
+from coilwork_scheduler.kernels.draft_analysis import find_unit_strides
+from coilwork_scheduler.optimization_remarks import Remarks
 from coilwork_scheduler.settings import ScheduleOptions, Settings
 from coilwork_scheduler.splitting.combine_pieces import reduce_in_pieces
 from coilwork_scheduler.splitting.pieces import Cut, Pieces, SplitPlan
@@ -121,7 +121,7 @@ class _Search:
         """Return what `node` loads of the rows that `rows` has on chip."""
         statistic = self.graph.nodes[rows.position]
         assert isinstance(statistic, Reduce)
-        names = {name for access in loads((statistic.body,)) for name, _ in self._trace_access(access)}
+        names = {name for access in list_loads((statistic.body,)) for name, _ in self._trace_access(access)}
         return tuple(
             access for access in self._loads(node) if any(n in names for n, _ in self._trace_access(access))
         )
@@ -132,7 +132,7 @@ class _Search:
             and node.kind in SELF_COMBINING
             and not node.checks
             and self.cost.target(node).is_gpu
-            and all(as_int(extent_of(s)) != 0 for s in (*node.ranges, *node.axes))
+            and all(as_int(get_extent(s)) != 0 for s in (*node.ranges, *node.axes))
         )
 
     def _loads(self, node: Reduce) -> tuple[Load, ...]:
@@ -140,7 +140,7 @@ class _Search:
         axes = frozenset(node.axes)
         return tuple(
             access
-            for access in loads((node.body,))
+            for access in list_loads((node.body,))
             if not access.indirect and any(not axes.isdisjoint(e.free_symbols) for e in access.index)
         )
 
@@ -181,7 +181,7 @@ class _Search:
         todo = [(access.buffer, access.index)]
         while todo and len(found) < _STEPS:
             name, index = todo.pop()
-            if any(tree_size(e).nodes > self.options.weighed_index_size for e in index):
+            if any(measure_tree(e).nodes > self.options.weighed_index_size for e in index):
                 continue
             place = (name, self.facts.buffers[name].offset_of(index))
             if place in found:
@@ -193,7 +193,7 @@ class _Search:
                 at = dict(zip(made.ranges, index, strict=True))
                 todo += [
                     (below.buffer, tuple(substitute(e, at) for e in below.index))
-                    for below in loads((made.body,))
+                    for below in list_loads((made.body,))
                     if not below.indirect
                 ]
         return tuple(found)
@@ -204,14 +204,14 @@ class _Search:
         """How `node` is cut along the rows of `statistic`; the two touch one buffer, at `place` and at
         `theirs`.
         """
-        if unit_stride(theirs).isdisjoint(statistic.axes):
+        if find_unit_strides(theirs).isdisjoint(statistic.axes):
             return None
         mine = self._order_by_memory(node, place[1])
         others = self._order_by_memory(statistic, theirs)
-        common = mine and others and refine_extents(extents_of(mine), extents_of(others))
+        common = mine and others and refine_extents(get_extents(mine), get_extents(others))
         if not mine or not others or not common:
             return None
-        symbols = symbols_over(mine, common.first, common.pieces, "row")
+        symbols = make_piece_symbols(mine, common.first, common.pieces, "row")
         own = split_over(mine, common.first, symbols)
         other = split_over(others, common.second, symbols)
         if substitute(place[1], own | _ones(node)) is not substitute(theirs, other | _ones(statistic)):
@@ -230,7 +230,7 @@ class _Search:
             return None
         pieces = Pieces(
             axes=axes,
-            cuts=tuple(Cut(axis=s, count=extent_of(s), length=as_expr(1), even=True) for s in cuts),
+            cuts=tuple(Cut(axis=s, count=get_extent(s), length=as_expr(1), even=True) for s in cuts),
         )
         refined = tuple((axis, own[axis]) for axis in node.axes if len(parts.get(axis, ())) > 1)
         return _RowCut(plan=SplitPlan(pieces=pieces, refined=refined), position=position)
@@ -241,8 +241,8 @@ class _Search:
         """
         steps: dict[Expr, int] = {}
         for s in (*node.ranges, *node.axes):
-            if as_int(extent_of(s)) != 1:
-                step = stride_of(offset, s)
+            if as_int(get_extent(s)) != 1:
+                step = find_stride(offset, s)
                 steps[s] = 0 if step is None else self.cost.sizes.value(step)
         return tuple(sorted(steps, key=lambda s: -steps[s])) if all(v > 0 for v in steps.values()) else None
 
@@ -250,11 +250,11 @@ class _Search:
         """True if a program keeps what `node`, `cut` along the rows of `statistic`, and that read
         of a row.
         """
-        longest = bounds(product(extent_of(axis) for axis in statistic.axes)).hi
+        longest = find_bounds(multiply_all(get_extent(axis) for axis in statistic.axes)).hi
         along = frozenset(cut.pieces.inner)
         values = {
             access.buffer
-            for access in loads((cut.apply(node).body,))
+            for access in list_loads((cut.apply(node).body,))
             if any(not along.isdisjoint(e.free_symbols) for e in access.index)
         }
         values.update(access.buffer for access in self._loads(statistic))
@@ -266,7 +266,7 @@ class _Search:
         """
         statistic = self.graph.nodes[first]
         assert isinstance(statistic, Reduce)
-        rows = product(extent_of(r) for r in statistic.ranges)
+        rows = multiply_all(get_extent(r) for r in statistic.ranges)
         before: dict[int, tuple[int, ...]] = {}
         todo = [last]
         while todo:
@@ -284,7 +284,7 @@ class _Search:
             reaching.add(position)
             node = self.graph.nodes[position]
             if isinstance(node, Reduce):
-                if product(extent_of(r) for r in node.ranges) is not rows:
+                if multiply_all(get_extent(r) for r in node.ranges) is not rows:
                     return False
             elif not isinstance(node, Pointwise):
                 return False
@@ -303,10 +303,10 @@ class _Weigher:
     def pays(self, node: Reduce, rows: _RowCut, shared: Sequence[Load]) -> bool:
         """Tell if `node` is cut into `rows`; records why."""
         model = self.cost.model
-        results = max(self.cost.sizes.numel(extents_of(node.ranges)), 1)
+        results = max(self.cost.sizes.numel(get_extents(node.ranges)), 1)
         count = max(self.cost.sizes.value(rows.plan.pieces.count), 1)
         length = max(self.cost.length(rows.plan.pieces.inner), 1)
-        read = sum(self.cost.access_bytes(access) for access in dict.fromkeys(loads((node.body,))))
+        read = sum(self.cost.access_bytes(access) for access in dict.fromkeys(list_loads((node.body,))))
         on_chip = sum(self.cost.access_bytes(access) for access in dict.fromkeys(shared))
         moved = results * count * node.body.dtype.compute.itemsize
         alone = KernelWork(
@@ -351,4 +351,4 @@ class _Weigher:
 
 def _ones(node: Reduce) -> dict[Expr, Expr]:
     """Ranges of one point, all at that point."""
-    return {s: _ZERO for s in (*node.ranges, *node.axes) if as_int(extent_of(s)) == 1}
+    return {s: _ZERO for s in (*node.ranges, *node.axes) if as_int(get_extent(s)) == 1}

@@ -24,11 +24,11 @@ from coilwork_ir.index import (
     as_expr,
     as_int,
     ceildiv,
-    extent_of,
     floordiv,
+    get_extent,
+    get_node,
     mod,
-    node,
-    product,
+    multiply_all,
     symbol,
 )
 from coilwork_ir.loops import Reduce
@@ -105,17 +105,17 @@ class Pieces:
         """Axes of one piece, in the order of the axes."""
         cuts = {cut.axis: cut for cut in self.cuts}
         found = (cuts[axis].inner if axis in cuts else axis for axis in self.axes)
-        return tuple(axis for axis in found if as_int(extent_of(axis)) != 1)
+        return tuple(axis for axis in found if as_int(get_extent(axis)) != 1)
 
     @property
     def count(self) -> Expr:
         """Pieces per result."""
-        return product(cut.count for cut in self.cuts)
+        return multiply_all(cut.count for cut in self.cuts)
 
     @property
     def mapping(self) -> Mapping[Expr, Expr]:
         """The axes over `outer` and `inner`."""
-        ones = {axis: as_expr(0) for axis in self.axes if as_int(extent_of(axis)) == 1}
+        ones = {axis: as_expr(0) for axis in self.axes if as_int(get_extent(axis)) == 1}
         return ones | {cut.axis: cut.position for cut in self.cuts}
 
     @property
@@ -129,15 +129,15 @@ class Pieces:
         cut = self.uneven
         if cut is None:
             return None
-        return op("lt", index_value(cut.position), index_value(extent_of(cut.axis)))
+        return op("lt", index_value(cut.position), index_value(get_extent(cut.axis)))
 
     def points_in(self, dtype: DType) -> Scalar:
         """The number of points of the piece at `outer`."""
         cut = self.uneven
         if cut is None:
-            return cast(index_value(product(extent_of(axis) for axis in self.inner)), dtype)
-        others = product(extent_of(axis) for axis in self.inner if axis is not cut.inner)
-        left = index_value(extent_of(cut.axis) - cut.outer * cut.length)
+            return cast(index_value(multiply_all(get_extent(axis) for axis in self.inner)), dtype)
+        others = multiply_all(get_extent(axis) for axis in self.inner if axis is not cut.inner)
+        left = index_value(get_extent(cut.axis) - cut.outer * cut.length)
         inside = op("maximum", op("minimum", left, index_value(cut.length)), const(0, DType.I64))
         return cast(op("mul", inside, index_value(others)), dtype)
 
@@ -173,7 +173,7 @@ def cut_axes(
     for place, axis in enumerate(order):
         if need < _EXCESS:
             break
-        extent, size = extent_of(axis), sizes[axis]
+        extent, size = get_extent(axis), sizes[axis]
         if as_int(extent) == 1:
             continue
         if size <= need * _EXCESS:
@@ -197,7 +197,7 @@ def _static(axes: Sequence[Expr]) -> int:
     """Points of the innermost axes whose extents are known."""
     count = 1
     for axis in axes:
-        count *= as_int(extent_of(axis)) or 1
+        count *= as_int(get_extent(axis)) or 1
     return count
 
 
@@ -209,7 +209,7 @@ def _divide(
     Those of up to `held` points fill a power of two as far as they can. Of an axis of unknown size they have
     a multiple of `unit` points.
     """
-    extent = extent_of(axis)
+    extent = get_extent(axis)
     count = max(2, round(need))
     if known is None:
         even = _divide_by_factor(axis, size, need, miss)
@@ -241,10 +241,10 @@ def _divide_by_factor(axis: Expr, size: int, need: float, miss: float) -> Cut | 
     An axis that two ranges were merged to, of pictures and the points of each, say, is cut within each
     picture where there are not too many: then those who have two ranges can share the kernel.
     """
-    extent = extent_of(axis)
-    match node(extent):
+    extent = get_extent(axis)
+    match get_node(extent):
         case Mul((first, *others)) if first.is_const and first.value > 1:
-            factor, rest = first.value, product(others)
+            factor, rest = first.value, multiply_all(others)
         case _:
             return None
     likely = max(1, size // factor)
@@ -299,8 +299,8 @@ def _parts(run: Sequence[Expr], whole: Expr) -> dict[Expr, Expr]:
     """The axes of `run` over `whole`, of which they are the digits."""
     found: dict[Expr, Expr] = {}
     for place, axis in enumerate(run):
-        quotient = floordiv(whole, product(extent_of(inner) for inner in run[place + 1 :]))
-        found[axis] = quotient if place == 0 else mod(quotient, extent_of(axis))
+        quotient = floordiv(whole, multiply_all(get_extent(inner) for inner in run[place + 1 :]))
+        found[axis] = quotient if place == 0 else mod(quotient, get_extent(axis))
     return found
 
 

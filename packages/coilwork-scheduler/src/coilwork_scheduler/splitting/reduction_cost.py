@@ -12,15 +12,15 @@ from typing import Final, Literal
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, extent_of, stride_of, substitute
+from coilwork_ir.index import Expr, find_stride, get_extent, substitute
 from coilwork_ir.loops import Reduce
-from coilwork_ir.loops.access import buffers_defined_by
+from coilwork_ir.loops.access import list_defined_buffers
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Load, Op, loads, postorder
+from coilwork_ir.scalar import Load, Op, iterate_postorder, list_loads
 from coilwork_ir.target import Capabilities, RowWalks, Target, Targets
 from coilwork_scheduler.cost_model import CostModel, KernelWork, SizeHints
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.kernels.draft_analysis import nearest
+from coilwork_scheduler.kernels.draft_analysis import find_nearest
 from coilwork_scheduler.settings import Settings
 
 # ---- Groups ----
@@ -56,19 +56,19 @@ class ReductionGroup:
         return tuple(b for member in self.members for b in member.outputs if b is not None)
 
 
-def rows_of(node: Reduce) -> tuple[Load, ...]:
+def list_row_loads(node: Reduce) -> tuple[Load, ...]:
     """Return what `node` loads at points of its axes, each once."""
     axes = frozenset(node.axes)
     return tuple(
         access
-        for access in loads((node.body,))
+        for access in list_loads((node.body,))
         if any(not axes.isdisjoint(e.free_symbols) for e in access.index)
     )
 
 
 def group_of_one(node: Reduce) -> ReductionGroup:
     """The group of `node` alone, which is no node of the graph yet."""
-    return ReductionGroup(positions=(), members=(node,), rows=rows_of(node))
+    return ReductionGroup(positions=(), members=(node,), rows=list_row_loads(node))
 
 
 # ---- Cost ----
@@ -113,7 +113,7 @@ class ReductionCost:
 
     def shape(self, group: ReductionGroup) -> ReductionShape:
         """The cost of `group` as one kernel."""
-        results = max(self.sizes.numel(tuple(extent_of(r) for r in group.ranges)), 1)
+        results = max(self.sizes.numel(tuple(get_extent(r) for r in group.ranges)), 1)
         length = max(self.length(group.axes), 1)
         parallel, reduced = frozenset(group.ranges), frozenset(group.axes)
         read_bytes = along_bytes = across_bytes = crossed_bytes = 0
@@ -130,7 +130,7 @@ class ReductionCost:
                     across_bytes += touched
         operations = sum(
             SCALAR_OPS[scalar.op].cost
-            for scalar in postorder(tuple(member.body for member in group.members))
+            for scalar in iterate_postorder(tuple(member.body for member in group.members))
             if isinstance(scalar, Op)
         )
         rows = self.rows(group.members[0])
@@ -163,7 +163,7 @@ class ReductionCost:
         fetched = self.targets.of(buffer.device).machine.memory.fetched_bytes
         offset = buffer.offset_of(access.index)
         most = fetched // 2 // buffer.dtype.itemsize
-        return nearest(substitute(offset, over) if over else offset, most)
+        return find_nearest(substitute(offset, over) if over else offset, most)
 
     def find_crossing(
         self, group: ReductionGroup, order: Sequence[Expr], over: Mapping[Expr, Expr]
@@ -191,7 +191,7 @@ class ReductionCost:
     def is_narrow(self, group: ReductionGroup, axis: Expr) -> bool:
         """True if the points of `axis` are fewer than those of 16 bits in a sector of memory."""
         sector = self.target(group.members[0]).machine.memory.fetched_bytes // DType.BF16.itemsize
-        return self.sizes.value(extent_of(axis)) < sector
+        return self.sizes.value(get_extent(axis)) < sector
 
     def count_pieces(self, group: ReductionGroup, shape: ReductionShape) -> float:
         """Pieces per result that fill the device, none of them too short to be worth a program."""
@@ -223,11 +223,11 @@ class ReductionCost:
 
     def target(self, node: Reduce) -> Target:
         """Return what `node` is computed on."""
-        return self.targets.of(buffers_defined_by(node)[0].device)
+        return self.targets.of(list_defined_buffers(node)[0].device)
 
     def capabilities(self, node: Reduce) -> Capabilities:
         """Return what the generator of the kernel of `node` can do."""
-        return self.targets.capabilities_of(buffers_defined_by(node)[0].device)
+        return self.targets.capabilities_of(list_defined_buffers(node)[0].device)
 
     def rows(self, node: Reduce) -> RowWalks:
         """How kernels go through the rows that `node` reduces."""
@@ -261,7 +261,7 @@ class ReductionCost:
         """The axes, outermost in memory first, by the largest of the loads that tells them apart."""
         for access in sorted(group.rows, key=self.access_bytes, reverse=True):
             offset = self.facts.buffers[access.buffer].offset_of(access.index)
-            steps = [stride_of(offset, axis) for axis in group.axes]
+            steps = [find_stride(offset, axis) for axis in group.axes]
             strides = [0 if step is None else abs(self.sizes.value(step)) for step in steps]
             if all(strides):
                 places = sorted(range(len(strides)), key=lambda k: (-strides[k], k))
@@ -281,7 +281,7 @@ class ReductionCost:
 
     def length(self, axes: Sequence[Expr]) -> int:
         """Points of `axes`."""
-        return self.sizes.numel(tuple(extent_of(axis) for axis in axes))
+        return self.sizes.numel(tuple(get_extent(axis) for axis in axes))
 
 
 def make_reduction_cost(facts: Dependence, settings: Settings) -> ReductionCost:

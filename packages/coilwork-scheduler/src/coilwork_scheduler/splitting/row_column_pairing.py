@@ -16,16 +16,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from coilwork_ir.index import Expr, bounds, extent_of, product, substitute
+from coilwork_ir.index import Expr, find_bounds, get_extent, multiply_all, substitute
 from coilwork_ir.loops import Graph, Pointwise, Reduce
 from coilwork_ir.ops import SELF_COMBINING
-from coilwork_ir.scalar import Load, loads
+from coilwork_ir.scalar import Load, list_loads
 from coilwork_scheduler.cost_model import KernelWork
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.fusion.alignment import refine_extents, split_over, symbols_over
-from coilwork_scheduler.remarks import Remarks
+from coilwork_scheduler.fusion.alignment import make_piece_symbols, refine_extents, split_over
+from coilwork_scheduler.optimization_remarks import Remarks
 from coilwork_scheduler.splitting.pieces import SplitPlan, cut_axes
-from coilwork_scheduler.splitting.reduction_cost import ReductionCost, ReductionGroup, rows_of
+from coilwork_scheduler.splitting.reduction_cost import ReductionCost, ReductionGroup, list_row_loads
 
 # ---- Partners ----
 
@@ -76,7 +76,8 @@ class RowReductions:
             across = tuple(s for s in made.ranges if s not in along)
             if (
                 isinstance(rows, Reduce)
-                and product(extent_of(s) for s in rows.axes) is product(extent_of(s) for s in across)
+                and multiply_all(get_extent(s) for s in rows.axes)
+                is multiply_all(get_extent(s) for s in across)
                 and _is_transposed(
                     columns, self._offset(access), along, across, buffer.offset_of(made.ranges)
                 )
@@ -91,7 +92,7 @@ class RowReductions:
         """
         node = self.graph.nodes[position]
         assert isinstance(node, Pointwise)
-        for access in loads((node.body,)):
+        for access in list_loads((node.body,)):
             names = {access.buffer}
             for _ in range(_STEPS):
                 places = {self.facts.definer[name] for name in names if name in self.facts.definer}
@@ -99,7 +100,7 @@ class RowReductions:
                 yield from ((place, access.index) for place, step in steps if isinstance(step, Reduce))
                 # what is computed for each row alone
                 bodies = [step.body for _, step in steps if isinstance(step, Pointwise)]
-                names = {below.buffer for below in loads(bodies)}
+                names = {below.buffer for below in list_loads(bodies)}
 
     def _has_foreign_path(self, one: int, other: int) -> bool:
         """True if a path between the two leads through a node that generated kernels do not compute, or
@@ -130,7 +131,7 @@ def index_row_reductions(graph: Graph, facts: Dependence, limit: int) -> RowRedu
     for position, node in enumerate(graph.nodes):
         if isinstance(node, Reduce):
             axes = frozenset(node.axes)
-            for access in loads((node.body,)):
+            for access in list_loads((node.body,)):
                 if any(not axes.isdisjoint(e.free_symbols) for e in access.index):
                     readers.setdefault(access.buffer, []).append((position, access))
     return RowReductions(graph=graph, facts=facts, readers=readers, limit=limit)
@@ -146,11 +147,11 @@ def _is_transposed(
     """
     maps: tuple[dict[Expr, Expr], dict[Expr, Expr]] = ({}, {})
     for name, one, other in (("p", columns.axes, along), ("q", columns.ranges, across)):
-        extents = tuple(tuple(extent_of(s) for s in side) for side in (one, other))
+        extents = tuple(tuple(get_extent(s) for s in side) for side in (one, other))
         common = refine_extents(*extents)
         if common is None:
             return False
-        symbols = symbols_over((), (), common.pieces, name)
+        symbols = make_piece_symbols((), (), common.pieces, name)
         maps[0].update(split_over(tuple(one), common.first, symbols))
         maps[1].update(split_over(tuple(other), common.second, symbols))
     return substitute(ours, maps[0]) is substitute(theirs, maps[1])
@@ -211,7 +212,7 @@ def find_row_loop_split(
         return None
     if not cost.rows(group.members[0]).keeps_beside_sums(1, sums=len(group.outputs), reads=1):
         return None
-    owners = {access: member for member in group.members for access in rows_of(member)}
+    owners = {access: member for member in group.members for access in list_row_loads(member)}
     partners = {access: _partner(cost, group, rows, owners[access], access) for access in group.rows}
     beside = [access for access, found in partners.items() if found is not None]
     if not beside:
@@ -221,7 +222,7 @@ def find_row_loop_split(
     pieces = cut_axes(
         axes,
         axes,
-        {axis: cost.sizes.value(extent_of(axis)) for axis in axes},
+        {axis: cost.sizes.value(get_extent(axis)) for axis in axes},
         wanted=target.multiprocessors * target.machine.launches.full_programs,
         skip=False,
         miss=target.machine.reductions.walked_miss,
@@ -269,8 +270,8 @@ def _partner(
     found = rows.partner(member, access)
     if found is None:
         return None
-    longest = bounds(product(extent_of(axis) for axis in found.axes)).hi
-    reads = {load.buffer for load in (*group.rows, *rows_of(found))}
+    longest = find_bounds(multiply_all(get_extent(axis) for axis in found.axes)).hi
+    reads = {load.buffer for load in (*group.rows, *list_row_loads(found))}
     if longest is None:
         return None
     walks = cost.rows(found)
@@ -285,11 +286,11 @@ def _refine_axes(
     So that all that joins one kernel is cut alike, though it sums `[batch * tokens]` here and `[batch,
     tokens]` there.
     """
-    extents = tuple(extent_of(axis) for axis in axes)
+    extents = tuple(get_extent(axis) for axis in axes)
     best: tuple[tuple[Expr, ...], Mapping[Expr, Expr]] = (axes, {})
     for rows in partners:
-        common = refine_extents(extents, tuple(extent_of(r) for r in rows.ranges))
+        common = refine_extents(extents, tuple(get_extent(r) for r in rows.ranges))
         if common is not None and len(common.pieces) > len(best[0]):
-            parts = symbols_over(axes, common.first, common.pieces, "row")
+            parts = make_piece_symbols(axes, common.first, common.pieces, "row")
             best = (parts, split_over(axes, common.first, parts))
     return best

@@ -9,33 +9,32 @@ still give them one kernel. `SplitChooser` asks four strategies and takes the fi
 in a kernel that reduces rows (`row_column_pairing.py`), and the three of `split_strategies.py`.
 
 The maximum and the sum of exponentials of a softmax over rows that are split, or too long to be kept on chip,
-become one `online_softmax` first (Milakov and Gimelshein 2018). As written, the sum needs the maximum of its
-whole row, so the row would be read twice.
+become one reduction first (`online_softmax.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from coilwork_ir.dtypes import DType
-from coilwork_ir.index import bounds, extent_of, provably_positive
+from coilwork_ir.index import find_bounds, get_extent, provably_positive
 from coilwork_ir.loops import Graph, Node, Reduce
-from coilwork_ir.scalar import Load, Op, Scalar
-from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
+from coilwork_ir.scalar import Load
+from coilwork_scheduler.contractions.sum_of_products import match_contraction_node
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.remarks import Remarks
+from coilwork_scheduler.optimization_remarks import Remarks
 from coilwork_scheduler.settings import ScheduleOptions, Settings
 from coilwork_scheduler.splitting.combine_pieces import reduce_in_pieces
+from coilwork_scheduler.splitting.online_softmax import merge_softmax_pairs
 from coilwork_scheduler.splitting.pieces import SplitPlan
 from coilwork_scheduler.splitting.reduction_cost import (
     POSITIONS,
     ReductionCost,
     ReductionGroup,
     group_of_one,
+    list_row_loads,
     make_reduction_cost,
-    rows_of,
 )
 from coilwork_scheduler.splitting.row_column_pairing import (
     RowLoopSplit,
@@ -66,13 +65,13 @@ class SplitChooser:
 
     def is_candidate(self, node: Reduce) -> bool:
         """True if `node` has so few results that one kernel for them might leave the device idle."""
-        extents = tuple(extent_of(r) for r in (*node.ranges, *node.axes))
+        extents = tuple(get_extent(r) for r in (*node.ranges, *node.axes))
         if node.checks or not all(provably_positive(e) for e in extents):
             return False
         target, can = self.cost.target(node), self.cost.capabilities(node)
         if can.cuts_rows:
             return False
-        if contraction_of_node(node) is not None:
+        if match_contraction_node(node) is not None:
             # in pieces already, where that pays
             return False
         results = self.cost.sizes.numel(extents[: len(node.ranges)])
@@ -148,7 +147,7 @@ class SplitChooser:
             return True
         longest = 1
         for axis in node.axes:
-            top = bounds(extent_of(axis)).hi
+            top = find_bounds(get_extent(axis)).hi
             if top is None:
                 return True
             longest *= top
@@ -163,71 +162,6 @@ class SplitChooser:
     def direction(self, node: Reduce, access: Load) -> str | None:
         """How `access`, which `node` reduces, lies beside the results of `node`."""
         return self.cost.direction(access, frozenset(node.ranges), frozenset(node.axes))
-
-
-# ---- Online softmax ----
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SoftmaxPair:
-    """Positions of a maximum and of a sum of exponentials, and one reduction that gives both.
-
-    It stands at the position of the maximum.
-    """
-
-    maximum: int
-    total: int
-    both: Reduce
-
-
-def merge_softmax_pairs(graph: Graph, wanted: Callable[[SoftmaxPair], bool]) -> Graph:
-    """`graph` with those pairs that are `wanted` as one reduction. Linear in the size of the graph."""
-    placed: dict[int, Reduce] = {}
-    gone: set[int] = set()
-    for pair in _pairs(graph):
-        if pair.maximum not in placed and wanted(pair):
-            placed[pair.maximum] = pair.both
-            gone.add(pair.total)
-    if not placed:
-        return graph
-    nodes: list[Node] = [placed.get(k, node) for k, node in enumerate(graph.nodes) if k not in gone]
-    return replace(graph, nodes=tuple(nodes))
-
-
-def _pairs(graph: Graph) -> Iterator[SoftmaxPair]:
-    maxima: dict[str, int] = {}
-    for position, node in enumerate(graph.nodes):
-        if not isinstance(node, Reduce) or node.checks:
-            continue
-        (first, *_) = node.outputs
-        if node.kind == "max" and first is not None and node.body.dtype in (DType.F32, DType.F64):
-            maxima[first.name] = position
-        elif node.kind == "sum" and first is not None:
-            found = _exponent(node.body)
-            if found is None or found[1].buffer not in maxima:
-                continue
-            value, subtrahend = found
-            place = maxima[subtrahend.buffer]
-            highest = graph.nodes[place]
-            assert isinstance(highest, Reduce)
-            same_space = (node.ranges, node.axes) == (highest.ranges, highest.axes)
-            own_row = subtrahend.index == node.ranges and not subtrahend.indirect and subtrahend.mask is None
-            if same_space and own_row and highest.body is value and value.dtype is node.body.dtype:
-                outputs = (*highest.outputs, *node.outputs)
-                origins = tuple(dict.fromkeys((*highest.origins, *node.origins)))
-                both = replace(highest, kind="online_softmax", outputs=outputs, origins=origins)
-                yield SoftmaxPair(maximum=place, total=position, both=both)
-
-
-def _exponent(body: Scalar) -> tuple[Scalar, Load] | None:
-    """`a` and `b` of `exp(a - b)` where `b` is loaded."""
-    if not isinstance(body, Op) or body.op != "exp":
-        return None
-    (difference,) = body.operands
-    if not isinstance(difference, Op) or difference.op != "sub":
-        return None
-    value, subtrahend = difference.operands
-    return (value, subtrahend) if isinstance(subtrahend, Load) else None
 
 
 # ---- The pass ----
@@ -282,7 +216,7 @@ def _find_groups(graph: Graph, chooser: SplitChooser) -> Iterator[ReductionGroup
     for position, node in enumerate(graph.nodes):
         if not isinstance(node, Reduce) or not chooser.is_candidate(node):
             continue
-        rows[position] = rows_of(node)
+        rows[position] = list_row_loads(node)
         parent[position] = position
         # the pieces of positions of extremes follow the axes, not memory; rows and columns of a square have
         # equal extents

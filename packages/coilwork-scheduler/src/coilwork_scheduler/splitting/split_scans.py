@@ -20,29 +20,39 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.buffers import Buffer, contiguous_strides
+from coilwork_ir.buffers import Buffer, make_contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import (
     Expr,
     as_expr,
     as_int,
-    extent_of,
     floordiv,
+    get_extent,
     mod,
-    product,
+    multiply_all,
     provably_positive,
     symbol,
 )
 from coilwork_ir.kernels.workspace import scan_words
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan
 from coilwork_ir.ops import ReduceKind, ScanKind
-from coilwork_ir.scalar import Combine, Scalar, const, index_value, load, loads, op, substitute_ranges, where
+from coilwork_ir.scalar import (
+    Combine,
+    Scalar,
+    const,
+    index_value,
+    list_loads,
+    load,
+    op,
+    substitute_ranges,
+    where,
+)
 from coilwork_ir.target import Capabilities, RowWalks, Target, Targets
 from coilwork_scheduler.cost_model import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.settings import Settings
-from coilwork_scheduler.splitting.combine_pieces import guard_loads, identity_of
+from coilwork_scheduler.splitting.combine_pieces import get_identity, guard_loads
 
 # ---- Look-back scans ----
 
@@ -54,11 +64,11 @@ _WORD: Final = 8
 def count_shared_pieces(node: Scan, target: Target) -> int | None:
     """How many pieces rows of `node` have, which programs take in a single pass; `None` if that cannot be."""
     scans = target.machine.scans
-    extents = [as_int(extent_of(r)) for r in node.ranges]
-    size = as_int(extent_of(node.axis))
+    extents = [as_int(get_extent(r)) for r in node.ranges]
+    size = as_int(get_extent(node.axis))
     if size is None or None in extents or node.checks or isinstance(node.kind, Combine):
         return None
-    rows = as_int(product(extent_of(r) for r in node.ranges if r is not node.axis))
+    rows = as_int(multiply_all(get_extent(r) for r in node.ranges if r is not node.axis))
     assert rows is not None
     # values of two registers each leave room for half as many
     length = (
@@ -75,7 +85,7 @@ def count_shared_pieces(node: Scan, target: Target) -> int | None:
     return pieces if 1 < pieces <= scans.most_shared_pieces else None
 
 
-def single_pass_us(
+def estimate_single_pass_us(
     node: Scan,
     pieces: int,
     target: Target,
@@ -88,7 +98,7 @@ def single_pass_us(
     """Return what the kernel of `node` takes whose rows are shared in `pieces`, and the one that fills its
     workspace.
     """
-    size = as_int(extent_of(node.axis))
+    size = as_int(get_extent(node.axis))
     assert size is not None and not isinstance(node.kind, Combine)
     told = _WORD * scan_words(node.kind, node.body.dtype) * rows * pieces
     fill = KernelWork(
@@ -149,12 +159,12 @@ class _Weigher:
         `fresh` knows all buffers' names.
         """
         names = tuple(b.name for b in node.outputs if b is not None)
-        size = as_int(extent_of(node.axis))
+        size = as_int(get_extent(node.axis))
         assert size is not None
-        rows = self.settings.sizes.numel(tuple(extent_of(r) for r in node.ranges if r is not node.axis))
+        rows = self.settings.sizes.numel(tuple(get_extent(r) for r in node.ranges if r is not node.axis))
         read_bytes = sum(
             self.settings.sizes.size_bytes(self.facts.buffers[access.buffer])
-            for access in loads((node.body,))
+            for access in list_loads((node.body,))
         )
         write_bytes = sum(self.settings.sizes.size_bytes(b) for b in node.outputs if b is not None)
         target, can = self._target(node), self._capabilities(node)
@@ -167,7 +177,9 @@ class _Weigher:
         length = None
         if not stays and _combines(node):
             length = (
-                column_piece_length(size, rows, target, can.rows) if across else piece_length(size, target)
+                choose_column_piece_length(size, rows, target, can.rows)
+                if across
+                else choose_piece_length(size, target)
             )
         split_us = None
         if length is not None:
@@ -182,7 +194,7 @@ class _Weigher:
         is_alone = stays or across or not self.settings.options.single_pass or not can.shares_rows
         shared = None if is_alone else count_shared_pieces(node, target)
         if shared is not None:
-            single_us = single_pass_us(
+            single_us = estimate_single_pass_us(
                 node,
                 shared,
                 target,
@@ -246,8 +258,8 @@ def _may_be_cut(node: Scan, targets: Targets) -> bool:
     """
     if node.checks or isinstance(node.kind, Combine) or targets.capabilities_of(_device(node)).cuts_rows:
         return False
-    return as_int(extent_of(node.axis)) is not None and all(
-        provably_positive(extent_of(r)) for r in node.ranges
+    return as_int(get_extent(node.axis)) is not None and all(
+        provably_positive(get_extent(r)) for r in node.ranges
     )
 
 
@@ -272,13 +284,13 @@ def _is_strided(node: Scan) -> bool:
     """Tell if neighbours are those of another range than the scan's, so that pieces of it do not lie one
     behind the other.
     """
-    real = [r for r in node.ranges if as_int(extent_of(r)) != 1]
+    real = [r for r in node.ranges if as_int(get_extent(r)) != 1]
     return real[-1:] != [node.axis]
 
 
-def column_piece_length(size: int, rows: int, target: Target, walks: RowWalks) -> int | None:
-    """As `piece_length`, for pieces of columns, of which there are `rows`: they stay in registers, and there
-    are enough to fill `target`.
+def choose_column_piece_length(size: int, rows: int, target: Target, walks: RowWalks) -> int | None:
+    """As `compute_piece_length`, for pieces of columns, of which there are `rows`: they stay in registers,
+    and there are enough to fill `target`.
 
     `None` for columns that stay as a whole, and for such as have no divisor that will do.
     """
@@ -292,7 +304,7 @@ def column_piece_length(size: int, rows: int, target: Target, walks: RowWalks) -
     return _fullest(size, shortest, longest)
 
 
-def piece_length(size: int, target: Target) -> int | None:
+def choose_piece_length(size: int, target: Target) -> int | None:
     """The divisor of `size` that fills most of a power of two; the longest piece if no divisor will do,
     `None` if that is too short.
     """
@@ -318,7 +330,7 @@ class _Writer:
 
     def run(self) -> tuple[Node, ...]:
         node = self.node
-        size = as_int(extent_of(node.axis))
+        size = as_int(get_extent(node.axis))
         assert size is not None
         count = -(-size // self.length)
         piece = symbol(f"{node.axis.name}_piece", extent=as_expr(count))
@@ -354,7 +366,7 @@ class _Writer:
     def _body(self, position: Expr, *, even: bool) -> Scalar:
         """The scan's body at a point of a piece; what combining does not notice behind the end."""
         node = self.node
-        size = extent_of(node.axis)
+        size = get_extent(node.axis)
         if even:
             return substitute_ranges((node.body,), {node.axis: position})[0]
         inside = op("lt", index_value(position), index_value(size))
@@ -402,17 +414,17 @@ class _Writer:
 
     def _identity(self) -> bool | int | float:
         kind, _ = _COMBINE[_kind(self.node)]
-        return identity_of(kind, self.node.body.dtype)
+        return get_identity(kind, self.node.body.dtype)
 
     def _buffer(self, suffix: str, ranges: tuple[Expr, ...]) -> Buffer:
         output = self.node.outputs[0]
         assert output is not None
-        shape = tuple(extent_of(r) for r in ranges)
+        shape = tuple(get_extent(r) for r in ranges)
         return Buffer(
             name=self.fresh.close_to(f"{output.name}_{suffix}"),
             dtype=self.node.body.dtype,
             shape=shape,
-            strides=contiguous_strides(shape),
+            strides=make_contiguous_strides(shape),
             device=output.device,
         )
 

@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from coilwork_ir.index import Expr, as_expr, as_int, extent_of, stride_of, substitute, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, find_stride, get_extent, substitute, symbol
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load
 from coilwork_scheduler.cost_model import KernelWork
-from coilwork_scheduler.remarks import Remarks
+from coilwork_scheduler.optimization_remarks import Remarks
 from coilwork_scheduler.splitting.pieces import Cut, Pieces, SplitPlan, cut_axes, merge_axes
 from coilwork_scheduler.splitting.reduction_cost import (
     POSITIONS,
@@ -94,7 +94,7 @@ def find_occupancy_split(cost: ReductionCost, group: ReductionGroup) -> Occupanc
     pieces = cut_axes(
         order if refined else group.axes,
         order,
-        {axis: cost.sizes.value(extent_of(axis)) for axis in order},
+        {axis: cost.sizes.value(get_extent(axis)) for axis in order},
         wanted=wanted,
         skip=not ordered,
         held=rows.kept_across if shape.across else rows.kept_points,
@@ -173,7 +173,7 @@ def find_mixed_layout_split(
     target = cost.target(group.members[0])
     reductions = target.machine.reductions
     # either will do: of fewer pieces less is stored
-    size = {axis: max(cost.sizes.value(extent_of(axis)), 1) for axis in (crossing.outer, crossing.inner)}
+    size = {axis: max(cost.sizes.value(get_extent(axis)), 1) for axis in (crossing.outer, crossing.inner)}
     axis = min(crossing.inner, crossing.outer, key=lambda one: size[one])
     points = size[axis]
     if points > reductions.most_pieces:
@@ -181,10 +181,10 @@ def find_mixed_layout_split(
         if divided is None:
             return None
         high, low = divided
-        over = {axis: high * extent_of(low) + low}
+        over = {axis: high * get_extent(low) + low}
         refined = over | {one: substitute(whole, over) for one, whole in refined.items()}
         order = tuple(high if one is axis else one for one in (*order, low))
-        axis, points = low, cost.sizes.value(extent_of(low))
+        axis, points = low, cost.sizes.value(get_extent(low))
     if shape.length // points < reductions.least_across:
         return None
     blocks = replace(
@@ -215,7 +215,7 @@ def _cut_blocks(
     `blocks`.
     """
     most = cost.target(group.members[0]).machine.reductions.most_pieces
-    sizes = {one: cost.sizes.value(extent_of(one)) for one in (*rest, axis)}
+    sizes = {one: cost.sizes.value(get_extent(one)) for one in (*rest, axis)}
     within = cut_axes(
         rest,
         rest,
@@ -224,7 +224,7 @@ def _cut_blocks(
         held=cost.rows(group.members[0]).kept_across,
     )
     # neighbours in memory of what pieces come to are those of the blocks
-    whole = Cut(axis=axis, count=extent_of(axis), length=as_expr(1), even=True)
+    whole = Cut(axis=axis, count=get_extent(axis), length=as_expr(1), even=True)
     return Pieces(axes=(*rest, axis), cuts=(*(() if within is None else within.cuts), whole))
 
 
@@ -233,7 +233,7 @@ def _digits(axis: Expr, *, least: int, most: int) -> tuple[Expr, Expr] | None:
 
     `None` if no number in between divides it, or if its size is unknown.
     """
-    extent = as_int(extent_of(axis))
+    extent = as_int(get_extent(axis))
     if extent is None:
         return None
     low = max(divisor for divisor in range(1, most + 1) if extent % divisor == 0)
@@ -289,7 +289,7 @@ def find_short_run_split(
     axes = cost.order_axes(group)
     order, refined = merge_axes(axes, cost.offsets(group))
     *outer, run = order
-    points = as_int(extent_of(run))
+    points = as_int(get_extent(run))
     if points is None or points < 2 or cost.length(outer) < reductions.least_across:
         return None
     if not group.rows or not all(
@@ -342,7 +342,7 @@ def _is_short_run(
     beside = [r for r in group.ranges if _stride(offset, r) == points]
     together = length
     for r in beside:
-        together *= cost.sizes.value(extent_of(r))
+        together *= cost.sizes.value(get_extent(r))
     return together >= 2 * reductions.short_run_bytes and together % wide == 0
 
 
@@ -363,7 +363,7 @@ def _sector_share(cost: ReductionCost, access: Load, points: int) -> float:
 
 
 def _stride(offset: Expr, axis: Expr) -> int | None:
-    step = stride_of(offset, axis)
+    step = find_stride(offset, axis)
     return None if step is None else as_int(step)
 
 
@@ -372,7 +372,7 @@ def _run_pieces(
 ) -> Pieces | None:
     """The points of the run, and as many pieces of what is outside as fill the device."""
     outer = tuple(axis for axis in order if axis is not run)
-    sizes = {axis: cost.sizes.value(extent_of(axis)) for axis in outer}
+    sizes = {axis: cost.sizes.value(get_extent(axis)) for axis in outer}
     length = cost.length(outer)
     target = cost.target(group.members[0])
     reductions = target.machine.reductions
@@ -382,7 +382,7 @@ def _run_pieces(
         wanted = max(wanted, length / reductions.resident_across)
     wanted = min(wanted, length / reductions.least_across)
     rest = cut_axes(outer, outer, sizes, wanted=wanted, held=cost.rows(group.members[0]).kept_across)
-    whole = Cut(axis=run, count=extent_of(run), length=as_expr(1), even=True)
+    whole = Cut(axis=run, count=get_extent(run), length=as_expr(1), even=True)
     cuts = (*(rest.cuts if rest is not None else ()), whole)
     if rest is None and wanted >= 2:
         return None

@@ -54,11 +54,11 @@ def _make_finding(command: Sequence[str], backend: str, folder: Path, timeout_s:
     except subprocess.TimeoutExpired:
         return Finding(backend=backend, failure=f"took longer than {timeout_s:.0f} s")
     if done.returncode != 0:
-        return Finding(backend=backend, failure=reason(done.stderr) or f"exit status {done.returncode}")
+        return Finding(backend=backend, failure=find_reason(done.stderr) or f"exit status {done.returncode}")
     return Finding(**json.loads(done.stdout))
 
 
-def reason(said: str) -> str:
+def find_reason(said: str) -> str:
     """Return why a process failed, in one line, by what it `said` at last: the error below the traceback,
     without Dynamo's advice.
     """
@@ -73,7 +73,7 @@ def reason(said: str) -> str:
 def to_json(subject: str, findings: Sequence[Finding]) -> str:
     """The findings, with share of a copy and speed-up over the first backend."""
     entries = [
-        asdict(finding) | {"share_of_copy": share(finding), "speedup": speedup(finding, findings[0])}
+        asdict(finding) | {"share_of_copy": share(finding), "speedup": compute_speedup(finding, findings[0])}
         for finding in findings
     ]
     facts = {"subject": subject, "torch": torch.__version__, "device": _device(findings), "backends": entries}
@@ -96,7 +96,7 @@ def to_markdown(subject: str, findings: Sequence[Finding]) -> str:
     ]
     for one in findings:
         peak = None if one.peak_bytes is None else one.peak_bytes / 1e6
-        ratio, part = speedup(one, findings[0]), share(one)
+        ratio, part = compute_speedup(one, findings[0]), share(one)
         cells = [
             one.backend,
             _number(one.busy_us),
@@ -119,7 +119,7 @@ def share(finding: Finding) -> float | None:
     return finding.copy_us / finding.busy_us
 
 
-def speedup(finding: Finding, over: Finding) -> float | None:
+def compute_speedup(finding: Finding, over: Finding) -> float | None:
     """Return how many times as fast as `over` it is."""
     if over.busy_us is None or not finding.busy_us:
         return None

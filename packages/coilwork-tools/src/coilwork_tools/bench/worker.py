@@ -23,14 +23,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from coilwork_frontend.torch_compat.tensors import map_tensors, tensors_in
+from coilwork_frontend.torch_compat.tensors import list_tensors, map_tensors
 from coilwork_tools.demo.worker import compile_function
 from coilwork_tools.measurement import (
-    cpu_peak_bytes,
-    cpu_times_ms,
-    cuda_peak_bytes,
-    gpu_activities,
-    host_issue_times_ms,
+    measure_cpu_ms,
+    measure_cpu_peak_bytes,
+    measure_cuda_peak_bytes,
+    measure_gpu_activities,
+    measure_host_issue_ms,
 )
 
 REPEATS: Final = 10
@@ -85,14 +85,14 @@ class Subject:
     def tensors(self) -> list[Tensor]:
         """Arguments, parameters and buffers."""
         module = self.function if isinstance(self.function, nn.Module) else nn.Module()
-        return [*tensors_in(self.args), *module.parameters(), *module.buffers()]
+        return [*list_tensors(self.args), *module.parameters(), *module.buffers()]
 
     def call(self, function: Callable[..., Any]) -> list[Tensor]:
         """Results of `function`, which stands for the subject's; then gradients of what wants some."""
         if not self.backward:
             with torch.no_grad():
-                return tensors_in(function(*self.args))
-        results = tensors_in(function(*self.args))
+                return list_tensors(function(*self.args))
+        results = list_tensors(function(*self.args))
         roots = [value for value in results if value.requires_grad]
         leaves = [value for value in self.tensors if value.requires_grad]
         ones = [torch.ones_like(root) for root in roots]
@@ -168,16 +168,20 @@ def measure(script: str, name: str, backend: str, *, backward: bool, place: str 
     for call in calls.values():
         call()
     if not cuda:
-        copy_us, busy_us = (statistics.median(cpu_times_ms(c, repeats=REPEATS)) * 1e3 for c in calls.values())
-        return _update(finding, copy_us=copy_us, busy_us=busy_us, peak_bytes=cpu_peak_bytes(calls["call"]))
-    activity = gpu_activities(calls, repeats=REPEATS)
+        copy_us, busy_us = (
+            statistics.median(measure_cpu_ms(c, repeats=REPEATS)) * 1e3 for c in calls.values()
+        )
+        return _update(
+            finding, copy_us=copy_us, busy_us=busy_us, peak_bytes=measure_cpu_peak_bytes(calls["call"])
+        )
+    activity = measure_gpu_activities(calls, repeats=REPEATS)
     return _update(
         finding,
         copy_us=statistics.median(a.busy_ms for a in activity["copy"]) * 1e3,
         busy_us=statistics.median(a.busy_ms for a in activity["call"]) * 1e3,
         kernels=activity["call"][0].kernels,
-        host_us=statistics.median(host_issue_times_ms(calls["call"], repeats=REPEATS)) * 1e3,
-        peak_bytes=cuda_peak_bytes(calls["call"]),
+        host_us=statistics.median(measure_host_issue_ms(calls["call"], repeats=REPEATS)) * 1e3,
+        peak_bytes=measure_cuda_peak_bytes(calls["call"]),
     )
 
 
@@ -199,7 +203,7 @@ def judge(
         exact = wide.call(wide.function)
     except (RuntimeError, TypeError):
         return "", None, None  # something in it asks for another type; then there is nothing to judge by
-    error, eager_error = distance(results, exact), distance(expected, exact)
+    error, eager_error = compute_distance(results, exact), compute_distance(expected, exact)
     floor = FLOOR_ULPS * max(
         (torch.finfo(r.dtype).eps for r in results if r.is_floating_point()), default=0.0
     )
@@ -208,7 +212,7 @@ def judge(
     return "", error, eager_error
 
 
-def distance(values: list[Tensor], exact: list[Tensor]) -> float:
+def compute_distance(values: list[Tensor], exact: list[Tensor]) -> float:
     """Norm of the difference as a share of the norm, over all floating-point tensors as one vector."""
     square = scale = 0.0
     for value, reference in zip(values, exact, strict=True):

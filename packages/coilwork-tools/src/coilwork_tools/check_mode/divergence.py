@@ -12,13 +12,20 @@ from typing import Any, Protocol
 
 from torch import Tensor, fx
 
-from coilwork_frontend.random_state import RandomState, random_state, restore
+from coilwork_frontend.random_state import RandomState, get_random_state, restore
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.program.interpreter import Step
 from coilwork_ir.program.nodes import Launch, Program, Return
 from coilwork_ir.streams import Copy
-from coilwork_tools.check_mode.reference import Reference, copy_inputs, disagreement, run_reference
-from coilwork_tools.check_mode.stepper import Call, Stepper, culprits, describe, last_writers, writers
+from coilwork_tools.check_mode.reference import Reference, copy_inputs, describe_disagreement, run_reference
+from coilwork_tools.check_mode.stepper import (
+    Call,
+    Stepper,
+    describe,
+    describe_culprits,
+    find_last_writers,
+    list_writers,
+)
 from coilwork_tools.errors import DivergenceError
 
 
@@ -36,9 +43,9 @@ def add_check(
     def call_and_compare(args: list[Any]) -> Sequence[Any]:
         given = list(args)
         before = copy_inputs(given)
-        numbers = random_state()
+        numbers = get_random_state()
         results = call(args)
-        afterwards = random_state()
+        afterwards = get_random_state()
         try:
             restore(numbers)
             reference = run_reference(gm, copy_inputs(before))
@@ -75,11 +82,11 @@ def _first_difference(
     for position, (ours, eager, wide) in enumerate(
         zip(results, reference.results, reference.wide_results, strict=True)
     ):
-        if detail := disagreement(ours, eager, wide):
+        if detail := describe_disagreement(ours, eager, wide):
             return _Difference(what=f"result {position}", buffer=names[position], detail=detail)
     triples = zip(inputs, reference.inputs, reference.wide_inputs, strict=True)
     for position, (ours, eager, wide) in enumerate(triples):
-        if position not in donated and (detail := disagreement(ours, eager, wide)):
+        if position not in donated and (detail := describe_disagreement(ours, eager, wide)):
             entry = program.inputs[position]
             name = entry.name if isinstance(entry, Buffer) else ""
             return _Difference(what=f"input {position} afterwards", buffer=name, detail=detail)
@@ -97,17 +104,17 @@ def _kernel_error(
     """The error, after a search for the kernel."""
     reference = run_reference(gm, copy_inputs(inputs), keep=True)
     restore(numbers)
-    search = _Search(stepped=stepped, values=reference.values, last=last_writers(stepped))
+    search = _Search(stepped=stepped, values=reference.values, last=find_last_writers(stepped))
     stepped.run(copy_inputs(inputs), before=None, after=search.look)
     if search.culprit is None:
         reason = (
             "launched one by one, all kernels compute what eager does: the order of launches, the reuse of "
             "memory or the wrapper is at fault"
         )
-        blame = "\n  kernel  ".join(map(describe, writers(stepped, stepped.program, difference.buffer)))
+        blame = "\n  kernel  ".join(map(describe, list_writers(stepped, stepped.program, difference.buffer)))
     else:
         reason = f"%{search.buffer} is the first value that differs: {search.detail}"
-        blame = culprits(stepped, stepped.program, search.culprit, search.buffer)
+        blame = describe_culprits(stepped, stepped.program, search.culprit, search.buffer)
     buffer = f" (%{difference.buffer})" if difference.buffer else ""
     return DivergenceError(
         "diverged",
@@ -160,7 +167,7 @@ class _Search:
         # A stage may have given the buffer another form, as padded rows.
         if not isinstance(eager, Tensor) or eager.shape != ours.shape or eager.dtype != ours.dtype:
             return
-        if self.culprit is None and (detail := disagreement(ours, eager, wide)):
+        if self.culprit is None and (detail := describe_disagreement(ours, eager, wide)):
             self.culprit, self.buffer, self.detail = step, name, detail
 
 
@@ -194,9 +201,9 @@ def add_captured_check(
 
     def call_and_compare(*args: Any) -> Any:
         before = copy_inputs(args)
-        numbers = random_state()
+        numbers = get_random_state()
         results = call(*args)
-        afterwards = random_state()
+        afterwards = get_random_state()
         try:
             restore(numbers)
             reference = run_reference(captured, copy_inputs(before))
@@ -215,11 +222,11 @@ def add_captured_check(
 def _difference(results: Sequence[Any], inputs: Sequence[Any], reference: Reference) -> str:
     triples = zip(results, reference.results, reference.wide_results, strict=True)
     for position, (ours, eager, wide) in enumerate(triples):
-        if detail := disagreement(ours, eager, wide):
+        if detail := describe_disagreement(ours, eager, wide):
             return f"result {position} is not eager's: {detail}"
     triples = zip(inputs, reference.inputs, reference.wide_inputs, strict=True)
     for position, (ours, eager, wide) in enumerate(triples):
-        if detail := disagreement(ours, eager, wide):
+        if detail := describe_disagreement(ours, eager, wide):
             return f"input {position} afterwards is not eager's: {detail}"
     return ""
 

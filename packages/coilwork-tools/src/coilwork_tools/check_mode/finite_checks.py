@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coilwork_frontend.torch_compat.tensors import version_of
+from coilwork_frontend.torch_compat.tensors import get_version
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.program.interpreter import Step
 from coilwork_ir.program.nodes import Program, Return
-from coilwork_tools.check_mode.stepper import Call, Stepper, culprits, describe, writers
+from coilwork_tools.check_mode.stepper import Call, Stepper, describe, describe_culprits, list_writers
 from coilwork_tools.errors import NotFiniteError
 
 
@@ -58,10 +58,12 @@ def add_result_checks(call: Call, stepped: Stepper, wanted: Wanted, name: str) -
     assert isinstance(returned, Return)
     names = [value.name if isinstance(value, Ref) else "" for value in returned.values]
     inputs = [entry.name if isinstance(entry, Buffer) else "" for entry in program.inputs]
-    overwritten = [position for position, buffer in enumerate(inputs) if writers(stepped, program, buffer)]
+    overwritten = [
+        position for position, buffer in enumerate(inputs) if list_writers(stepped, program, buffer)
+    ]
 
     def refuse(what: str, buffer: str, fault: str) -> None:
-        names = map(describe, writers(stepped, program, buffer))
+        names = map(describe, list_writers(stepped, program, buffer))
         raise NotFiniteError(
             "not-finite",
             f"graph {name}: {what} holds {fault}",
@@ -105,7 +107,7 @@ def add_eager_result_checks(call: Callable[..., Any], wanted: Wanted, name: str)
 
 
 def _version(value: object) -> int:
-    return version_of(value) if isinstance(value, Tensor) else 0
+    return get_version(value) if isinstance(value, Tensor) else 0
 
 
 def add_kernel_checks(stepped: Stepper, wanted: Wanted, name: str) -> Call:
@@ -124,12 +126,12 @@ def add_kernel_checks(stepped: Stepper, wanted: Wanted, name: str) -> Call:
     def check_reads(program: Program, step: Step, tensors: Mapping[str, Tensor]) -> None:
         for buffer in stepped.read(step):
             if fault := wanted.fault(tensors[buffer]):
-                refuse(culprits(stepped, program, step, buffer), buffer, fault, read=True)
+                refuse(describe_culprits(stepped, program, step, buffer), buffer, fault, read=True)
 
     def check_writes(program: Program, step: Step, tensors: Mapping[str, Tensor]) -> None:
         for buffer in stepped.list_written(step):
             if buffer in tensors and (fault := wanted.fault(tensors[buffer])):
-                refuse(culprits(stepped, program, step, buffer), buffer, fault, read=False)
+                refuse(describe_culprits(stepped, program, step, buffer), buffer, fault, read=False)
 
     def call_and_check(args: list[Any]) -> Sequence[Any]:
         given = list(args)

@@ -15,9 +15,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor, fx
 
-from coilwork_frontend.random_state import RandomState, random_state
-from coilwork_frontend.torch_compat.operators import draws_numbers
-from coilwork_frontend.torch_compat.tensors import leaves_of, map_leaves
+from coilwork_frontend.random_state import RandomState, get_random_state
+from coilwork_frontend.torch_compat.operators import is_random
+from coilwork_frontend.torch_compat.tensors import list_leaves, map_leaves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class _Pair(fx.Interpreter):
         self.wide_results: Sequence[Any] = ()
 
     def run_node(self, n: fx.Node) -> Any:
-        numbers = random_state()
+        numbers = get_random_state()
         native = super().run_node(n)
         if n.op == "output":
             (listed,) = n.args
@@ -85,11 +85,7 @@ class _Pair(fx.Interpreter):
 
     def _widely(self, node: fx.Node, native: Any, numbers: RandomState) -> Any:
         """`node` in float64; `numbers` is what it drew from."""
-        if (
-            node.op not in ("call_function", "call_method")
-            or draws_numbers(node.target)
-            or numbers.has_moved()
-        ):
+        if node.op not in ("call_function", "call_method") or is_random(node.target) or numbers.has_moved():
             return map_leaves(widen, native)
         arguments, keywords = fx.map_arg((node.args, node.kwargs), lambda one: self._wide[one])
         arguments, keywords = map_leaves(_wide_dtype, (arguments, keywords))
@@ -107,7 +103,7 @@ class _Pair(fx.Interpreter):
 
 def _alike(native: Any, wide: Any) -> bool:
     """Return True if two nested values have the same structure and shapes."""
-    ours, theirs = leaves_of(native), leaves_of(wide)
+    ours, theirs = list_leaves(native), list_leaves(wide)
     return len(ours) == len(theirs) and all(
         isinstance(a, Tensor) == isinstance(b, Tensor) and (not isinstance(a, Tensor) or a.shape == b.shape)
         for a, b in zip(ours, theirs, strict=True)
@@ -168,7 +164,7 @@ FACTOR: Final = 8.0
 FLOOR_ULPS: Final = 64.0
 
 
-def disagreement(ours: object, eager: object, wide: object) -> str:
+def describe_disagreement(ours: object, eager: object, wide: object) -> str:
     """Describe how `ours` differs from the reference; empty if it does not.
 
     `wide` is the value in float64 (complex128). An integer or boolean that differs from eager's is wrong
@@ -187,7 +183,7 @@ def disagreement(ours: object, eager: object, wide: object) -> str:
     if eager.is_complex():
         reference = torch.view_as_real(wide.resolve_conj()) if isinstance(wide, Tensor) else None
         parts = [torch.view_as_real(value.resolve_conj()) for value in (ours, eager)]
-        return disagreement(parts[0], parts[1], reference)
+        return describe_disagreement(parts[0], parts[1], reference)
     reference = wide if isinstance(wide, Tensor) and wide.shape == eager.shape else eager
     if not eager.is_floating_point():
         return _exact(ours, eager, reference)

@@ -22,7 +22,7 @@ from coilwork_ir.program.nodes import (
     Return,
     SubprogramCall,
 )
-from coilwork_ir.program.walk import all_kernels, buffers_defined_by
+from coilwork_ir.program.walk import list_defined_buffers, list_kernels
 from coilwork_ir.streams import Copy
 from coilwork_runtime import generated
 
@@ -60,7 +60,7 @@ class Stepper:
             return tuple(step.args[position] for position in self.wrote[step.kernel])
         if isinstance(step, Copy):
             return (step.target,)
-        named = tuple(buffer.name for buffer in buffers_defined_by(step))
+        named = tuple(buffer.name for buffer in list_defined_buffers(step))
         return (*named, *(name for _, name in step.out)) if isinstance(step, ExternCall) else named
 
     def read(self, step: Step) -> tuple[str, ...]:
@@ -93,19 +93,19 @@ def make_stepper(
 ) -> Stepper:
     """`program` ready to be run step by step."""
     wrote, reads = {}, {}
-    for kernel in all_kernels(program):
+    for kernel in list_kernels(program):
         wrote[kernel.name] = tuple(i for i, arg in enumerate(kernel.args) if arg.role != "in")
         reads[kernel.name] = tuple(i for i, arg in enumerate(kernel.args) if arg.role != "out")
     return Stepper(program=program, launchers=launchers, constants=constants, wrote=wrote, reads=reads)
 
 
-def steps_of(program: Program) -> list[Step]:
+def list_steps(program: Program) -> list[Step]:
     """Launches, calls, copies, conditions and loops of `program`, in order; not those within others."""
     kinds = Launch | ExternCall | CondCall | LoopCall | SubprogramCall | Copy
     return [i for i in program.instructions if isinstance(i, kinds)]
 
 
-def writers(stepped: Stepper, program: Program, name: str) -> list[Launch | ExternCall]:
+def list_writers(stepped: Stepper, program: Program, name: str) -> list[Launch | ExternCall]:
     """The launches and calls of `program` that write the buffer `name`: of a view, its memory; of a branch,
     what is in it.
     """
@@ -115,10 +115,10 @@ def writers(stepped: Stepper, program: Program, name: str) -> list[Launch | Exte
             case Launch() | ExternCall():
                 steps += [instruction] if name in stepped.list_written(instruction) else []
             case Reinterpret() if instruction.buffer.name == name:
-                steps += writers(stepped, program, instruction.source)
+                steps += list_writers(stepped, program, instruction.source)
             case CondCall() | LoopCall() | SubprogramCall():
                 for nested, inner in _inner_names(instruction, name):
-                    steps += writers(stepped, nested, inner)
+                    steps += list_writers(stepped, nested, inner)
             case _:
                 pass
     return steps
@@ -138,19 +138,19 @@ def _inner_names(region: CondCall | LoopCall | SubprogramCall, name: str) -> lis
     return names
 
 
-def culprits(stepped: Stepper, program: Program, step: Step, name: str) -> str:
+def describe_culprits(stepped: Stepper, program: Program, step: Step, name: str) -> str:
     """Describe the kernels and calls of `step` in `program` that write the buffer `name`."""
-    steps = [step] if isinstance(step, Launch | ExternCall) else writers(stepped, program, name)
+    steps = [step] if isinstance(step, Launch | ExternCall) else list_writers(stepped, program, name)
     return "\n  kernel  ".join(map(describe, steps)) or "no kernel"
 
 
 def describe(step: Launch | ExternCall) -> str:
     """The kernel or operator, and the operations and source lines that it computes."""
     what = f"kernel {step.kernel}" if isinstance(step, Launch) else f"call of {step.target}"
-    return f"{what}, which computes {origins_text(step.origins)}"
+    return f"{what}, which computes {format_origins(step.origins)}"
 
 
-def origins_text(origins: Sequence[Origin]) -> str:
+def format_origins(origins: Sequence[Origin]) -> str:
     """One operation per line, with the line of source that it stands in."""
     if not origins:
         return "nothing that is known of"
@@ -159,7 +159,7 @@ def origins_text(origins: Sequence[Origin]) -> str:
     )
 
 
-def last_writers(stepped: Stepper) -> dict[str, int]:
+def find_last_writers(stepped: Stepper) -> dict[str, int]:
     """The number of the last of the program's steps that writes each buffer, counted from 0."""
-    steps = steps_of(stepped.program)
+    steps = list_steps(stepped.program)
     return {name: number for number, step in enumerate(steps) for name in stepped.list_written(step)}

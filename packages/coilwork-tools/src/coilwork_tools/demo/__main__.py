@@ -30,7 +30,7 @@ from coilwork_tools.demo.worker import (
     TRAINING_TOKENS,
     Error,
     Findings,
-    within_bounds,
+    is_within_bounds,
 )
 
 TASKS: Final[Mapping[str, str]] = MappingProxyType(
@@ -68,7 +68,7 @@ class Demo:
 
 
 @contextmanager
-def status(title: str) -> Iterator[Callable[[str], None]]:
+def show_status(title: str) -> Iterator[Callable[[str], None]]:
     """A live line with elapsed time where rich and a terminal are there, printed lines elsewhere."""
     if find_spec("rich") is not None and sys.stderr.isatty():
         from rich.console import Console
@@ -164,20 +164,20 @@ def measure_inference(
         for backend in backends:
             measurement = Measurement(demo, "infer", backend, trace)
             running[backend] = measurement
-            with status(measurement.title) as update:
+            with show_status(measurement.title) as update:
                 try:
                     measurement.wait_until_ready(update)
                 except WorkerError as error:
                     del running[backend]
                     findings[backend] = error
-        with status("timing in turns") as update:
+        with show_status("timing in turns") as update:
             for turn in range(ROUNDS):
                 update(f"round {turn + 1} of {ROUNDS}")
                 for measurement in running.values():
                     measurement.next_round()
                     measurement.wait_until_ready(update)
         for backend, measurement in running.items():
-            with status(measurement.title) as update:
+            with show_status(measurement.title) as update:
                 findings[backend] = measurement.finish(update)
     finally:
         for measurement in running.values():
@@ -189,18 +189,18 @@ def measure(demo: Demo, task: str, backend: str, trace: Path) -> Findings:
     """Run one worker to its end, showing its progress. Raises WorkerError."""
     measurement = Measurement(demo, task, backend, trace)
     try:
-        with status(measurement.title) as update:
+        with show_status(measurement.title) as update:
             return measurement.finish(update)
     finally:
         measurement.close()
 
 
-def row(name: str, cells: list[str]) -> str:
+def format_row(name: str, cells: list[str]) -> str:
     """One line of the table."""
     return f"  {name:<34}" + "".join(f"{cell:>16}" for cell in cells)
 
 
-def inference_table(findings: dict[str, Findings], columns: tuple[str, ...]) -> list[str]:
+def format_inference_table(findings: dict[str, Findings], columns: tuple[str, ...]) -> list[str]:
     """The measurements of the forward, one column per backend; a dash where a backend failed."""
     eager = findings["eager"]
 
@@ -214,13 +214,15 @@ def inference_table(findings: dict[str, Findings], columns: tuple[str, ...]) -> 
         return f"{(one.ms or 0.0):.1f} ({(eager.ms or 0.0) / (one.ms or 1.0):.2f}x)"
 
     return [
-        row("", list(columns)),
-        row("max error against float64", cells(lambda one: f"{one.errors['logits'].max_abs:.2e}")),
-        row("max difference from eager", cells(lambda one: f"{one.difference_from_eager or 0.0:.2e}")),
-        row("compile seconds (cold)", cells(compile_seconds)),
-        row("ms per call (speed-up over eager)", cells(relative_ms)),
-        row("peak memory, MB above parameters", cells(lambda one: f"{(one.peak_bytes or 0) / 1e6:.1f}")),
-        row("kernels and library calls per call", cells(lambda one: str(one.kernels))),
+        format_row("", list(columns)),
+        format_row("max error against float64", cells(lambda one: f"{one.errors['logits'].max_abs:.2e}")),
+        format_row("max difference from eager", cells(lambda one: f"{one.difference_from_eager or 0.0:.2e}")),
+        format_row("compile seconds (cold)", cells(compile_seconds)),
+        format_row("ms per call (speed-up over eager)", cells(relative_ms)),
+        format_row(
+            "peak memory, MB above parameters", cells(lambda one: f"{(one.peak_bytes or 0) / 1e6:.1f}")
+        ),
+        format_row("kernels and library calls per call", cells(lambda one: str(one.kernels))),
     ]
 
 
@@ -240,7 +242,7 @@ class Checks:
         for name, error in findings.errors.items():
             eager = findings.eager_errors[name]
             self.expect(
-                within_bounds(error, eager),
+                is_within_bounds(error, eager),
                 f"{name}: error {error.max_abs:.2e} (relative {error.relative_l2:.2e}), "
                 f"eager's own {eager.max_abs:.2e} ({eager.relative_l2:.2e})",
             )
@@ -264,7 +266,7 @@ def run(demo: Demo) -> int:
     if "eager" not in findings or subject not in findings:
         return 1
     print("Inference")
-    print("\n".join(inference_table(findings, columns)))
+    print("\n".join(format_inference_table(findings, columns)))
     checks.expect_accurate(findings[subject])
 
     print(f"\nOne training step, {TRAINING_TOKENS} bytes (forward, loss, backward, AdamW)")

@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from coilwork_frontend.torch_compat.operators import OperatorCounter
-from coilwork_tools.measurement import cpu_peak_bytes, cuda_peak_bytes
+from coilwork_tools.measurement import measure_cpu_peak_bytes, measure_cuda_peak_bytes
 
 TEXT: Final = (
     "Call me Ishmael. Some years ago—never mind how long precisely—having little or no money in my "
@@ -52,7 +52,7 @@ TEXT: Final = (
 )
 
 
-def byte_tokens(length: int) -> list[int]:
+def make_byte_tokens(length: int) -> list[int]:
     """The text's first `length` UTF-8 bytes as token numbers below 256; ValueError if it is shorter."""
     encoded = TEXT.encode("utf-8")
     if not 0 < length <= len(encoded):
@@ -65,7 +65,7 @@ INFERENCE_TOKENS: Final = 256
 READY: Final = "ready"
 TRAINING_TOKENS: Final = 64
 # Units in the last place (of the largest element) that any float32 program may be off by; see
-# `within_bounds`.
+# `is_within_bounds`.
 FLOOR: Final = 16 * torch.finfo(torch.float32).eps
 # AdamW's first step is a sign function of every gradient above eps. Gradients that are zero in exact
 # arithmetic (the key projection's bias) hold rounding noise; this eps keeps that noise from becoming
@@ -135,9 +135,9 @@ def build_model(device: str) -> torch.nn.Module:
     return model.to(device).eval()
 
 
-def tokens(length: int, device: str) -> Tensor:
+def make_tokens(length: int, device: str) -> Tensor:
     """One row of the text's bytes: int64 [1, length]."""
-    return torch.tensor([byte_tokens(length)], device=device)
+    return torch.tensor([make_byte_tokens(length)], device=device)
 
 
 def compile_function(function: Callable[..., Any], backend: str, place: str = "") -> Callable[..., Any]:
@@ -167,7 +167,7 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def seconds(call: Callable[[], object], device: str) -> float:
+def measure_seconds(call: Callable[[], object], device: str) -> float:
     """Wall seconds of one call, the device's work included."""
     synchronize(device)
     start = time.perf_counter()
@@ -176,17 +176,17 @@ def seconds(call: Callable[[], object], device: str) -> float:
     return time.perf_counter() - start
 
 
-def peak_bytes(call: Callable[[], object], device: str) -> int:
+def measure_peak_bytes(call: Callable[[], object], device: str) -> int:
     """Return the peak of PyTorch's allocator during one call, above what was allocated before."""
-    return cuda_peak_bytes(call) if device == "cuda" else cpu_peak_bytes(call)
+    return measure_cuda_peak_bytes(call) if device == "cuda" else measure_cpu_peak_bytes(call)
 
 
-def reports(trace: Path) -> list[dict[str, Any]]:
+def read_reports(trace: Path) -> list[dict[str, Any]]:
     """Coilwork's account of each graph it compiled, from the stage dumps."""
     return [json.loads(path.read_text()) for path in sorted(trace.rglob("report.json"))]
 
 
-def launches(call: Callable[[], object], backend: str, device: str) -> int:
+def count_launches(call: Callable[[], object], backend: str, device: str) -> int:
     """Kernels and library calls per call: by the profiler on a GPU, by each compiler's own account on the
     CPU.
     """
@@ -204,7 +204,7 @@ def launches(call: Callable[[], object], backend: str, device: str) -> int:
             call()
         return counter.count
     if backend == "coilwork":
-        return sum(r["kernels"] + r["extern_calls"] for r in reports(Path(os.environ["COILWORK_TRACE"])))
+        return sum(r["kernels"] + r["extern_calls"] for r in read_reports(Path(os.environ["COILWORK_TRACE"])))
     pattern = re.compile(
         r"^\s+(?:\w+ = )?(?:cpp_fused\w*|extern_kernels\.\w+|torch\.ops\.[\w.]+)\(", re.MULTILINE
     )
@@ -212,7 +212,7 @@ def launches(call: Callable[[], object], backend: str, device: str) -> int:
     return sum(len(pattern.findall(text)) for text in sources if "async_compile" in text)
 
 
-def error_of(values: list[Tensor], reference: list[Tensor]) -> Error:
+def compute_error(values: list[Tensor], reference: list[Tensor]) -> Error:
     """The error of a list of tensors taken as one vector. A NaN anywhere makes both figures NaN."""
     squares = reference_squares = largest = scale = 0.0
     for value, exact in zip(values, reference, strict=True):
@@ -225,7 +225,7 @@ def error_of(values: list[Tensor], reference: list[Tensor]) -> Error:
     return Error(max_abs=largest, relative_l2=(squares / reference_squares) ** 0.5, scale=scale)
 
 
-def within_bounds(error: Error, eager: Error) -> bool:
+def is_within_bounds(error: Error, eager: Error) -> bool:
     """Return True if an error is at most twice eager's own, plus a few units in the last place."""
     return (
         error.max_abs <= 2 * eager.max_abs + FLOOR * eager.scale
@@ -233,7 +233,7 @@ def within_bounds(error: Error, eager: Error) -> bool:
     )
 
 
-def rounds(call: Callable[[], object], device: str) -> list[float]:
+def run_rounds(call: Callable[[], object], device: str) -> list[float]:
     """Seconds of two calls per line on stdin, until its end.
 
     The parent sends the lines to one worker after the other, so that whatever else slows the machine down
@@ -242,7 +242,7 @@ def rounds(call: Callable[[], object], device: str) -> list[float]:
     say(READY)
     times: list[float] = []
     for _ in sys.stdin:
-        times += [seconds(call, device) for _ in range(2)]
+        times += [measure_seconds(call, device) for _ in range(2)]
         say(READY)
     return times
 
@@ -250,7 +250,7 @@ def rounds(call: Callable[[], object], device: str) -> list[float]:
 def infer(backend: str, device: str, folder: Path, *, again: bool) -> Findings:
     """First call, correctness, time, memory and launches of the forward; `again`: only the first call."""
     say("building the model")
-    model, ids = build_model(device), tokens(INFERENCE_TOKENS, device)
+    model, ids = build_model(device), make_tokens(INFERENCE_TOKENS, device)
     say("first call" if backend == "eager" else "compiling")
 
     def forward() -> Tensor:
@@ -265,15 +265,15 @@ def infer(backend: str, device: str, folder: Path, *, again: bool) -> Findings:
     findings = Findings(first_call_s=time.perf_counter() - start)
     logits = forward()
     if again:
-        hits = [report["cache_hit"] for report in reports(Path(os.environ["COILWORK_TRACE"]))]
+        hits = [report["cache_hit"] for report in read_reports(Path(os.environ["COILWORK_TRACE"]))]
         findings.cache_hit = bool(hits) and all(hits)
         findings.same_as_first_process = torch.equal(logits, torch.load(folder / f"logits-{backend}.pt"))
         return findings
     torch.save(logits, folder / f"logits-{backend}.pt")
-    findings.ms = statistics.median(rounds(forward, device)) * 1e3
+    findings.ms = statistics.median(run_rounds(forward, device)) * 1e3
     say("measuring memory")
-    findings.peak_bytes = peak_bytes(forward, device)
-    findings.kernels = launches(forward, backend, device)
+    findings.peak_bytes = measure_peak_bytes(forward, device)
+    findings.kernels = count_launches(forward, backend, device)
     if backend == "eager":
         say("float64 reference")
         with torch.no_grad():
@@ -281,8 +281,8 @@ def infer(backend: str, device: str, folder: Path, *, again: bool) -> Findings:
                 copy.deepcopy(model).double()(input_ids=ids, use_cache=False).logits, folder / "logits-f64.pt"
             )
     exact, eager = torch.load(folder / "logits-f64.pt"), torch.load(folder / "logits-eager.pt")
-    findings.errors = {"logits": error_of([logits], [exact])}
-    findings.eager_errors = {"logits": error_of([eager], [exact])}
+    findings.errors = {"logits": compute_error([logits], [exact])}
+    findings.eager_errors = {"logits": compute_error([eager], [exact])}
     findings.difference_from_eager = (logits - eager).abs().max().item()
     return findings
 
@@ -317,21 +317,23 @@ def run_training_step(model: torch.nn.Module, ids: Tensor, backend: str, *, repe
         compiled_update()
         losses.append(loss.detach())
 
-    first_s = seconds(step, ids.device.type)
+    first_s = measure_seconds(step, ids.device.type)
     parameters = list(model.parameters())
     results = {
         "loss": [losses[0]],
         "gradients": [p.grad.clone() for p in parameters if p.grad is not None],
         "parameters": [p.detach().clone() for p in parameters],
     }
-    again_ms = statistics.median(seconds(step, ids.device.type) for _ in range(2)) * 1e3 if repeat else 0.0
+    again_ms = (
+        statistics.median(measure_seconds(step, ids.device.type) for _ in range(2)) * 1e3 if repeat else 0.0
+    )
     return Stepped(results=results, seconds=first_s, again_ms=again_ms)
 
 
 def train(backend: str, device: str) -> Findings:
     """One training step against the same step in eager and in float64."""
     say("building the model")
-    model, ids = build_model(device).train(), tokens(TRAINING_TOKENS, device)
+    model, ids = build_model(device).train(), make_tokens(TRAINING_TOKENS, device)
     say("float64 reference step")
     exact = run_training_step(copy.deepcopy(model).double(), ids, "eager", repeat=False).results
     gc.collect()  # two gigabytes that the optimizer held
@@ -345,8 +347,8 @@ def train(backend: str, device: str) -> Findings:
         ms=stepped.again_ms,
         eager_ms=eager.again_ms,
         loss=stepped.results["loss"][0].item(),
-        errors={name: error_of(values, exact[name]) for name, values in stepped.results.items()},
-        eager_errors={name: error_of(values, exact[name]) for name, values in eager.results.items()},
+        errors={name: compute_error(values, exact[name]) for name, values in stepped.results.items()},
+        eager_errors={name: compute_error(values, exact[name]) for name, values in eager.results.items()},
     )
 
 

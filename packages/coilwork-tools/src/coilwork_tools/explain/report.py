@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, Protocol
 from coilwork_frontend.calling_convention.convention import Roles
 from coilwork_ir.index import as_int
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
-from coilwork_ir.program.walk import all_kernels, walk
+from coilwork_ir.program.walk import list_kernels, walk
 from coilwork_runtime import bind_roles
 from coilwork_runtime.executor.choice import Driven
 from coilwork_runtime.tensor_kinds import Call
@@ -169,7 +169,7 @@ def report_program(program: Program, *, graph_id: str, role: str) -> CompileRepo
         graph_id=graph_id,
         role=role,
         kernels=sum(isinstance(one, Launch) for one in program.instructions),
-        distinct_kernels=len({kernel.name for kernel in all_kernels(program)}),
+        distinct_kernels=len({kernel.name for kernel in list_kernels(program)}),
         extern_calls=sum(isinstance(one, ExternCall) for one in program.instructions),
         operators=_list_operators(program),
         peak_bytes_predicted=None if program.peak_bytes is None else as_int(program.peak_bytes),

@@ -17,7 +17,7 @@ from typing import Final, Literal, TypeAlias
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, as_expr, as_int, stride_of
+from coilwork_ir.index import Expr, as_expr, as_int, find_stride
 from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.loops import Check
 from coilwork_ir.machine import MachineModel
@@ -35,14 +35,14 @@ from coilwork_ir.scalar import (
     Scan,
     Sort,
     count_leading_points,
-    loads,
-    postorder,
+    iterate_postorder,
+    list_loads,
 )
 from coilwork_triton.facts.vectorization import (
     Access,
-    accesses_of,
-    full_access_sizes,
     has_scattered_loads,
+    list_accesses,
+    list_full_access_sizes,
     load_width_along,
 )
 
@@ -56,25 +56,25 @@ _PAIRS: Final = frozenset({"welford", "online_softmax", "argmin", "argmax"})
 PAIRED_SCANS: Final = frozenset({"min", "max", "argmin", "argmax"})
 
 
-def actions_of(kernel: Kernel) -> tuple[Store | Check, ...]:
+def list_actions(kernel: Kernel) -> tuple[Store | Check, ...]:
     """Everything `kernel` does: checks first, then stores."""
     found: list[Store | Check] = [*kernel.checks, *kernel.stores]
     return tuple(found)
 
 
-def roots_of(kernel: Kernel) -> tuple[Scalar, ...]:
+def list_roots(kernel: Kernel) -> tuple[Scalar, ...]:
     """Everything that `kernel` stores or checks.
 
     Raises:
         EmitError: that is nothing.
     """
-    roots = tuple(root for action in actions_of(kernel) for root in action_roots(action))
+    roots = tuple(root for action in list_actions(kernel) for root in list_action_roots(action))
     if not roots:
         raise EmitError("empty-kernel", f"kernel {kernel.name} stores nothing")
     return roots
 
 
-def action_roots(action: Store | Check) -> tuple[Scalar, ...]:
+def list_action_roots(action: Store | Check) -> tuple[Scalar, ...]:
     """The scalar graphs that an action evaluates."""
     if isinstance(action, Check):
         return (action.condition,)
@@ -126,17 +126,17 @@ class KernelAnalysis:
     @cached_property
     def roots(self) -> tuple[Scalar, ...]:
         """The values that it stores or checks."""
-        return roots_of(self.kernel)
+        return list_roots(self.kernel)
 
     @cached_property
     def nodes(self) -> tuple[Scalar, ...]:
         """All values below the roots, operands first."""
-        return tuple(postorder(self.roots))
+        return tuple(iterate_postorder(self.roots))
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:
         """Its loads and stores at offsets that do not depend on data."""
-        return accesses_of(self.kernel, self.roots)
+        return list_accesses(self.kernel, self.roots)
 
     @cached_property
     def is_segmented(self) -> bool:
@@ -156,7 +156,7 @@ class KernelAnalysis:
         return Work(
             element_bytes=max((a.dtype.itemsize for a in kernel.args), default=4),
             tensors=len(kernel.args),
-            stream_bytes=full_access_sizes(kernel.ranges, self.accesses),
+            stream_bytes=list_full_access_sizes(kernel.ranges, self.accesses),
             operations=sum(SCALAR_OPS[v.op].cost for v in nodes if isinstance(v, Op)),
             load_chain=load_chain_length(self.roots),
             is_scattered=has_scattered_loads(kernel, self.roots, self.machine),
@@ -167,7 +167,7 @@ class KernelAnalysis:
             ),
             column_sums=self._column_sums(),
             scan_words=max((scan_state_words(v.kind, v.operands[0].dtype) for v in scans), default=0),
-            sort_key_bytes=max((size_of_sort_key(v.operands[0].dtype) for v in sorts), default=0),
+            sort_key_bytes=max((compute_sort_key_size(v.operands[0].dtype) for v in sorts), default=0),
             sort_width=max((load_width_along(a, sorts[0].axis) for a in self.accesses), default=1)
             if sorts
             else 1,
@@ -183,7 +183,7 @@ def _rereads_rows(kernel: Kernel) -> bool:
     row = frozenset(r.symbol for r in kernel.ranges if r.kind == "reduction")
     return any(
         not row.isdisjoint(store.index.free_symbols)
-        and any(isinstance(node, Reduce) for node in postorder((store.value,)))
+        and any(isinstance(node, Reduce) for node in iterate_postorder((store.value,)))
         for store in kernel.stores
     )
 
@@ -237,7 +237,7 @@ def find_levels(
     """
     varies: dict[Scalar, frozenset[Expr]] = {}
     stage: dict[Scalar, int] = {}
-    for node in postorder(roots):
+    for node in iterate_postorder(roots):
         own: frozenset[Expr] = frozenset()
         for operand in node.operands:
             own |= varies[operand]
@@ -271,7 +271,7 @@ def find_levels(
 Users: TypeAlias = Mapping[Scalar, Sequence[Scalar]]
 
 
-def users_of(order: Sequence[Scalar]) -> Users:
+def index_users(order: Sequence[Scalar]) -> Users:
     """The nodes of `order` that each of its nodes is an operand of."""
     found: dict[Scalar, list[Scalar]] = {node: [] for node in order}
     for node in order:
@@ -289,7 +289,7 @@ def load_chain_length(roots: Iterable[Scalar]) -> int:
     A search is little else, and is fast where many threads wait at once.
     """
     turns: dict[Scalar, int] = {}
-    for node in postorder(tuple(roots)):
+    for node in iterate_postorder(tuple(roots)):
         before = max((turns[operand] for operand in node.operands), default=0)
         turns[node] = before + isinstance(node, Load)
     return max(turns.values(), default=0)
@@ -298,14 +298,16 @@ def load_chain_length(roots: Iterable[Scalar]) -> int:
 # Segmented reductions: rows end where data says. Most are short, and a loop ends at a program's longest one.
 
 
-def segment_length(node: Reduce) -> Scalar | None:
+def find_segment_length(node: Reduce) -> Scalar | None:
     """How many points along its only long axis `node` combines at most; None if perhaps all of them."""
     return count_leading_points(node.kind, node.operands[0], node.axes) if len(node.operands) == 1 else None
 
 
 def is_segmented_reduction(roots: Iterable[Scalar]) -> bool:
     """True if there are reductions below `roots`, and all of them end where data says."""
-    found = [segment_length(node) for node in postorder(tuple(roots)) if isinstance(node, Reduce)]
+    found = [
+        find_segment_length(node) for node in iterate_postorder(tuple(roots)) if isinstance(node, Reduce)
+    ]
     return bool(found) and all(count is not None for count in found)
 
 
@@ -316,9 +318,9 @@ def find_gather_range(ranges: Sequence[Range], roots: Iterable[Scalar]) -> Range
     ranges, did not count them.
     """
     long = [r for r in ranges if r.symbol.extent is None or as_int(r.symbol.extent) != 1] or list(ranges)
-    looked_up = [access.index[0] for access in loads(roots) if access.indirect]
+    looked_up = [access.index[0] for access in list_loads(roots) if access.indirect]
     unit = as_expr(1)
-    return max(long, key=lambda r: (sum(stride_of(e, r.symbol) is unit for e in looked_up), long.index(r)))
+    return max(long, key=lambda r: (sum(find_stride(e, r.symbol) is unit for e in looked_up), long.index(r)))
 
 
 # Sort keys
@@ -346,6 +348,6 @@ def sort_key_family(dtype: DType) -> Family:
     raise EmitError("sort-type", f"no sort of {dtype.text} in registers", remedy="run it as an external call")
 
 
-def size_of_sort_key(dtype: DType) -> int:
+def compute_sort_key_size(dtype: DType) -> int:
     """Size of a key: of the order of a value and its position."""
     return 4 if sort_key_family(dtype) in ("half", "short") else 8

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coilwork_ir.index import Expr, as_expr, as_int, maximum, minimum, stride_of, substitute
+from coilwork_ir.index import Expr, as_expr, as_int, find_stride, maximum, minimum, substitute
 from coilwork_ir.scalar import Const, IndexValue, Op, Scalar
 
 
@@ -122,7 +122,7 @@ def find_span(
 
 def _solve(expression: Expr, side: Expr, other: Expr) -> tuple[Expr, bool, bool] | None:
     """`expression >= 0` as a bound of `side`, if it is an upper one, and if it grows with `other`."""
-    step, along = stride_of(expression, side), stride_of(expression, other)
+    step, along = find_stride(expression, side), find_stride(expression, other)
     if step is None or along is None or as_int(step) not in (1, -1) or as_int(along) is None:
         return None
     rest = substitute(expression, {side: as_expr(0)})

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from coilwork_ir.index import Expr, as_int, bounds, evaluate, product, stride_of
+from coilwork_ir.index import Expr, as_int, evaluate, find_bounds, find_stride, multiply_all
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.scalar import Load, Scalar, Sort, postorder, range_symbols
+from coilwork_ir.scalar import Load, Scalar, Sort, find_index_symbols, iterate_postorder
 from coilwork_ir.target import TURNED_SHARE, Target
-from coilwork_triton.facts.kernel_analysis import roots_of
+from coilwork_triton.facts.kernel_analysis import list_roots
 
 # Unit strides
 
@@ -92,13 +92,13 @@ def _places(kernel: Kernel, ranges: frozenset[Expr]) -> Iterable[_Place]:
     found: dict[tuple[bool, str, Expr, frozenset[Expr]], _Place] = {}
 
     def note(stores: bool, name: str, index: Expr, indirect: tuple[Scalar, ...]) -> None:
-        looked_up = range_symbols(indirect) & ranges if indirect else frozenset()
+        looked_up = find_index_symbols(indirect) & ranges if indirect else frozenset()
         place = _Place(name=name, index=index, looked_up=looked_up)
         found.setdefault((stores, name, index, looked_up), place)
 
     for store in kernel.stores:
         note(True, store.buffer, store.index, store.indirect)
-    for node in postorder(roots_of(kernel)):
+    for node in iterate_postorder(list_roots(kernel)):
         if isinstance(node, Load):
             note(False, node.buffer, node.index[0], node.indirect)
     return found.values()
@@ -118,7 +118,7 @@ class _Guess:
 
     def is_unit(self, index: Expr, along: Expr) -> bool:
         """True if neighbours along a range are neighbours in memory."""
-        step = stride_of(index, along) if along in index.free_symbols else None
+        step = find_stride(index, along) if along in index.free_symbols else None
         return step is not None and self.value(step) == 1
 
     def value(self, expr: Expr) -> int:
@@ -136,7 +136,7 @@ class _Guess:
     def _symbol(self, size: Expr) -> int:
         if size.extent is not None:
             return self.extent(size) // 2
-        low, high = bounds(size)
+        low, high = find_bounds(size)
         guess = self.likely.get(size) or self.unknown
         return min(max(guess, low or 0), guess if high is None else high)
 
@@ -158,7 +158,7 @@ def find_streaming_args(kernel: Kernel, roots: Sequence[Scalar], target: Target)
     written = sum(size[a.name] for a in kernel.args if a.role != "in")
     if read > memory.streamed_caches * target.l2_bytes or written > memory.streamed_written_share * read:
         return frozenset()
-    values = tuple(postorder(tuple(roots)))
+    values = tuple(iterate_postorder(tuple(roots)))
     if any(isinstance(node, Sort) for node in values):
         # memory is not what sorts wait for
         return frozenset()
@@ -169,7 +169,7 @@ def find_streaming_args(kernel: Kernel, roots: Sequence[Scalar], target: Target)
     for node in loads:
         if times[node.buffer] > 1 or node.indirect or size[node.buffer] <= target.l2_bytes:
             continue
-        others = product(e for r, e in extents.items() if r not in node.index[0].free_symbols)
+        others = multiply_all(e for r, e in extents.items() if r not in node.index[0].free_symbols)
         if as_int(others) == 1:
             found.add(node.buffer)
     return frozenset(found)

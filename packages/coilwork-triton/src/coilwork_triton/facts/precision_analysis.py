@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import bounds
-from coilwork_ir.scalar import Const, IndexValue, Op, Reduce, Scalar, postorder
+from coilwork_ir.index import find_bounds
+from coilwork_ir.scalar import Const, IndexValue, Op, Reduce, Scalar, iterate_postorder
 from coilwork_triton.facts.kernel_analysis import Users
 
 # Exponentials that may flush denormals
@@ -139,7 +139,7 @@ def _is_position(node: Scalar) -> bool:
     match node:
         case Op(op="maximum", operands=(value, Const() as least)):
             known: dict[Scalar, Interval] = {}
-            for part in postorder((value,)):
+            for part in iterate_postorder((value,)):
                 interval = _interval(part, known)
                 if interval is not None:
                     known[part] = interval
@@ -163,7 +163,7 @@ def _interval(node: Scalar, known: Mapping[Scalar, Interval]) -> Interval | None
         case Const() if not node.dtype.is_bool and math.isfinite(node.value):
             return float(node.value), float(node.value)
         case IndexValue(operands=()):
-            interval = bounds(node.expr)
+            interval = find_bounds(node.expr)
             if interval.lo is None or interval.hi is None:
                 return None
             return float(interval.lo), float(interval.hi)

@@ -24,18 +24,16 @@ from coilwork_ir.index import (
     as_expr,
     as_int,
     evaluate,
+    find_stride,
     provably_divisible,
     provably_le,
-    stride_of,
     substitute,
 )
-from coilwork_ir.index import (
-    node as index_node,
-)
+from coilwork_ir.index import get_node as index_node
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.machine import MachineModel
 from coilwork_ir.machine.model import Grids
-from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
+from coilwork_ir.scalar import IndexValue, Load, Scalar, iterate_postorder
 
 # Wide accesses
 
@@ -61,11 +59,11 @@ class Access:
         return max(1, _WIDE // self.itemsize)
 
 
-def accesses_of(kernel: Kernel, values: Iterable[Scalar]) -> tuple[Access, ...]:
+def list_accesses(kernel: Kernel, values: Iterable[Scalar]) -> tuple[Access, ...]:
     """Distinct loads among `values` and below, and stores, whose offsets do not depend on data."""
     itemsize = {a.name: a.dtype.itemsize for a in kernel.args}
     found: dict[tuple[str, Expr], Access] = {}
-    for node in postorder(tuple(values)):
+    for node in iterate_postorder(tuple(values)):
         if isinstance(node, Load) and not node.indirect:
             found[node.buffer, node.index[0]] = Access(index=node.index[0], itemsize=node.dtype.itemsize)
     for store in kernel.stores:
@@ -90,34 +88,34 @@ def has_scattered_loads(kernel: Kernel, values: Iterable[Scalar], machine: Machi
         return False
     cached, sector = as_expr(machine.grids.near_table_bytes), machine.memory.fetched_bytes
     large = {a.name for a in kernel.args if not provably_le(a.span * a.dtype.itemsize, cached)}
-    for node in postorder(tuple(values)):
+    for node in iterate_postorder(tuple(values)):
         if isinstance(node, Load) and node.buffer in large:
-            step = stride_of(node.index[0], real[-1])
+            step = find_stride(node.index[0], real[-1])
             far = None if step is None else as_int(step)
             if far is not None and abs(far) * node.dtype.itemsize >= sector:
                 return True
-            if any(varies_along(looked_up, real[-1]) for looked_up in node.indirect):
+            if any(is_varying_along(looked_up, real[-1]) for looked_up in node.indirect):
                 return True
     return False
 
 
-def varies_along(value: Scalar, inner: Expr) -> bool:
+def is_varying_along(value: Scalar, inner: Expr) -> bool:
     """True if `value` differs from point to point along the range `inner`."""
     return any(
         inner in expr.free_symbols
-        for node in postorder((value,))
+        for node in iterate_postorder((value,))
         for expr in (
             (node.expr,) if isinstance(node, IndexValue) else node.index if isinstance(node, Load) else ()
         )
     )
 
 
-def full_access_sizes(ranges: Sequence[Range], touched: Sequence[Access]) -> tuple[int, ...]:
+def list_full_access_sizes(ranges: Sequence[Range], touched: Sequence[Access]) -> tuple[int, ...]:
     """Element sizes of the accesses that vary along all of `ranges`."""
     return tuple(a.itemsize for a in _full_accesses(_nontrivial_ranges(ranges), touched))
 
 
-def wants_row_tiles(
+def should_tile_rows(
     ranges: Sequence[Range],
     touched: Sequence[Access],
     grids: Grids,
@@ -152,7 +150,7 @@ def wants_row_tiles(
     return not own_order and _mostly_narrow(real, touched, grids, flat=True)
 
 
-def wants_column_pieces(
+def should_tile_column_pieces(
     ranges: Sequence[Range],
     touched: Sequence[Access],
     grids: Grids,
@@ -177,12 +175,12 @@ def wants_column_pieces(
     if as_int(inner.extent) is None:
         # the same for all forms of a kernel, whatever multiples they take
         return True
-    along = [a for a in touched if stride_of(a.index, inner) is _ONE and not a.store]
+    along = [a for a in touched if find_stride(a.index, inner) is _ONE and not a.store]
     return any(not provably_divisible(inner.extent, a.lanes) for a in along)
 
 
 def _is_irregular(real: Sequence[Expr], access: Access) -> bool:
-    return not access.store and stride_of(access.index, real[-1]) is None
+    return not access.store and find_stride(access.index, real[-1]) is None
 
 
 def _has_whole_blocks(extent: Expr, lanes: int, grids: Grids) -> bool:
@@ -201,7 +199,7 @@ def _is_once_per_row(real: Sequence[Expr], access: Access) -> bool:
     return real[-1] not in free and not free.isdisjoint(real)
 
 
-def needs_scalar_access(
+def should_access_scalars(
     ranges: Sequence[Range], touched: Sequence[Access], grids: Grids, *, flat: bool
 ) -> bool:
     """True if neighbouring threads should touch neighbouring elements, though some accesses could be wide.
@@ -218,12 +216,14 @@ def needs_scalar_access(
     return not (flat and _mostly_divides(real, touched, grids))
 
 
-def uniform_width(ranges: Sequence[Range], touched: Sequence[Access], grids: Grids, *, flat: bool) -> int:
+def find_uniform_width(
+    ranges: Sequence[Range], touched: Sequence[Access], grids: Grids, *, flat: bool
+) -> int:
     """How many neighbours along the last of `ranges` each access may have at a time, where that is one number
     for all; else 1.
 
     Then threads with so many each leave no gaps, though accesses are narrower than 16 bytes. See
-    `needs_scalar_access`. What is read again along other ranges counts as well: threads have as many as the
+    `should_access_scalars`. What is read again along other ranges counts as well: threads have as many as the
     widest access takes.
     """
     real = _nontrivial_ranges(ranges)
@@ -233,7 +233,7 @@ def uniform_width(ranges: Sequence[Range], touched: Sequence[Access], grids: Gri
     return widths.pop() if len(widths) == 1 else 1
 
 
-def row_width(inner: Expr, touched: Sequence[Access]) -> int:
+def find_row_width(inner: Expr, touched: Sequence[Access]) -> int:
     """How many neighbours along `inner` every store may have at a time, by where rows start and end, if no
     load has more; else 0.
     """
@@ -242,7 +242,7 @@ def row_width(inner: Expr, touched: Sequence[Access]) -> int:
 
 
 def _widths(real: Sequence[Expr], touched: Sequence[Access], *, flat: bool) -> set[int]:
-    along = [a for a in touched if stride_of(a.index, real[-1]) is _ONE]
+    along = [a for a in touched if find_stride(a.index, real[-1]) is _ONE]
     return {_width(real, a, flat=flat, ends=ends) for a in along for ends in (False, True)}
 
 
@@ -255,7 +255,7 @@ def is_wide_along_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bo
     assert extent is not None
     return all(
         a.lanes > 1
-        and stride_of(a.index, real[-1]) is _ONE
+        and find_stride(a.index, real[-1]) is _ONE
         and provably_divisible(extent, a.lanes)
         and provably_divisible(substitute(a.index, {real[-1]: _ZERO}), a.lanes)
         for a in touched
@@ -264,7 +264,7 @@ def is_wide_along_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bo
 
 def load_width_along(access: Access, position: Expr) -> int:
     """Neighbours along `position` that one thread loads at once, by where rows start; 1 for stores."""
-    if access.store or stride_of(access.index, position) is not _ONE:
+    if access.store or find_stride(access.index, position) is not _ONE:
         return 1
     start = substitute(access.index, {position: _ZERO})
     lanes = access.lanes
@@ -280,7 +280,7 @@ def can_overread(access: Access, position: Expr, numel: Expr) -> bool:
     The last 16 bytes then hold elements behind the end. To read them is safe: they lie in the same aligned 16
     bytes as one that exists, if the buffer starts at such a boundary.
     """
-    if access.lanes == 1 or stride_of(access.index, position) is not _ONE:
+    if access.lanes == 1 or find_stride(access.index, position) is not _ONE:
         return False
     start = substitute(access.index, {position: _ZERO})
     return provably_divisible(start, access.lanes) and not provably_divisible(numel, access.lanes)
@@ -294,7 +294,7 @@ def _mostly_narrow(real: Sequence[Expr], touched: Sequence[Access], grids: Grids
     if not real:
         return False
     whole = _full_accesses(real, touched)
-    along = [a for a in whole if stride_of(a.index, real[-1]) is _ONE]
+    along = [a for a in whole if find_stride(a.index, real[-1]) is _ONE]
     narrow = [a for a in along if _is_narrow(real, a, flat=flat)]
     near = [a for a in whole if _is_near(a, real[-1], grids)]
     lost = sum(a.itemsize for a in (*narrow, *near))
@@ -310,7 +310,7 @@ def _mostly_divides(real: Sequence[Expr], touched: Sequence[Access], grids: Grid
     stores = [a for a in touched if a.store]
     near = [a for a in touched if _is_near(a, real[-1], grids)]
     # one element at a place of its own, as of a reflected row, is no window
-    alone = len(near) == 1 and stride_of(near[0].index, real[-1]) is None
+    alone = len(near) == 1 and find_stride(near[0].index, real[-1]) is None
     copied = alone and len(_full_accesses(real, stores)) == len(stores)
     divided = len(real) >= _DIVIDED and (not near or copied)
     return divided and bool(stores) and not any(_is_narrow(real, a, flat=True) for a in stores)
@@ -325,7 +325,7 @@ def _is_near(access: Access, inner: Expr, grids: Grids) -> bool:
     """
     if access.store:
         return False
-    step = stride_of(access.index, inner)
+    step = find_stride(access.index, inner)
     if step is None:
         return True
     distance = as_int(step)
@@ -372,7 +372,7 @@ def _is_contiguous(real: Sequence[Expr], index: Expr) -> bool:
     """True if the flat positions of `real`, outermost first, are neighbours in `index`."""
     wanted = _ONE
     for symbol in reversed(real):
-        if stride_of(index, symbol) is not wanted:
+        if find_stride(index, symbol) is not wanted:
             return False
         assert symbol.extent is not None
         wanted = wanted * symbol.extent
@@ -470,13 +470,13 @@ def count_padded_lanes(kernel: Kernel, touched: Sequence[Access], grids: Grids) 
     # windows are read again by their neighbours, which flat blocks keep near each other
     once = len(whole) <= len(kernel.args)
     astray = any(_is_reordered(access, real[-1]) for access in whole)
-    return lanes if once and astray and row_width(real[-1], touched) else 0
+    return lanes if once and astray and find_row_width(real[-1], touched) else 0
 
 
 def _is_reordered(access: Access, inner: Expr) -> bool:
     """True if a load's elements along `inner` are not at a constant stride, or are in reverse."""
     if access.store:
         return False
-    step = stride_of(access.index, inner)
+    step = find_stride(access.index, inner)
     distance = None if step is None else as_int(step)
     return step is None or (distance is not None and distance < 0)

@@ -42,8 +42,8 @@ from coilwork_ir.mapping import (
     Warps,
     find_all,
 )
-from coilwork_ir.mapping.directive import Open, values_of
-from coilwork_triton.facts.kernel_analysis import is_segmented_reduction, roots_of
+from coilwork_ir.mapping.directive import Open, list_values
+from coilwork_triton.facts.kernel_analysis import is_segmented_reduction, list_roots
 from coilwork_triton.iteration.refusals import refuse
 from coilwork_triton.launch.parameters import (
     BLOCKS,
@@ -57,7 +57,7 @@ from coilwork_triton.launch.parameters import (
     SORT_WIDTH,
     STAGES,
     WARPS,
-    next_power_of_two,
+    round_up_to_power_of_two,
 )
 from coilwork_triton.launch.search_space import search_limits
 
@@ -83,7 +83,7 @@ _FIELDS: Final[MappingOf[type[Directive], tuple[tuple[str, str], ...]]] = Mappin
         Warps: ((WARPS, "count"),),
     }
 )
-# A kernel's signature; that of a product is `contraction_plan.product_parameters`.
+# A kernel's signature; that of a product is `contraction_plan.list_product_parameters`.
 _SIGNATURE: Final = (
     *(BLOCKS[letter] for letter in "zyxwr"),
     STAGES,
@@ -108,7 +108,7 @@ class ParameterPlace:
     field: str
 
 
-def parameter_places(mapping: Mapping) -> Iterator[ParameterPlace]:
+def iterate_parameter_places(mapping: Mapping) -> Iterator[ParameterPlace]:
     """The numbers of `mapping` that are parameters, in the order of its directives."""
     letters = iter("xyz")
     for at, one in enumerate(mapping.directives):
@@ -123,21 +123,22 @@ def parameter_places(mapping: Mapping) -> Iterator[ParameterPlace]:
 def launch_parameters(kernel: Kernel, mapping: Mapping) -> dict[str, Number]:
     """The parameters of `kernel` as `mapping` runs it, in the order of its signature."""
     found: dict[str, Number] = {}
-    for place in parameter_places(mapping):
+    for place in iterate_parameter_places(mapping):
         found[place.name] = getattr(mapping.directives[place.at], place.field)
     share = mapping.find(Share)
     if share is not None:
-        found[BLOCKS["r"]] = next_power_of_two(single_value(share.by))
-    if STAGES in found and mapping.find(Loop) is not None and is_segmented_reduction(roots_of(kernel)):
+        found[BLOCKS["r"]] = round_up_to_power_of_two(get_single_value(share.by))
+    if STAGES in found and mapping.find(Loop) is not None and is_segmented_reduction(list_roots(kernel)):
         # a loop that data end has none: how many blocks are ahead is not known
         del found[STAGES]
     return {name: found[name] for name in _SIGNATURE if name in found}
 
 
-def config_of_mapping(kernel: Kernel, mapping: Mapping) -> Config:
+def make_mapping_config(kernel: Kernel, mapping: Mapping) -> Config:
     """The configuration that launches `kernel` as the closed `mapping` says."""
     return launch_config(
-        {name: single_value(number) for name, number in launch_parameters(kernel, mapping).items()}, mapping
+        {name: get_single_value(number) for name, number in launch_parameters(kernel, mapping).items()},
+        mapping,
     )
 
 
@@ -146,19 +147,19 @@ def launch_config(meta: MappingOf[str, int], mapping: Mapping) -> Config:
     warps = mapping.find(Warps)
     return Config(
         meta=tuple(meta.items()),
-        num_warps=1 if warps is None else single_value(warps.count),
+        num_warps=1 if warps is None else get_single_value(warps.count),
         num_stages=1,
         fp_fusion=mapping.find(Contract) is not None,
     )
 
 
-def single_value(number: Number) -> int:
+def get_single_value(number: Number) -> int:
     """The one value of `number`.
 
     Raises:
         ValueError: it may have others.
     """
-    found = set(values_of(number))
+    found = set(list_values(number))
     if len(found) != 1:
         raise ValueError(f"{number} is not chosen")
     return found.pop()

@@ -10,7 +10,7 @@ from math import prod
 from typing import Final
 
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import bounds, ceildiv, product, provably_le
+from coilwork_ir.index import ceildiv, find_bounds, multiply_all, provably_le
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import (
     Choose,
@@ -39,14 +39,14 @@ from coilwork_ir.mapping import (
     Warps,
     find_all,
 )
-from coilwork_ir.mapping.directive import values_of
-from coilwork_ir.scalar import Scan, postorder
+from coilwork_ir.mapping.directive import list_values
+from coilwork_ir.scalar import Scan, iterate_postorder
 from coilwork_ir.scalar import Sort as SortValue
 from coilwork_ir.target import Target
-from coilwork_triton.facts.kernel_analysis import is_segmented_reduction, roots_of
-from coilwork_triton.iteration.shape import needs_64_bits
+from coilwork_triton.facts.kernel_analysis import is_segmented_reduction, list_roots
+from coilwork_triton.iteration.shape import must_use_64_bits
 from coilwork_triton.launch.configs import LEAST_BLOCK
-from coilwork_triton.launch.parameters import Letter, next_power_of_two
+from coilwork_triton.launch.parameters import Letter, round_up_to_power_of_two
 from coilwork_triton.launch.sorts import MOST_WARPS
 
 # What the generator has text for, in one mapping without nests.
@@ -114,9 +114,10 @@ def _reasons(kernel: Kernel, mapping: Mapping, target: Target) -> Iterator[tuple
     yield from _invariance(mapping)
     if isinstance(index := mapping.find(Index), Index) and index.dtype == "i32" and not index.promised:
         numels = (
-            product(r.extent for r in kernel.ranges if r.symbol.name in one.ranges) for one in _walks(mapping)
+            multiply_all(r.extent for r in kernel.ranges if r.symbol.name in one.ranges)
+            for one in _walks(mapping)
         )
-        if needs_64_bits(kernel, tuple(numels), roots_of(kernel)):
+        if must_use_64_bits(kernel, tuple(numels), list_roots(kernel)):
             yield "index", "32 bits may not be enough for what positions are computed from"
 
 
@@ -157,30 +158,34 @@ def _points(kernel: Kernel, mapping: Mapping) -> Iterator[tuple[str, str]]:
 
 def _blocks(kernel: Kernel, mapping: Mapping) -> Iterator[tuple[str, str]]:
     for one in _walks(mapping):
-        odd = [size for size in values_of(one.by) if size & (size - 1) or size > _LARGEST_BLOCK]
+        odd = [size for size in list_values(one.by) if size & (size - 1) or size > _LARGEST_BLOCK]
         if odd and not isinstance(one, Share):
             yield one.keyword(), f"blocks are powers of two up to {_LARGEST_BLOCK}, and {odd[0]} is none"
         if isinstance(one, Tile) and one.to != "program":
             yield one.keyword(), "tiles are of programs"
-    least = prod(min(values_of(one.by)) for one in _walks(mapping))
+    least = prod(min(list_values(one.by)) for one in _walks(mapping))
     if least > _LARGEST_BLOCK:
         yield next(_walks(mapping)).keyword(), f"a block of {least} points is more than {_LARGEST_BLOCK}"
     if mapping.find(Share) is not None:
         for tile in find_all(mapping.directives, Tile):
-            if set(values_of(tile.by)) != {1}:
+            if set(list_values(tile.by)) != {1}:
                 yield "share", f"programs share one row at a time, and `{tile.text}` has several"
     walked, rows = mapping.find(Sequential), mapping.find(Keep)
     if rows is not None and rows.first:
-        ordered = any(isinstance(node, Scan | SortValue) for node in postorder(roots_of(kernel)))
+        ordered = any(isinstance(node, Scan | SortValue) for node in iterate_postorder(list_roots(kernel)))
         if ordered or walked is not None or mapping.find(Vector) is not None:
             yield "keep", "rows that have an order, are walked, or begin anywhere lie along the last axis"
     if walked is not None and rows is None and any(r.kind == "reduction" for r in kernel.ranges):
         yield "sequential", "rows that are walked stay in registers"
     loop = mapping.find(Loop)
-    if loop is not None and set(values_of(loop.stages)) != {1} and is_segmented_reduction(roots_of(kernel)):
+    if (
+        loop is not None
+        and set(list_values(loop.stages)) != {1}
+        and is_segmented_reduction(list_roots(kernel))
+    ):
         yield "loop", "a loop that data end has no stages"
     if mapping.find(Privatise) is not None:
-        small = [one for one in find_all(mapping.directives, Tile) if min(values_of(one.by)) < LEAST_BLOCK]
+        small = [one for one in find_all(mapping.directives, Tile) if min(list_values(one.by)) < LEAST_BLOCK]
         if small and small[0].ranges == next(find_all(mapping.directives, Tile)).ranges:
             yield "privatise", f"a program counts {LEAST_BLOCK} points at least"
 
@@ -191,15 +196,15 @@ def _grid(kernel: Kernel, mapping: Mapping) -> Iterator[tuple[str, str]]:
         yield "tile", "blocks have at most three axes beside the reduced one"
     if mapping.find(FlatGrid) is None and mapping.find(Share) is None:
         for tile in tiles[1:]:
-            points = product(r.extent for r in kernel.ranges if r.symbol.name in tile.ranges)
-            if not provably_le(ceildiv(points, min(values_of(tile.by))), GRID_AXIS_MAX):
+            points = multiply_all(r.extent for r in kernel.ranges if r.symbol.name in tile.ranges)
+            if not provably_le(ceildiv(points, min(list_values(tile.by))), GRID_AXIS_MAX):
                 yield "tile", f"the grid may have more than {GRID_AXIS_MAX} programs along `{tile.text}`"
     for tile in tiles:
         column = next((r for r in kernel.ranges if r.symbol.name == tile.ranges[-1]), None)
-        longest = None if column is None else bounds(column.extent).hi
+        longest = None if column is None else find_bounds(column.extent).hi
         if tile.padded and (longest is None or longest > tile.padded):
             yield "tile", f"rows may be longer than {tile.padded} lanes"
-        if tile.padded and set(values_of(tile.by)) == {1}:
+        if tile.padded and set(list_values(tile.by)) == {1}:
             yield "tile", "programs of one point have no lanes to leave empty"
 
 
@@ -208,7 +213,7 @@ def _threads(mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
     most = min(_MOST_WARPS, target.max_threads_per_block // target.warp_size)
     if mapping.find(Sort) is not None:
         most = min(most, MOST_WARPS)
-    if warps is not None and max(values_of(warps.count)) > most:
+    if warps is not None and max(list_values(warps.count)) > most:
         yield "warps", f"a program has at most {most}"
     for evict in find_all(mapping.directives, Evict):
         if evict.priority != "first":
@@ -224,21 +229,21 @@ def _orders(mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
         *(("select", n) for n in (() if select is None else (select.share, select.groups, select.spread))),
         *(("runs", n) for n in (() if runs is None else (runs.by,))),
     ):
-        if any(value & (value - 1) for value in values_of(number)):
+        if any(value & (value - 1) for value in list_values(number)):
             yield keyword, "threads share rows in powers of two"
     if runs is not None:
-        points = prod(max(values_of(one.by)) for one in _walks(mapping))
-        threads = target.warp_size * (1 if warps is None else min(values_of(warps.count)))
-        if threads * min(values_of(runs.by)) > points:
+        points = prod(max(list_values(one.by)) for one in _walks(mapping))
+        threads = target.warp_size * (1 if warps is None else min(list_values(warps.count)))
+        if threads * min(list_values(runs.by)) > points:
             yield "runs", f"{threads} threads have fewer runs than there are threads"
     if sort is None or keep is None:
         return
-    row, threads = max(values_of(keep.by)), min(values_of(sort.threads))
-    if threads * min(values_of(sort.width)) > row:
+    row, threads = max(list_values(keep.by)), min(list_values(sort.threads))
+    if threads * min(list_values(sort.width)) > row:
         yield "sort", f"{threads} threads have more than {row} elements"
     if select is not None:
-        share, count = max(values_of(select.share)), next_power_of_two(select.first)
-        if min(values_of(select.share)) > min(max(values_of(sort.threads)), count):
+        share, count = max(list_values(select.share)), round_up_to_power_of_two(select.first)
+        if min(list_values(select.share)) > min(max(list_values(sort.threads)), count):
             yield "select", f"more threads hold {count} elements than there are"
         if count // min(share, count) > row // threads:
             yield "select", f"a thread has fewer of {row} elements than its share of {count}"
@@ -251,7 +256,7 @@ def _invariance(mapping: Mapping) -> Iterator[tuple[str, str]]:
         return
     for one in _walks(mapping):
         wanted = 1 if isinstance(one, Tile) else found.block
-        if set(values_of(one.by)) != {wanted}:
+        if set(list_values(one.by)) != {wanted}:
             yield "invariant", f"`{one.text}` does not have {wanted} at a time"
     if mapping.find(Vector) is not None or found.lanes != found.block:
         yield "invariant", "where a row begins decides which elements are added first"

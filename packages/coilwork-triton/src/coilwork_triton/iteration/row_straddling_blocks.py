@@ -21,14 +21,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from coilwork_ir.index import Expr, as_expr, as_int, extent_of, product, stride_of, substitute, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, find_stride, get_extent, multiply_all, substitute, symbol
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.scalar import IndexValue, Scalar, postorder
+from coilwork_ir.scalar import IndexValue, Scalar, iterate_postorder
 from coilwork_ir.syntax.python import Assign, Binary, Expression, Name, Number, Statement
-from coilwork_triton.facts.vectorization import Access, accesses_of
+from coilwork_triton.facts.vectorization import Access, list_accesses
 from coilwork_triton.iteration.shape import Shape, StraddledRows, Tile
-from coilwork_triton.launch.parameters import power_of_two_below
+from coilwork_triton.launch.parameters import round_down_to_power_of_two
 from coilwork_triton.text.index_printer import IndexPrinter
 from coilwork_triton.text.language import tl
 
@@ -47,7 +47,7 @@ def choose_straddled_rows(kernel: Kernel, shape: Shape, roots: Iterable[Scalar])
         return None
     tile, length = found.tile, found.length
     roots = tuple(roots)
-    touched = accesses_of(kernel, roots)
+    touched = list_accesses(kernel, roots)
     if not _needs_rows(tile, touched, roots) or any(
         _loses_vectors(tile, access, length) for access in touched
     ):
@@ -58,10 +58,10 @@ def choose_straddled_rows(kernel: Kernel, shape: Shape, roots: Iterable[Scalar])
 def find_straddled_rows(kernel: Kernel, shape: Shape) -> StraddledRows | None:
     """The line of rows of known length that `kernel` walks in `shape`, if it is one."""
     tile = _find_line(shape)
-    length = None if tile is None else as_int(extent_of(tile.inner))
+    length = None if tile is None else as_int(get_extent(tile.inner))
     if tile is None or length is None:
         return None
-    outer = product(r.extent for r in kernel.ranges if r.symbol is not tile.inner)
+    outer = multiply_all(r.extent for r in kernel.ranges if r.symbol is not tile.inner)
     return StraddledRows(tile=tile, length=length, count=outer)
 
 
@@ -81,7 +81,8 @@ def _needs_rows(tile: Tile, touched: Iterable[Access], roots: Iterable[Scalar]) 
     """True if points have to know their row, or their place in it."""
     parts = {part for part, _ in tile.parts}
     if any(
-        isinstance(node, IndexValue) and node.expr.free_symbols & parts for node in postorder(tuple(roots))
+        isinstance(node, IndexValue) and node.expr.free_symbols & parts
+        for node in iterate_postorder(tuple(roots))
     ):
         return True
     return any(a.index.free_symbols & parts and not _follows(tile, a.index) for a in touched)
@@ -89,13 +90,13 @@ def _needs_rows(tile: Tile, touched: Iterable[Access], roots: Iterable[Scalar]) 
 
 def _follows(tile: Tile, index: Expr) -> bool:
     """True if neighbours in the line are neighbours at `index`, across the ends of rows as well."""
-    return stride_of(substitute(index, dict(tile.parts)), tile.index) is _ONE
+    return find_stride(substitute(index, dict(tile.parts)), tile.index) is _ONE
 
 
 def _loses_vectors(tile: Tile, access: Access, length: int) -> bool:
     """True if `access` is in vectors that end where rows do, which Triton sees of divided positions alone."""
     in_vectors = length % access.lanes == 0 and access.lanes > 1
-    along = stride_of(access.index, tile.inner) is _ONE
+    along = find_stride(access.index, tile.inner) is _ONE
     return in_vectors and along and not _follows(tile, access.index)
 
 
@@ -106,7 +107,7 @@ def limit_blocks(configs: tuple[Config, ...], block: str, length: int) -> tuple[
     fitting = tuple(c for c in configs if dict(c.meta)[block] <= length)
     if fitting:
         return fitting
-    first, size = configs[0], power_of_two_below(length)
+    first, size = configs[0], round_down_to_power_of_two(length)
     warps = max(1, first.num_warps * size // dict(first.meta)[block])
     meta = tuple((name, size if name == block else value) for name, value in first.meta)
     return (replace(first, meta=meta, num_warps=warps),)

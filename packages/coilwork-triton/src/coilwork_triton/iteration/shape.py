@@ -13,25 +13,15 @@ from functools import cached_property
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import (
-    Expr,
-    as_expr,
-    as_int,
-    ceildiv,
-    floordiv,
-    mod,
-    product,
-    provably_le,
-    symbol,
-)
+from coilwork_ir.index import Expr, as_expr, as_int, ceildiv, floordiv, mod, multiply_all, provably_le, symbol
 from coilwork_ir.kernels import Kernel, Range
-from coilwork_ir.kernels.workspace import find_piece_length, scans_of
+from coilwork_ir.kernels.workspace import find_piece_length, list_scans
 from coilwork_ir.machine.model import Grids
-from coilwork_ir.scalar import Load, Scalar, postorder
+from coilwork_ir.scalar import Load, Scalar, iterate_postorder
 from coilwork_ir.syntax.python import Assign, Binary, Expression, Name, Number, Statement, Text, method
 from coilwork_ir.target import Target
 from coilwork_triton.launch.parameters import BLOCKS, RUN, STAGES, Letter, Walk
-from coilwork_triton.text.index_printer import leaves_32_bits
+from coilwork_triton.text.index_printer import may_leave_32_bits
 from coilwork_triton.text.language import tl, tl_name
 
 # Tiles
@@ -93,7 +83,7 @@ def build_flat_tile(letter: Letter, ranges: list[Range], axis: int | None, maske
     index, parts = _flatten_ranges(f"{letter}index", ranges)
     return Tile(
         letter=letter,
-        numel=product(r.extent for r in ranges),
+        numel=multiply_all(r.extent for r in ranges),
         block=BLOCKS[letter],
         index=index,
         axis=axis,
@@ -110,7 +100,7 @@ def build_padded_tile(
     """
     *outer, last = ranges
     row, parts = _flatten_ranges(f"{letter}row", outer)
-    numel = product(r.extent for r in outer) * lanes
+    numel = multiply_all(r.extent for r in outer) * lanes
     index = symbol(f"{letter}index", extent=numel)
     return Tile(
         letter=letter,
@@ -134,7 +124,7 @@ def _flatten_ranges(name: str, ranges: list[Range]) -> tuple[Expr, tuple[tuple[E
     if len(real) == 1:
         index = real[0].symbol
         return index, tuple((r.symbol, as_expr(0)) for r in ranges if r.symbol is not index)
-    index = symbol(name, extent=product(extents))
+    index = symbol(name, extent=multiply_all(extents))
     inner = as_expr(1)
     found: list[tuple[Expr, Expr]] = []
     for number in reversed(range(len(ranges))):
@@ -149,15 +139,15 @@ def _flatten_ranges(name: str, ranges: list[Range]) -> tuple[Expr, tuple[tuple[E
     return index, tuple(reversed(found))
 
 
-def needs_64_bits(kernel: Kernel, numels: tuple[Expr, ...], values: Iterable[Scalar]) -> bool:
+def must_use_64_bits(kernel: Kernel, numels: tuple[Expr, ...], values: Iterable[Scalar]) -> bool:
     """True unless offsets into every argument, and positions along tiles of `numels` points, provably fit in
     32 bits, and so does what the offsets of stores and of loads among `values` and below are computed from.
     """
     fits = all(provably_le(a.span, _INT32_MAX) for a in kernel.args)
     if not (fits and all(provably_le(n, MOST_POINTS) for n in numels)):
         return True
-    loads = (v.index[0] for v in postorder(tuple(values)) if isinstance(v, Load))
-    return any(map(leaves_32_bits, (*(store.index for store in kernel.stores), *loads)))
+    loads = (v.index[0] for v in iterate_postorder(tuple(values)) if isinstance(v, Load))
+    return any(map(may_leave_32_bits, (*(store.index for store in kernel.stores), *loads)))
 
 
 # Straddled rows
@@ -274,9 +264,9 @@ class RowSharing:
 def find_row_sharing(kernel: Kernel, values: tuple[Scalar, ...], target: Target) -> RowSharing | None:
     """How the programs of `kernel`, which computes `values`, share rows on `target`; None if they do not."""
     length = find_piece_length(kernel)
-    rows = as_int(product(r.extent for r in kernel.ranges if r.kind == "parallel"))
-    points = as_int(product(r.extent for r in kernel.ranges if r.kind == "reduction"))
-    scans = scans_of(values)
+    rows = as_int(multiply_all(r.extent for r in kernel.ranges if r.kind == "parallel"))
+    points = as_int(multiply_all(r.extent for r in kernel.ranges if r.kind == "reduction"))
+    scans = list_scans(values)
     if length is None or rows is None or points is None or not scans:
         return None
     return RowSharing(
@@ -385,7 +375,7 @@ class Shape:
         if self.sharing is not None:
             return (as_expr(self.sharing.programs),)
         counts = tuple(self.programs(t) for t in self.parallel) or (as_expr(1),)
-        return (product(counts),) if self.flat_grid else counts
+        return (multiply_all(counts),) if self.flat_grid else counts
 
     def programs(self, tile: Tile) -> Expr:
         """Programs along `tile`."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_int, bounds, extent_of, product, provably_divisible
+from coilwork_ir.index import as_int, find_bounds, get_extent, multiply_all, provably_divisible
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import (
     Coarsen,
@@ -35,10 +35,10 @@ from coilwork_ir.mapping import (
     find_all,
 )
 from coilwork_ir.mapping import Tile as TileOf
-from coilwork_ir.mapping.directive import values_of
+from coilwork_ir.mapping.directive import list_values
 from coilwork_ir.target import Target
-from coilwork_triton.facts.kernel_analysis import roots_of
-from coilwork_triton.iteration.mapping_parameters import launch_parameters, single_value
+from coilwork_triton.facts.kernel_analysis import list_roots
+from coilwork_triton.iteration.mapping_parameters import get_single_value, launch_parameters
 from coilwork_triton.iteration.refusals import refuse
 from coilwork_triton.iteration.row_straddling_blocks import find_straddled_rows
 from coilwork_triton.iteration.shape import (
@@ -54,8 +54,8 @@ from coilwork_triton.iteration.shape import (
 )
 from coilwork_triton.iteration.vector_peeling import find_peeled_vectors, has_room_for_shift
 from coilwork_triton.kernel_passes.histogram import find_bins
-from coilwork_triton.kernel_passes.thread_coarsening import stores_neighbours
-from coilwork_triton.kernel_passes.topk_range import topk_block, topk_symbol
+from coilwork_triton.kernel_passes.thread_coarsening import has_neighbouring_stores
+from coilwork_triton.kernel_passes.topk_range import compute_topk_block, find_topk_symbol
 from coilwork_triton.launch.parameters import BLOCKS, Letter, Walk
 
 _PARALLEL: Final[tuple[Letter, ...]] = ("x", "y", "z")
@@ -96,9 +96,9 @@ def _build_plain_shape(kernel: Kernel, mapping: Mapping, target: Target, program
         sharing=sharing,
         scalar_access=any(one.by == 1 and not one.narrow for one in lanes),
         step=1 if coarsen is None else _step(kernel, coarsen),
-        chunk=max((single_value(one.by) for one in lanes if not one.narrow), default=1),
+        chunk=max((get_single_value(one.by) for one in lanes if not one.narrow), default=1),
         has_histogram=_counts(kernel, mapping),
-        narrow_width=max((single_value(one.by) for one in lanes if one.narrow), default=0),
+        narrow_width=max((get_single_value(one.by) for one in lanes if one.narrow), default=0),
         topk=_build_topk_tile(kernel, mapping, tiles),
         float_keys=sort is not None and sort.keys == "float",
         streamed=frozenset(evicted),
@@ -117,16 +117,16 @@ def build_tiles(kernel: Kernel, mapping: Mapping, numbers: MappingOf[str, Number
     tiles: list[Tile] = []
     rank = 0
     for letter, one in _assign_letters(mapping):
-        sizes = values_of(numbers[BLOCKS[letter]])
+        sizes = list_values(numbers[BLOCKS[letter]])
         ranges = [known[name] for name in one.ranges]
         axis = None if letter != "r" and set(sizes) == {1} else rank
         lanes = one.padded if isinstance(one, TileOf) else 0
-        points = product(r.extent for r in ranges)
-        numel = product(r.extent for r in ranges[:-1]) * lanes if lanes else points
+        points = multiply_all(r.extent for r in ranges)
+        numel = multiply_all(r.extent for r in ranges[:-1]) * lanes if lanes else points
         masked = not all(size == 1 or provably_divisible(numel, size) for size in sizes)
         if isinstance(one, Keep):
             # the block is there even if there is nothing to reduce; programs and turns of a loop are not
-            masked = masked or (bounds(points).lo or 0) < 1
+            masked = masked or (find_bounds(points).lo or 0) < 1
         if lanes:
             tiles.append(build_padded_tile(letter, ranges, axis, masked, lanes))
         else:
@@ -166,7 +166,7 @@ def _build_sharing(kernel: Kernel, mapping: Mapping, target: Target) -> RowShari
     share = mapping.find(Share)
     if share is None:
         return None
-    found = find_row_sharing(kernel, roots_of(kernel), target)
+    found = find_row_sharing(kernel, list_roots(kernel), target)
     if found is None or (found.workspace, found.length) != (share.workspace, share.by):
         pieces = "none" if found is None else f"pieces of {found.length}"
         raise refuse(kernel, "share", f"the workspace has room for {pieces}, and words for them")
@@ -174,7 +174,7 @@ def _build_sharing(kernel: Kernel, mapping: Mapping, target: Target) -> RowShari
 
 
 def _step(kernel: Kernel, coarsen: Coarsen) -> int:
-    if coarsen.range != kernel.ranges[-1].symbol.name or not stores_neighbours(kernel, coarsen.by):
+    if coarsen.range != kernel.ranges[-1].symbol.name or not has_neighbouring_stores(kernel, coarsen.by):
         raise refuse(
             kernel, "coarsen", f"stores are not those of {coarsen.by} neighbours along {coarsen.range}"
         )
@@ -195,21 +195,21 @@ def _counts(kernel: Kernel, mapping: Mapping) -> bool:
 
 def _build_topk_tile(kernel: Kernel, mapping: Mapping, tiles: tuple[Tile, ...]) -> Tile | None:
     """The tile of the first elements of sorted rows, in the place of the row's axis."""
-    topk, select = topk_symbol(kernel), mapping.find(Select)
+    topk, select = find_topk_symbol(kernel), mapping.find(Select)
     if topk is None and select is None:
         return None
-    count = None if topk is None else as_int(extent_of(topk))
+    count = None if topk is None else as_int(get_extent(topk))
     if topk is None or select is None or count != select.first:
         stored = "all" if topk is None else f"the first {count}"
         raise refuse(kernel, "select", f"the kernel stores {stored} of the sorted elements")
-    block = topk_block(topk)
-    if any(room and room < count for room in values_of(select.room)):
+    block = compute_topk_block(topk)
+    if any(room and room < count for room in list_values(select.room)):
         raise refuse(kernel, "select", f"the room does not hold {count} elements")
-    if min(values_of(select.room)) and max(values_of(select.groups)) < count:
+    if min(list_values(select.room)) and max(list_values(select.groups)) < count:
         raise refuse(kernel, "select", f"the best of fewer than {count} groups give no bound")
     return Tile(
         letter="c",
-        numel=extent_of(topk),
+        numel=get_extent(topk),
         block=str(block),
         index=topk,
         axis=sum(t.axis is not None for t in tiles) - 1,
@@ -225,13 +225,13 @@ def _build_vectors(kernel: Kernel, mapping: Mapping, shape: Shape) -> PeeledVect
     vector = mapping.find(Vector)
     if vector is None:
         return None
-    found = find_peeled_vectors(kernel, shape, roots_of(kernel))
+    found = find_peeled_vectors(kernel, shape, list_roots(kernel))
     if found is None:
         raise refuse(kernel, "vector", "no rows are accessed in whole vectors that begin or end anywhere")
     if (vector.range, vector.by, vector.shifted) != (found.tile.inner.name, found.widest, found.shifted):
         kind = "shifted" if found.shifted else "not shifted"
         raise refuse(kernel, "vector", f"vectors are of {found.widest} along {found.tile.inner.name}, {kind}")
-    least = min(values_of(launch_parameters(kernel, mapping)[found.tile.block]))
+    least = min(list_values(launch_parameters(kernel, mapping)[found.tile.block]))
     if not has_room_for_shift(shape, found, least):
         raise refuse(kernel, "vector", f"a row that begins anywhere does not fit {least} lanes")
     return found

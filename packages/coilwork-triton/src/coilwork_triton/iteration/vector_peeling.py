@@ -30,15 +30,15 @@ from coilwork_ir.index import (
     as_expr,
     as_int,
     ceildiv,
+    find_stride,
     floordiv,
     provably_divisible,
     provably_le,
     provably_nonneg,
-    stride_of,
     substitute,
 )
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.scalar import Load, Scalar, Scan, Sort, postorder
+from coilwork_ir.scalar import Load, Scalar, Scan, Sort, iterate_postorder
 from coilwork_ir.syntax.python import Assign, Binary, Expression, Name, Number, Statement
 from coilwork_triton.facts.kernel_analysis import is_segmented_reduction
 from coilwork_triton.facts.vectorization import Access
@@ -71,12 +71,12 @@ def choose_peeled_vectors(
 def _covers_all_accesses(kernel: Kernel, vectors: PeeledVectors, roots: Iterable[Scalar]) -> bool:
     """True if all accesses along the tile are in vectors; else the others are why no access is to be wide."""
     along = {vectors.tile.index, *(part for part, _ in vectors.tile.parts)}
-    looked_up = any(isinstance(node, Load) and node.indirect for node in postorder(tuple(roots)))
+    looked_up = any(isinstance(node, Load) and node.indirect for node in iterate_postorder(tuple(roots)))
     known = all(place in vectors.rows for place in _places(kernel, roots) if along & place[1].free_symbols)
     return known and not looked_up
 
 
-def wants_loop(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least_block: int) -> bool:
+def should_loop(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least_block: int) -> bool:
     """True if long rows of `kernel`, which begin anywhere, are too long for their block by a vector."""
     long = shape.reduced is not None and provably_le(shape.grids.long_shifted_row, shape.reduced.numel)
     return long and count_lacking_lanes(kernel, shape, roots, least_block) > 0
@@ -100,7 +100,9 @@ def find_peeled_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -
     if tile is None or (tile.numel.is_const and not provably_le(shape.grids.least_row, tile.numel)):
         return None
     roots = tuple(roots)
-    if is_segmented_reduction(roots) or any(isinstance(node, Scan | Sort) for node in postorder(roots)):
+    if is_segmented_reduction(roots) or any(
+        isinstance(node, Scan | Sort) for node in iterate_postorder(roots)
+    ):
         # lanes are counted from a row's first element on: by the end that data give it, and by what is
         # carried from block to block
         return None
@@ -110,7 +112,7 @@ def find_peeled_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -
     found: dict[AccessPlace, tuple[Access, Expr]] = {}
     for buffer, index in _places(kernel, roots):
         flat = substitute(index, flattened) if flattened else index
-        if stride_of(flat, tile.index) is _ONE:
+        if find_stride(flat, tile.index) is _ONE:
             access = Access(index=flat, itemsize=itemsize[buffer])
             found[buffer, index] = (access, substitute(flat, {tile.index: _ZERO}))
     outer = {part for t in shape.parallel if t is not tile for part in (t.index, *(p for p, _ in t.parts))}
@@ -167,7 +169,7 @@ def _places(kernel: Kernel, roots: Iterable[Scalar]) -> list[AccessPlace]:
     """The direct loads and stores of `kernel`; stores come last."""
     loads = [
         (node.buffer, node.index[0])
-        for node in postorder(tuple(roots))
+        for node in iterate_postorder(tuple(roots))
         if isinstance(node, Load) and not node.indirect
     ]
     stores = [(s.buffer, s.index) for s in kernel.stores if s.mode == "store" and not s.indirect]

@@ -25,11 +25,11 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, bounds, evaluate, product, stride_of
+from coilwork_ir.index import Expr, as_expr, as_int, evaluate, find_bounds, find_stride, multiply_all
 from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.machine.model import Grids
 from coilwork_ir.scalar import Const, Op, Scalar, placeholder
-from coilwork_triton.facts.vectorization import varies_along
+from coilwork_triton.facts.vectorization import is_varying_along
 
 MOST_BINS: Final = 1024
 _COUNTS: Final = frozenset({DType.I32, DType.I64, DType.U32, DType.U64})
@@ -91,7 +91,7 @@ def find_bins(kernel: Kernel, store: Store) -> Bins | None:
     chosen, at = store.indirect[0], placeholder(0)
     if not isinstance(store.value, Const) or store.value.dtype is not dtype or not chosen.dtype.is_integer:
         return None
-    if stride_of(store.index, at) is not as_expr(1):
+    if find_stride(store.index, at) is not as_expr(1):
         return None
     by_type = _values_of_type(chosen)
     conditions = list(_conditions(kernel, store))
@@ -115,13 +115,13 @@ def _rows(kernel: Kernel) -> int:
 
 def _vary(store: Store, points: Sequence[Range]) -> bool:
     """The number that `store` counts is one of each of the `points`."""
-    return any(varies_along(store.indirect[0], r.symbol) for r in points if r.extent is not as_expr(1))
+    return any(is_varying_along(store.indirect[0], r.symbol) for r in points if r.extent is not as_expr(1))
 
 
 def _many(kernel: Kernel, rows: int, bins: int, grids: Grids, likely: Mapping[Expr, int]) -> bool:
     """True if the points of a row of bins are many enough for programs of their own, as far as is known."""
-    row = product(r.extent for r in kernel.ranges[rows:])
-    points = product(r.extent for r in kernel.ranges)
+    row = multiply_all(r.extent for r in kernel.ranges[rows:])
+    points = multiply_all(r.extent for r in kernel.ranges)
     alone = rows == 0
     many = grids.counted_points
     found = _estimate(row, likely, many if alone else None)
@@ -133,7 +133,7 @@ def _estimate(number: Expr, likely: Mapping[Expr, int], unknown: int | None) -> 
     """The value of `number` by `likely` sizes; else `unknown`, or the least value if that is None."""
     if number.free_symbols <= likely.keys():
         return evaluate(number, {size.name: guess for size, guess in likely.items()})
-    return (bounds(number).lo or 0) if unknown is None else unknown
+    return (find_bounds(number).lo or 0) if unknown is None else unknown
 
 
 def _values_of_type(node: Scalar) -> int | None:

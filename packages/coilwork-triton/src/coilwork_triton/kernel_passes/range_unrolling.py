@@ -29,7 +29,7 @@ from dataclasses import replace
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, provably_le, stride_of, substitute, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, find_stride, provably_le, substitute, symbol
 from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.machine.model import Grids
 from coilwork_ir.scalar import (
@@ -40,7 +40,7 @@ from coilwork_ir.scalar import (
     Scalar,
     const,
     find_even_parts,
-    postorder,
+    iterate_postorder,
     rewrite,
     substitute_ranges,
 )
@@ -85,7 +85,7 @@ def split_concat(kernel: Kernel, grids: Grids) -> Kernel | None:
 
 def _stays_wide(store: Store, inner: Expr, length: int, grids: Grids) -> bool:
     size = store.value.dtype.itemsize
-    step = stride_of(store.index, inner)
+    step = find_stride(store.index, inner)
     return (
         step is not None
         and as_int(step) == 1
@@ -105,7 +105,7 @@ def _gains(kernel: Kernel, parts: list[tuple[Store, ...]], part: Expr) -> bool:
 
 
 def _order(stores: Sequence[Store]) -> tuple[Scalar, ...]:
-    return tuple(postorder([store.value for store in stores]))
+    return tuple(iterate_postorder([store.value for store in stores]))
 
 
 def _work(order: Sequence[Scalar]) -> int:
@@ -130,7 +130,7 @@ def deinterleave(kernel: Kernel) -> Kernel | None:
         or any(r.kind != "parallel" for r in kernel.ranges)
     ):
         return None
-    loads = [v for v in postorder([store.value for store in kernel.stores]) if isinstance(v, Load)]
+    loads = [v for v in iterate_postorder([store.value for store in kernel.stores]) if isinstance(v, Load)]
     if any(load.operands for load in loads):
         return None
     for dealt in kernel.ranges:
@@ -154,7 +154,7 @@ def _is_deinterleaving(
 
 
 def _step(index: Expr, along: Expr) -> int | None:
-    step = stride_of(index, along)
+    step = find_stride(index, along)
     return None if step is None else as_int(step)
 
 

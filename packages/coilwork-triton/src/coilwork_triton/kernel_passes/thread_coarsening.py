@@ -27,9 +27,9 @@ from coilwork_ir.index import (
     Expr,
     as_expr,
     as_int,
+    find_stride,
     provably_divisible,
     provably_le,
-    stride_of,
     substitute,
     symbol,
 )
@@ -42,9 +42,9 @@ from coilwork_ir.scalar import (
     Scalar,
     const,
     index_value,
+    iterate_postorder,
     load,
     op,
-    postorder,
     rewrite,
 )
 from coilwork_triton.facts.vectorization import Access, find_load_runs, is_wide_along_rows
@@ -83,7 +83,7 @@ def coarsen(kernel: Kernel, grids: Grids) -> CoarseKernel | None:
         if found is not None:
             return found
     inner = kernel.ranges[-1].symbol
-    if all(stride_of(load.index[0], inner) is as_expr(1) for load in narrow):
+    if all(find_stride(load.index[0], inner) is as_expr(1) for load in narrow):
         return None
     return _choose_widest(kernel, narrow, grids)
 
@@ -92,7 +92,7 @@ def _choose_widest(kernel: Kernel, narrow: Sequence[Load], grids: Grids) -> Coar
     """`kernel`, of whose loads `narrow` are such, in the widest steps that pay."""
     if not narrow:
         return None
-    order = tuple(postorder([store.value for store in kernel.stores]))
+    order = tuple(iterate_postorder([store.value for store in kernel.stores]))
     # wide ones stay as they are: one load per step
     wide = len(_row_loads(kernel)) - len(narrow)
     points = min(_MOST_POINTS, *(_BYTES // store.value.dtype.itemsize for store in kernel.stores))
@@ -109,7 +109,7 @@ def _choose_widest(kernel: Kernel, narrow: Sequence[Load], grids: Grids) -> Coar
 
 def _row_loads(kernel: Kernel) -> list[Load]:
     """Loads that vary along the row."""
-    order = postorder([store.value for store in kernel.stores])
+    order = iterate_postorder([store.value for store in kernel.stores])
     return [v for v in order if isinstance(v, Load) and kernel.ranges[-1].symbol in _places(v)]
 
 
@@ -137,7 +137,7 @@ def _is_plain(kernel: Kernel, grids: Grids) -> bool:
         and not store.indirect
         and store.buffer in aligned
         and store.value.dtype is not DType.BOOL
-        and stride_of(store.index, inner) is as_expr(1)
+        and find_stride(store.index, inner) is as_expr(1)
         for store in kernel.stores
     )
 
@@ -150,7 +150,7 @@ def _fits(kernel: Kernel, points: int) -> bool:
     return all(provably_divisible(e, points) for e in (inner.extent, *starts))
 
 
-def stores_neighbours(kernel: Kernel, points: int) -> bool:
+def has_neighbouring_stores(kernel: Kernel, points: int) -> bool:
     """True if each `points` stores of `kernel` in a row are to neighbouring elements, under one mask."""
     if len(kernel.stores) % points:
         return False
@@ -166,7 +166,7 @@ def stores_neighbours(kernel: Kernel, points: int) -> bool:
 def _places(load: Load) -> frozenset[Expr]:
     """The ranges along which the element that `load` reads, or whether it does, varies."""
     found: frozenset[Expr] = load.index[0].free_symbols
-    for node in postorder(load.operands):
+    for node in iterate_postorder(load.operands):
         if isinstance(node, IndexValue):
             found |= node.expr.free_symbols
         elif isinstance(node, Load):
@@ -183,7 +183,7 @@ def _is_wide(kernel: Kernel, load: Load) -> bool:
 def _loads(kernel: Kernel) -> int:
     """Loads per step that vary along the row."""
     inner = kernel.ranges[-1].symbol
-    order = tuple(postorder([store.value for store in kernel.stores]))
+    order = tuple(iterate_postorder([store.value for store in kernel.stores]))
     runs = find_load_runs(order, inner)
     single = [v for v in order if isinstance(v, Load) and v not in runs and inner in _places(v)]
     return len(single) + len(set(runs.values()))
@@ -303,5 +303,5 @@ def unroll_windows(kernel: Kernel, loads: Sequence[Load], longest: int) -> Kerne
 def _slides(loads: Sequence[Load], along: Expr, inner: Expr) -> bool:
     """True if some of `loads` vary along `along`, and by as much as along `inner`."""
     varying = [load for load in loads if along in load.index[0].free_symbols]
-    steps = [(stride_of(load.index[0], along), stride_of(load.index[0], inner)) for load in varying]
+    steps = [(find_stride(load.index[0], along), find_stride(load.index[0], inner)) for load in varying]
     return bool(steps) and all(a is not None and a is b for a, b in steps)

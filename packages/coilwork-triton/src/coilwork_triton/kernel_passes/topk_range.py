@@ -24,11 +24,11 @@ from coilwork_ir.scalar import (
     Scan,
     Sort,
     index_value,
+    iterate_postorder,
     load,
-    postorder,
     replace_operands,
 )
-from coilwork_triton.launch.parameters import next_power_of_two
+from coilwork_triton.launch.parameters import round_up_to_power_of_two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,11 @@ def split_topk_range(kernel: Kernel) -> TopKRange | None:
     its sorts.
     """
     sorts = {
-        v.axis for s in kernel.stores for root in _roots(s) for v in postorder((root,)) if isinstance(v, Sort)
+        v.axis
+        for s in kernel.stores
+        for root in _roots(s)
+        for v in iterate_postorder((root,))
+        if isinstance(v, Sort)
     }
     if len(sorts) != 1 or any(_has_sort((check.condition,)) for check in kernel.checks):
         return None
@@ -55,7 +59,11 @@ def split_topk_range(kernel: Kernel) -> TopKRange | None:
     if len(counts) != 1:
         return None
     count, length = counts.pop(), as_int(axis.extent) if axis.extent is not None else None
-    if count is None or length is None or 2 * next_power_of_two(count) > next_power_of_two(length):
+    if (
+        count is None
+        or length is None
+        or 2 * round_up_to_power_of_two(count) > round_up_to_power_of_two(length)
+    ):
         # to sort half of a row is as much work as all of it
         return None
     index = symbol("c0", extent=count)
@@ -67,14 +75,14 @@ def split_topk_range(kernel: Kernel) -> TopKRange | None:
     )
 
 
-def topk_symbol(kernel: Kernel) -> Expr | None:
+def find_topk_symbol(kernel: Kernel) -> Expr | None:
     """The range of the first elements of sorted rows that `kernel` was rewritten to; None if it has none."""
     known = {*(r.symbol for r in kernel.ranges), *kernel.sizes}
     found = {s for store in kernel.stores for s in store.index.free_symbols if not s.name.startswith("@")}
     return next(iter(found - known), None)
 
 
-def topk_block(topk: Expr) -> int:
+def compute_topk_block(topk: Expr) -> int:
     """How many first elements of sorted rows the range `topk` stands for, rounded up to a power of two.
 
     Raises:
@@ -83,7 +91,7 @@ def topk_block(topk: Expr) -> int:
     count = None if topk.extent is None else as_int(topk.extent)
     if count is None:
         raise EmitError("range-extent", f"range {topk.name} has no known extent")
-    return next_power_of_two(count)
+    return round_up_to_power_of_two(count)
 
 
 def _roots(store: Store) -> tuple[Scalar, ...]:
@@ -91,7 +99,7 @@ def _roots(store: Store) -> tuple[Scalar, ...]:
 
 
 def _has_sort(roots: tuple[Scalar, ...]) -> bool:
-    return any(isinstance(value, Sort) for value in postorder(roots))
+    return any(isinstance(value, Sort) for value in iterate_postorder(roots))
 
 
 def _count(store: Store, axis: Expr) -> int | None:

@@ -21,11 +21,11 @@ from coilwork_triton.launch.parameters import (
     RUN,
     STAGES,
     Facts,
-    config,
+    count_warps,
     is_search,
-    next_power_of_two,
-    other_tiles,
-    warps_for,
+    make_config,
+    make_other_tiles,
+    round_up_to_power_of_two,
 )
 
 # Scans
@@ -64,10 +64,12 @@ def propose_column_scans(facts: Facts, target: Target) -> list[Config]:
         shapes[1] = (2 * width, 4, each, 4)
     found = []
     for size, warps, per_thread, stages in shapes:
-        x = min(size, next_power_of_two(columns))
-        r = min(warps * target.warp_size * per_thread // x, next_power_of_two(facts.extents["r"]))
-        one = config(
-            other_tiles(facts) | {"x": x, "r": r}, min(warps, warps_for(x * r, per_thread, target)), target
+        x = min(size, round_up_to_power_of_two(columns))
+        r = min(warps * target.warp_size * per_thread // x, round_up_to_power_of_two(facts.extents["r"]))
+        one = make_config(
+            make_other_tiles(facts) | {"x": x, "r": r},
+            min(warps, count_warps(x * r, per_thread, target)),
+            target,
         )
         found.append(replace(one, meta=(*one.meta, (STAGES, stages))))
     return found
@@ -87,7 +89,7 @@ def add_runs(configs: Sequence[Config], facts: Facts, target: Target) -> list[Co
     found = []
     for one, size in zip(configs, sizes, strict=True):
         x, r = size["XBLOCK"], size["R0_BLOCK"]
-        warps = min(one.num_warps, warps_for(x * r, 2, target))
+        warps = min(one.num_warps, count_warps(x * r, 2, target))
         threads = warps * target.warp_size
         # threads side by side share a row of the block; the others have a run each
         runs = min(max(2, threads // max(1, x // lanes)), r // 2)
@@ -109,11 +111,11 @@ def propose_whole_columns(facts: Facts, target: Target, row: int, most: int) -> 
     blocks: list[tuple[int, int]] = []
     alone: list[tuple[int, int]] = []
     for width, per_thread in _column_shapes(facts, target, row):
-        x = min(width, most, next_power_of_two(facts.extents["x"]))
-        warps = few = min(16, warps_for(x * row, per_thread, target))
+        x = min(width, most, round_up_to_power_of_two(facts.extents["x"]))
+        warps = few = min(16, count_warps(x * row, per_thread, target))
         if not _is_compute_bound(facts, target) or per_thread <= 32:
             # blocks that are small have little in flight for each thread anyway
-            warps = max(warps, min(4, warps_for(x * row, 8, target)))
+            warps = max(warps, min(4, count_warps(x * row, 8, target)))
         if few <= 2 and few < warps:
             # few warps wait for few others: two sums each of 26 rows of 48 columns take 101 us with one, 545
             # with four
@@ -126,7 +128,7 @@ def propose_whole_columns(facts: Facts, target: Target, row: int, most: int) -> 
                 alone.append((x, 1))
         blocks.append((x, warps))
     tried = dict.fromkeys((*blocks, *alone))
-    return [config(other_tiles(facts) | {"x": x, "r": row}, warps, target) for x, warps in tried]
+    return [make_config(make_other_tiles(facts) | {"x": x, "r": row}, warps, target) for x, warps in tried]
 
 
 def _column_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, int]]:
@@ -202,9 +204,13 @@ def _propose_gathered_columns(facts: Facts, target: Target, row: int, most: int)
         x = min(
             max(grids.wide_load_bytes // facts.work.element_bytes, points // row),
             most,
-            next_power_of_two(facts.extents["x"]),
+            round_up_to_power_of_two(facts.extents["x"]),
         )
-        found.append(config(other_tiles(facts) | {"x": x, "r": row}, warps_for(x * row, 64, target), target))
+        found.append(
+            make_config(
+                make_other_tiles(facts) | {"x": x, "r": row}, count_warps(x * row, 64, target), target
+            )
+        )
     return found
 
 

@@ -49,11 +49,11 @@ from coilwork_triton.launch.parameters import (
     BLOCKS,
     STAGES,
     Facts,
-    config,
+    count_warps,
     is_search,
-    next_power_of_two,
-    other_tiles,
-    warps_for,
+    make_config,
+    make_other_tiles,
+    round_up_to_power_of_two,
 )
 from coilwork_triton.launch.reductions import (
     propose_looped,
@@ -105,16 +105,18 @@ def propose_histogram(facts: Facts, target: Target) -> list[Config]:
     grids = target.machine.grids
     row = facts.extents["x"]
     points = row * prod(facts.extents.get(tile, 1) for tile in ("y", "z"))
-    share = next_power_of_two(-(-points // (2 * target.multiprocessors)))
+    share = round_up_to_power_of_two(-(-points // (2 * target.multiprocessors)))
     found = []
     for size in (8192, 16384):
-        block = min(size, share, next_power_of_two(row))
+        block = min(size, share, round_up_to_power_of_two(row))
         while block > LEAST_BLOCK and 1 - row / (-(-row // block) * block) > grids.histogram_waste:
             block //= 2
         block = max(LEAST_BLOCK, block)
         # small work is done sooner by more threads
         each = grids.histogram_points if block >= 8192 else grids.histogram_points // 2
-        found.append(config({**other_tiles(facts), "x": block}, warps_for(block, each, target), target))
+        found.append(
+            make_config({**make_other_tiles(facts), "x": block}, count_warps(block, each, target), target)
+        )
     return found
 
 
@@ -142,15 +144,15 @@ def propose_pointwise(facts: Facts, target: Target) -> list[Config]:
         # instead of 80
         shapes = [(64, 64, 8), (1024, 4, 4), (128, 16, 4)]
     for width, height, warps in shapes:
-        x = min(width, next_power_of_two(extents.get("x", 1)))
+        x = min(width, round_up_to_power_of_two(extents.get("x", 1)))
         # what x cannot use goes to y
-        y = min(height * width // x, next_power_of_two(extents.get("y", 1)))
+        y = min(height * width // x, round_up_to_power_of_two(extents.get("y", 1)))
         blocks = {"z": 1, "y": y, "x": x}
         if "z" in extents:
-            blocks["z"] = min(max(1, height * width // (x * y)), next_power_of_two(extents["z"]))
+            blocks["z"] = min(max(1, height * width // (x * y)), round_up_to_power_of_two(extents["z"]))
         size = blocks["x"] * blocks["y"] * blocks["z"]
         blocks = {tile: blocks[tile] for tile in tiles}
-        candidates.append(config(blocks, min(warps, warps_for(size, 4, target)), target))
+        candidates.append(make_config(blocks, min(warps, count_warps(size, 4, target)), target))
     return candidates
 
 
@@ -178,26 +180,26 @@ def _row_shapes(length: int, facts: Facts, target: Target) -> list[tuple[int, in
 def _propose_line(facts: Facts, target: Target) -> list[Config]:
     extent = facts.extents.get("x")
     if extent is None:
-        return [config({}, 1, target)]
-    whole = next_power_of_two(extent)
+        return [make_config({}, 1, target)]
+    whole = round_up_to_power_of_two(extent)
     if facts.step > 1:
         return _propose_steps(extent, target)
     if facts.padded:
         # few threads, which have the same columns of many rows
-        return [config({"x": size}, warps, target) for size, warps in ((1024, 1), (2048, 2), (2048, 4))]
+        return [make_config({"x": size}, warps, target) for size, warps in ((1024, 1), (2048, 2), (2048, 4))]
     if facts.work.is_scattered and extent >= 1024 * 2 * target.multiprocessors:
         # many of few threads are on their way where the sectors turn out to be in a cache
         few = ((256, 1), (4096, 8), (8192, 32))
         if is_search(facts, target):
             # every step of a search is there once per element: 32 of them take ptxas half a minute
             few = ((256, 1), (512, 2), (1024, 4))
-        return [config({"x": size}, warps_for(size, each, target), target) for size, each in few]
+        return [make_config({"x": size}, count_warps(size, each, target), target) for size, each in few]
     if is_search(facts, target) and extent < 1024 * 2 * target.multiprocessors:
-        return [config({"x": min(128, whole)}, warps_for(min(128, whole), 1, target), target)]
+        return [make_config({"x": min(128, whole)}, count_warps(min(128, whole), 1, target), target)]
     # 16 bytes per thread and load, two loads in flight for four-byte elements; what is one number for all
     # does not count
     per_thread = 4 if max(facts.work.stream_bytes, default=facts.work.element_bytes) >= 8 else 8
-    share = next_power_of_two(-(-extent // (2 * target.multiprocessors)))
+    share = round_up_to_power_of_two(-(-extent // (2 * target.multiprocessors)))
     best = max(128, min(1024, share))
     shapes = [(best, per_thread)]
     if best == 1024 and _is_stencil(facts):
@@ -209,19 +211,19 @@ def _propose_line(facts: Facts, target: Target) -> list[Config]:
     elif best > 256:
         shapes.append((best // 2, per_thread))
     return [
-        config({"x": min(size, whole)}, min(8, warps_for(min(size, whole), each, target)), target)
+        make_config({"x": min(size, whole)}, min(8, count_warps(min(size, whole), each, target)), target)
         for size, each in shapes
     ]
 
 
 def _propose_steps(extent: int, target: Target) -> list[Config]:
     """Candidates for `extent` steps, of which each is work enough for a thread."""
-    share = next_power_of_two(-(-extent // (2 * target.multiprocessors)))
+    share = round_up_to_power_of_two(-(-extent // (2 * target.multiprocessors)))
     best = max(target.warp_size, min(128, share))
     # more of what neighbouring rows share, and of what neighbouring steps compute alike
     large = [size for size in (512, 256) if extent >= size * 2 * target.multiprocessors]
     shapes = [(best, 1), *((size, 2) for size in large)]
-    return [config({"x": size}, warps_for(size, each, target), target) for size, each in shapes]
+    return [make_config({"x": size}, count_warps(size, each, target), target) for size, each in shapes]
 
 
 def _is_stencil(facts: Facts) -> bool:
@@ -319,7 +321,7 @@ def propose_launches(facts: Facts, target: Target, limit: int) -> tuple[Config, 
     return tuple(dict.fromkeys(found))[:limit]
 
 
-def invariant_launch(tiles: Iterable[str], target: Target, *, staged: bool) -> tuple[Config, ...]:
+def make_invariant_launch(tiles: Iterable[str], target: Target, *, staged: bool) -> tuple[Config, ...]:
     """The one configuration of `batch_invariant` for reductions of `tiles`: a row per program, in blocks of
     one length.
 
@@ -327,6 +329,6 @@ def invariant_launch(tiles: Iterable[str], target: Target, *, staged: bool) -> t
     of some lengths alone. A short row wastes most of its block.
     """
     blocks = {tile: FIXED_ROW if tile == "r" else 1 for tile in tiles}
-    one = config(blocks, 4, target)
+    one = make_config(blocks, 4, target)
     # a loop that data end has no stages
     return (replace(one, meta=(*one.meta, *(((STAGES, 1),) if staged else ()))),)

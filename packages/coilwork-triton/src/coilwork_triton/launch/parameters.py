@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
-from coilwork_triton.capabilities import capabilities_of
+from coilwork_triton.capabilities import get_capabilities
 from coilwork_triton.facts.kernel_analysis import Work
 
 Walk = Literal["pointwise", "persistent", "looped", "shared"]
@@ -82,12 +82,12 @@ def is_search(facts: Facts, target: Target) -> bool:
     return facts.work.load_chain >= target.machine.grids.search_loads
 
 
-def next_power_of_two(n: int) -> int:
+def round_up_to_power_of_two(n: int) -> int:
     """The least power of two that is at least `n`; 1 for `n` below 1."""
     return 1 << max(0, (n - 1).bit_length())
 
 
-def powers_of_two(least: int, most: int) -> Iterator[int]:
+def iterate_powers_of_two(least: int, most: int) -> Iterator[int]:
     """The powers of two from `least`, which is one, to `most`."""
     size = least
     while size <= most:
@@ -95,34 +95,34 @@ def powers_of_two(least: int, most: int) -> Iterator[int]:
         size *= 2
 
 
-def power_of_two_below(n: int) -> int:
+def round_down_to_power_of_two(n: int) -> int:
     """The greatest power of two that is at most `n`; 1 for `n` below 1."""
     return 1 << max(0, n.bit_length() - 1)
 
 
-def config(blocks: dict[str, int], warps: int, target: Target) -> Config:
+def make_config(blocks: dict[str, int], warps: int, target: Target) -> Config:
     """Block sizes per tile, and as many warps as the device allows."""
     most = min(32, target.max_threads_per_block // target.warp_size)
     meta = tuple((BLOCKS[tile], size) for tile, size in blocks.items())
-    return Config(meta=meta, num_warps=max(1, min(most, next_power_of_two(warps))), num_stages=1)
+    return Config(meta=meta, num_warps=max(1, min(most, round_up_to_power_of_two(warps))), num_stages=1)
 
 
-def warps_for(elements: int, per_thread: int, target: Target) -> int:
+def count_warps(elements: int, per_thread: int, target: Target) -> int:
     """Warps whose threads have `per_thread` of `elements` each."""
     return max(1, elements // (per_thread * target.warp_size))
 
 
-def other_tiles(facts: Facts) -> dict[str, int]:
+def make_other_tiles(facts: Facts) -> dict[str, int]:
     """Blocks of one point of the outer tiles."""
     return {tile: 1 for tile in ("z", "y") if tile in facts.extents}
 
 
-def reduces_across(facts: Facts) -> bool:
+def is_reduction_across(facts: Facts) -> bool:
     """Neighbouring addresses lie along x, not along the reduction."""
     return facts.coalescing.get("x", 0.0) > facts.coalescing.get("r", 0.0)
 
 
-def reduces_blocks(facts: Facts, target: Target) -> bool:
+def is_reduction_of_blocks(facts: Facts, target: Target) -> bool:
     """Rows are reduced in blocks of neighbours: enough of what is touched lies along x."""
     along = facts.coalescing.get("r", 0.0)
-    return capabilities_of(target).rows.are_across(across=facts.coalescing.get("x", 0.0), along=along)
+    return get_capabilities(target).rows.are_across(across=facts.coalescing.get("x", 0.0), along=along)

@@ -25,30 +25,30 @@ from coilwork_triton.launch.parameters import (
     BLOCKS,
     STAGES,
     Facts,
-    config,
-    next_power_of_two,
-    other_tiles,
-    power_of_two_below,
-    reduces_across,
-    reduces_blocks,
-    warps_for,
+    count_warps,
+    is_reduction_across,
+    is_reduction_of_blocks,
+    make_config,
+    make_other_tiles,
+    round_down_to_power_of_two,
+    round_up_to_power_of_two,
 )
 
 # Rows
 
 
 def propose_persistent(facts: Facts, target: Target) -> list[Config]:
-    row = next_power_of_two(facts.extents["r"])
+    row = round_up_to_power_of_two(facts.extents["r"])
     rows = facts.extents.get("x", 1)
-    across = reduces_across(facts)
-    if "x" in facts.extents and row >= 1024 and not across and reduces_blocks(facts, target):
+    across = is_reduction_across(facts)
+    if "x" in facts.extents and row >= 1024 and not across and is_reduction_of_blocks(facts, target):
         return _long_rows_side_by_side(facts, target, row)
     if "x" not in facts.extents or (row >= 1024 and not across):
         # 64 bytes per thread of one-byte elements, as of others
-        warps = max(1, min(16, warps_for(row, 16 if facts.work.element_bytes > 1 else 64, target)))
+        warps = max(1, min(16, count_warps(row, 16 if facts.work.element_bytes > 1 else 64, target)))
         if row >= 8192:
-            warps = max(8, min(16, warps_for(row, 32, target)))
-        blocks = other_tiles(facts) | ({"x": 1} if "x" in facts.extents else {}) | {"r": row}
+            warps = max(8, min(16, count_warps(row, 32, target)))
+        blocks = make_other_tiles(facts) | ({"x": 1} if "x" in facts.extents else {}) | {"r": row}
         # few threads have much in flight each; what takes many registers needs more of them
         tried = (warps, warps // 2) if row >= 8192 else (max(1, warps // 2), 2 * warps)
         if rows * row * sum(facts.work.stream_bytes) <= target.l2_bytes // 2 and 2 <= warps <= 4:
@@ -57,16 +57,16 @@ def propose_persistent(facts: Facts, target: Target) -> list[Config]:
         fewer = choose_fewer_warps(facts, tried[0], target)
         if fewer < tried[0]:
             tried = (fewer, tried[0])
-        return [config(blocks, w, target) for w in tried] + _rows_of_a_warp(blocks, facts, target)
+        return [make_config(blocks, w, target) for w in tried] + _rows_of_a_warp(blocks, facts, target)
     # several rows per program, so that its warps have 16 bytes per thread to load
-    enough = max(1, next_power_of_two(-(-rows // (2 * target.multiprocessors))))
+    enough = max(1, round_up_to_power_of_two(-(-rows // (2 * target.multiprocessors))))
     if across:
         return add_runs(propose_whole_columns(facts, target, row, max(enough, 32)), facts, target)
     found = []
-    for elements, per_thread in transpose_shapes(facts, target, row) or short_row_shapes(facts, target):
-        x = min(max(1, elements // row), enough, next_power_of_two(rows))
-        warps = min(8, warps_for(x * row, per_thread, target))
-        found.append(config(other_tiles(facts) | {"x": x, "r": row}, warps, target))
+    for elements, per_thread in transpose_shapes(facts, target, row) or list_short_row_shapes(facts, target):
+        x = min(max(1, elements // row), enough, round_up_to_power_of_two(rows))
+        warps = min(8, count_warps(x * row, per_thread, target))
+        found.append(make_config(make_other_tiles(facts) | {"x": x, "r": row}, warps, target))
     return found
 
 
@@ -77,12 +77,12 @@ def _long_rows_side_by_side(facts: Facts, target: Target, row: int) -> list[Conf
     """
     found = []
     # what lies across rows changes threads through shared memory
-    room = power_of_two_below(target.shared_memory_bytes // max(4, facts.work.element_bytes))
+    room = round_down_to_power_of_two(target.shared_memory_bytes // max(4, facts.work.element_bytes))
     for per_thread in (64, 32):
         elements = min(per_thread * 16 * target.warp_size, room)
-        x = max(1, min(elements // row, next_power_of_two(facts.extents["x"])))
-        warps = min(16, warps_for(x * row, per_thread, target))
-        found.append(config(other_tiles(facts) | {"x": x, "r": row}, warps, target))
+        x = max(1, min(elements // row, round_up_to_power_of_two(facts.extents["x"])))
+        warps = min(16, count_warps(x * row, per_thread, target))
+        found.append(make_config(make_other_tiles(facts) | {"x": x, "r": row}, warps, target))
     return found
 
 
@@ -103,7 +103,7 @@ def _rows_of_a_warp(blocks: Mapping[str, int], facts: Facts, target: Target) -> 
     )
     if several < 2 or not little or not enough or facts.work.rereads_rows or not facts.work.stream_bytes:
         return []
-    return [config({**blocks, "x": several}, 1, target)]
+    return [make_config({**blocks, "x": several}, 1, target)]
 
 
 def propose_shared_rows(facts: Facts, target: Target) -> list[Config]:
@@ -113,8 +113,8 @@ def propose_shared_rows(facts: Facts, target: Target) -> list[Config]:
     4 warps, 154 with 8 and 167 with 16.
     """
     blocks = {tile: 1 for tile in ("z", "y", "x") if tile in facts.extents} | {"r": facts.piece}
-    warps = max(1, min(2, warps_for(facts.piece, 8, target)), warps_for(facts.piece, 64, target))
-    return [config(blocks, w, target) for w in (warps, 2 * warps)]
+    warps = max(1, min(2, count_warps(facts.piece, 8, target)), count_warps(facts.piece, 64, target))
+    return [make_config(blocks, w, target) for w in (warps, 2 * warps)]
 
 
 def propose_row_loop(facts: Facts, target: Target) -> list[Config]:
@@ -122,10 +122,10 @@ def propose_row_loop(facts: Facts, target: Target) -> list[Config]:
     sums.
     """
     grids = target.machine.grids
-    row = next_power_of_two(facts.extents["r"])
-    most = next_power_of_two(facts.extents["w"])
+    row = round_up_to_power_of_two(facts.extents["r"])
+    most = round_up_to_power_of_two(facts.extents["w"])
     rest = {tile: 1 for tile in ("z", "y", "x") if tile in facts.extents}
-    each = max(8, min(32, power_of_two_below(grids.sum_registers // max(1, facts.work.column_sums))))
+    each = max(8, min(32, round_down_to_power_of_two(grids.sum_registers // max(1, facts.work.column_sums))))
     step = 4 * target.warp_size * each
     # (elements per step, elements per thread, stages): the next rows are on their way in further stages
     if row * max(facts.work.stream_bytes, default=facts.work.element_bytes) <= 16 * target.warp_size:
@@ -142,8 +142,8 @@ def propose_row_loop(facts: Facts, target: Target) -> list[Config]:
     found = []
     for elements, per_thread, stages in shapes:
         rows = min(max(1, elements // row), most)
-        warps = min(16, warps_for(rows * row, per_thread, target))
-        one = config(rest | {"w": rows, "r": row}, warps, target)
+        warps = min(16, count_warps(rows * row, per_thread, target))
+        one = make_config(rest | {"w": rows, "r": row}, warps, target)
         found.append(replace(one, meta=(*one.meta, (STAGES, stages))))
     return found
 
@@ -170,11 +170,11 @@ def _propose_segmented(facts: Facts, target: Target) -> list[Config]:
         shapes = [(height, width, 2, warps), (height, width, 1, warps)]
     found = []
     for height, width, depth, warps in shapes:
-        x = min(width, next_power_of_two(columns))
-        y = min(height * width // x, next_power_of_two(rows))
+        x = min(width, round_up_to_power_of_two(columns))
+        y = min(height * width // x, round_up_to_power_of_two(rows))
         blocks = {"y": y, "x": x} if "y" in facts.extents else {"x": x}
-        r = min(depth, next_power_of_two(facts.extents["r"]))
-        found.append(config(blocks | {"r": r}, min(warps, warps_for(x * y * r, 4, target)), target))
+        r = min(depth, round_up_to_power_of_two(facts.extents["r"]))
+        found.append(make_config(blocks | {"r": r}, min(warps, count_warps(x * y * r, 4, target)), target))
     return found
 
 
@@ -183,17 +183,17 @@ def _segment_block_width(columns: int) -> int:
     for width in (1024, 512):
         if columns > width // 2 and 1 - columns / (-(-columns // width) * width) <= 1 / 4:
             return width
-    return min(256, next_power_of_two(columns))
+    return min(256, round_up_to_power_of_two(columns))
 
 
 def propose_looped(facts: Facts, target: Target) -> list[Config]:
     if facts.work.is_segmented:
         return _propose_segmented(facts, target)
-    if facts.work.scan_words and reduces_across(facts):
+    if facts.work.scan_words and is_reduction_across(facts):
         return add_runs(propose_column_scans(facts, target), facts, target)
     # one block of the loop at a time; a search tries more
     found = [replace(c, meta=(*c.meta, (STAGES, 1))) for c in _propose_loop_blocks(facts, target)]
-    if reduces_blocks(facts, target):
+    if is_reduction_of_blocks(facts, target):
         return _add_staged_columns(found, facts, target)
     return found
 
@@ -216,8 +216,8 @@ def _add_staged_columns(configs: list[Config], facts: Facts, target: Target) -> 
         blocks.append((128 // max(facts.work.stream_bytes), 64, 4, 3))
     staged = []
     for x, r, warps, stages in blocks:
-        size = {"x": x, "r": min(r, next_power_of_two(facts.extents["r"]))}
-        one = config(other_tiles(facts) | size, warps, target)
+        size = {"x": x, "r": min(r, round_up_to_power_of_two(facts.extents["r"]))}
+        one = make_config(make_other_tiles(facts) | size, warps, target)
         staged.append(replace(one, meta=(*one.meta, (STAGES, stages))))
     return [*configs[:place], *staged, *configs[place:]]
 
@@ -244,8 +244,8 @@ def _rows(facts: Facts) -> int:
 
 def _propose_loop_blocks(facts: Facts, target: Target) -> list[Config]:
     grids = target.machine.grids
-    length = next_power_of_two(facts.extents["r"])
-    if "x" not in facts.extents or not reduces_blocks(facts, target):
+    length = round_up_to_power_of_two(facts.extents["r"])
+    if "x" not in facts.extents or not is_reduction_of_blocks(facts, target):
         one = {"x": 1} if "x" in facts.extents else {}
         found = []
         # 32 bytes per thread of two-byte elements per step
@@ -264,7 +264,9 @@ def _propose_loop_blocks(facts: Facts, target: Target) -> list[Config]:
         for size, warps in sizes:
             r = min(size, length)
             found.append(
-                config(other_tiles(facts) | one | {"r": r}, min(warps, warps_for(r, 4, target)), target)
+                make_config(
+                    make_other_tiles(facts) | one | {"r": r}, min(warps, count_warps(r, 4, target)), target
+                )
             )
         return found
     found = []
@@ -280,10 +282,12 @@ def _propose_loop_blocks(facts: Facts, target: Target) -> list[Config]:
     busy = [shape for shape in shapes if columns >= shape[0] * target.multiprocessors]
     ordered = busy + [shape for shape in reversed(shapes) if shape not in busy]
     for width, depth, warps in ordered[:2]:
-        x = min(width, next_power_of_two(facts.extents["x"]))
+        x = min(width, round_up_to_power_of_two(facts.extents["x"]))
         r = min(depth * width // x, length)
         found.append(
-            config(other_tiles(facts) | {"x": x, "r": r}, min(warps, warps_for(x * r, 4, target)), target)
+            make_config(
+                make_other_tiles(facts) | {"x": x, "r": r}, min(warps, count_warps(x * r, 4, target)), target
+            )
         )
     return found
 
@@ -291,7 +295,7 @@ def _propose_loop_blocks(facts: Facts, target: Target) -> list[Config]:
 # Lane utilization
 
 
-def access_lanes(facts: Facts, target: Target) -> int:
+def count_access_lanes(facts: Facts, target: Target) -> int:
     """Neighbours along a row that a thread accesses at once."""
     width = target.vector_bytes // min(facts.work.stream_bytes, default=target.vector_bytes)
     while width > 1 and facts.row % width:
@@ -303,7 +307,7 @@ def count_active_lanes(row: int, threads: int, width: int) -> int:
     """Lanes that take instructions where `threads` have a row of so many points, `width` neighbours at a
     time.
     """
-    step = min(threads * width, next_power_of_two(row))
+    step = min(threads * width, round_up_to_power_of_two(row))
     return -(-row // step) * step
 
 
@@ -314,7 +318,7 @@ def choose_fewer_warps(facts: Facts, warps: int, target: Target) -> int:
     16 bits, normalised and modulated, that is 14.6 instructions per element instead of 20.8, and no barriers.
     """
     grids = target.machine.grids
-    half, width = warps // 2, access_lanes(facts, target)
+    half, width = warps // 2, count_access_lanes(facts, target)
     many = facts.extents.get("x", 1) >= grids.room_programs * target.multiprocessors
     if not facts.row or not facts.work.stream_bytes or facts.work.scan_words or not many or half < 1:
         return warps
@@ -328,7 +332,7 @@ def choose_fewer_warps(facts: Facts, warps: int, target: Target) -> int:
     return half if fits and _saves(before, after, grids.saved_lanes_by_threads) else warps
 
 
-def short_row_shapes(facts: Facts, target: Target) -> list[tuple[int, int]]:
+def list_short_row_shapes(facts: Facts, target: Target) -> list[tuple[int, int]]:
     """(lanes of a program, lanes of a thread) for short rows, so that there is something to load while some
     are reduced.
 
@@ -337,8 +341,8 @@ def short_row_shapes(facts: Facts, target: Target) -> list[tuple[int, int]]:
     of 27.
     """
     grids = target.machine.grids
-    row = next_power_of_two(facts.row)
-    spread = bool(facts.work.stream_bytes) and row > target.warp_size * access_lanes(facts, target)
+    row = round_up_to_power_of_two(facts.row)
+    spread = bool(facts.work.stream_bytes) and row > target.warp_size * count_access_lanes(facts, target)
     alone = [
         (lanes, each)
         for lanes, each in ((1024, 32), (2048, 64))
@@ -362,7 +366,10 @@ def choose_narrow_access(facts: Facts, first: Config, target: Target) -> int:
     are wider than two bytes few enough come at a time for all that is computed of them.
     """
     grids = target.machine.grids
-    width, narrowest = access_lanes(facts, target), min(facts.work.stream_bytes, default=target.vector_bytes)
+    width, narrowest = (
+        count_access_lanes(facts, target),
+        min(facts.work.stream_bytes, default=target.vector_bytes),
+    )
     if (
         not facts.row
         or facts.work.scan_words

@@ -23,10 +23,10 @@ from coilwork_ir.index import (
     Expr,
     as_expr,
     as_int,
-    bounds,
     ceildiv,
     evaluate,
-    product,
+    find_bounds,
+    multiply_all,
     provably_divisible,
     provably_le,
     substitute,
@@ -35,7 +35,13 @@ from coilwork_ir.index import (
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.mapping import Choose, Directive, Limit, Number, Open
 from coilwork_ir.target import Target
-from coilwork_triton.launch.parameters import RUN, STAGES, WARPS, next_power_of_two, powers_of_two
+from coilwork_triton.launch.parameters import (
+    RUN,
+    STAGES,
+    WARPS,
+    iterate_powers_of_two,
+    round_up_to_power_of_two,
+)
 
 # The space
 
@@ -108,19 +114,19 @@ def build_search_space(
         values[STAGES] = tuple(range(1, _MOST_STAGES + 1))
     runs = [meta[RUN] for meta in metas if RUN in meta]
     if runs:
-        values[RUN] = tuple(powers_of_two(_SHORTEST_SCAN, max(_LONGEST_RUN, *runs)))
+        values[RUN] = tuple(iterate_powers_of_two(_SHORTEST_SCAN, max(_LONGEST_RUN, *runs)))
     fitting = min(32, target.max_threads_per_block // target.warp_size)
-    values[WARPS] = tuple(powers_of_two(1, fitting if most_warps is None else most_warps))
+    values[WARPS] = tuple(iterate_powers_of_two(1, fitting if most_warps is None else most_warps))
     free = {name: found for name, found in values.items() if len(found) > 1}
     return SearchSpace(values=tuple(free.items()), limits=_limits(sides, configs, target, chunk))
 
 
 def _sizes(side: Side, least: int, proposed: int) -> Iterable[int]:
-    extent = as_int(side.numel) or bounds(side.numel).hi
+    extent = as_int(side.numel) or find_bounds(side.numel).hi
     longest = max(
-        proposed, _LONGEST_SIDE if extent is None else min(_LONGEST_SIDE, next_power_of_two(extent))
+        proposed, _LONGEST_SIDE if extent is None else min(_LONGEST_SIDE, round_up_to_power_of_two(extent))
     )
-    for size in powers_of_two(least, longest):
+    for size in iterate_powers_of_two(least, longest):
         divides = not side.whole or size == 1 or provably_divisible(side.numel, size)
         if divides and (side.programs is None or provably_le(ceildiv(side.numel, size), side.programs)):
             yield size
@@ -131,7 +137,7 @@ def _limits(
 ) -> tuple[tuple[Expr, Expr], ...]:
     warps = symbol(WARPS, lo=1)
     threads = warps * target.warp_size
-    elements = product(_size(side, configs[0]) for side in sides)
+    elements = multiply_all(_size(side, configs[0]) for side in sides)
     densest = max(_elements(sides, c) // (c.num_warps * target.warp_size) for c in configs)
     found = [
         (elements, threads * max(_MOST_PER_THREAD, densest)),
@@ -139,13 +145,13 @@ def _limits(
         (threads, elements + (target.warp_size - 1)),
     ]
     if chunk > 1:
-        found.append((threads * chunk, product(symbol(s.block, lo=1) for s in sides if s.reduced)))
+        found.append((threads * chunk, multiply_all(symbol(s.block, lo=1) for s in sides if s.reduced)))
     if any(name == RUN for name, _ in configs[0].meta):
         run = symbol(RUN, lo=1)
         # of what runs combine to each thread has one, or Triton's scans mix up copies; one run would leave
         # nothing to scan
         found.append((threads * run, elements))
-        found.append((run * _SHORTEST_SCAN, product(_size(s, configs[0]) for s in sides if s.reduced)))
+        found.append((run * _SHORTEST_SCAN, multiply_all(_size(s, configs[0]) for s in sides if s.reduced)))
     return tuple((left, right) for left, right in found if not provably_le(left, right))
 
 
@@ -164,14 +170,14 @@ def _elements(sides: Sequence[Side], config: Config) -> int:
 # Open numbers
 
 
-def config_numbers(config: Config) -> dict[str, int]:
+def list_config_numbers(config: Config) -> dict[str, int]:
     """The parameters of `config` that mappings have, by name."""
     return {**dict(config.meta), WARPS: config.num_warps}
 
 
 def open_numbers(configs: Sequence[Config], space: SearchSpace) -> dict[str, Number]:
     """The parameters of `configs`: open where they differ, or where `space` has other values."""
-    known = [config_numbers(config) for config in configs]
+    known = [list_config_numbers(config) for config in configs]
     others = dict(space.values)
     found: dict[str, Number] = {}
     for name, first in known[0].items():
@@ -189,9 +195,9 @@ def search_limits(
     """
     free = {name for name, _ in space.values}
     tied = tuple(n for n, number in numbers.items() if isinstance(number, Open) and n not in free)
-    rows = dict.fromkeys(tuple(config_numbers(config)[name] for name in tied) for config in configs)
+    rows = dict.fromkeys(tuple(list_config_numbers(config)[name] for name in tied) for config in configs)
     found: list[Directive] = [Choose(names=tied, values=row) for row in rows] if tied else []
-    known = [config_numbers(config) for config in configs]
+    known = [list_config_numbers(config) for config in configs]
     for left, right in space.limits:
         if any(evaluate(left, one) > evaluate(right, one) for one in known):
             continue

@@ -17,11 +17,11 @@ from coilwork_triton.launch.parameters import (
     SORT_THREADS,
     SORT_WIDTH,
     Facts,
-    config,
-    next_power_of_two,
-    other_tiles,
-    power_of_two_below,
-    reduces_across,
+    is_reduction_across,
+    make_config,
+    make_other_tiles,
+    round_down_to_power_of_two,
+    round_up_to_power_of_two,
 )
 
 # Where first elements are looked for among those that reach a bound, there is room for twice as many as are
@@ -60,10 +60,10 @@ def propose_sorts(facts: Facts, target: Target) -> list[Config]:
     An exchange within a thread costs a third of one between threads.
     """
     grids = target.machine.grids
-    row = next_power_of_two(facts.extents["r"])
-    rows = next_power_of_two(facts.extents.get("x", 1))
+    row = round_up_to_power_of_two(facts.extents["r"])
+    rows = round_up_to_power_of_two(facts.extents.get("x", 1))
     # long rows that lie across memory come one at a time: threads would have to exchange most of several
-    across = reduces_across(facts) and row <= grids.short_sorted_row
+    across = is_reduction_across(facts) and row <= grids.short_sorted_row
     # elements per thread: registers for 32 keys of 8 bytes, or 64 of 4
     room = 256 // facts.work.sort_key_bytes
     found = []
@@ -71,11 +71,13 @@ def propose_sorts(facts: Facts, target: Target) -> list[Config]:
     for most in (room, room // 2):
         warps = min(MOST_WARPS, max(1, row // (most * target.warp_size)))
         # short rows share a warp, unless there are too few of them to keep the device busy
-        enough = power_of_two_below(rows // (8 * target.multiprocessors)) if not across else rows
+        enough = round_down_to_power_of_two(rows // (8 * target.multiprocessors)) if not across else rows
         together = min(rows, max(1, min(most, 32) * target.warp_size // row), max(enough, 1))
         if across:
             # threads exchange what they hold through shared memory
-            most_rows = power_of_two_below(target.shared_memory_bytes // (facts.work.sort_key_bytes * row))
+            most_rows = round_down_to_power_of_two(
+                target.shared_memory_bytes // (facts.work.sort_key_bytes * row)
+            )
             together = min(rows, max(32, together), most_rows)
             warps = max(1, min(MOST_WARPS, together * row // (most * target.warp_size)))
         found.append(_propose_full_sort(facts, target, together, warps, across=across))
@@ -91,9 +93,9 @@ def propose_sorts(facts: Facts, target: Target) -> list[Config]:
 
 def _propose_full_sort(facts: Facts, target: Target, together: int, warps: int, *, across: bool) -> Config:
     """A program of `warps` that has `together` rows, all of which are sorted."""
-    row = next_power_of_two(facts.extents["r"])
-    blocks = other_tiles(facts) | ({"x": together} if "x" in facts.extents else {}) | {"r": row}
-    one = config(blocks, warps, target)
+    row = round_up_to_power_of_two(facts.extents["r"])
+    blocks = make_other_tiles(facts) | ({"x": together} if "x" in facts.extents else {}) | {"r": row}
+    one = make_config(blocks, warps, target)
     threads = one.num_warps * target.warp_size
     if across:
         width, along = 1, max(1, min(row, threads // together))
@@ -114,7 +116,7 @@ def _propose_bounded_sort(facts: Facts, target: Target, rows: int, own: int) -> 
     element of all at a time.
     """
     grids = target.machine.grids
-    row = next_power_of_two(facts.extents["r"])
+    row = round_up_to_power_of_two(facts.extents["r"])
     warps = min(MOST_WARPS, max(2, row // (own * target.warp_size)))
     # short rows come in pairs, unless there are too few of them to keep the device busy
     pairs = row < own * warps * target.warp_size and rows >= 16 * target.multiprocessors

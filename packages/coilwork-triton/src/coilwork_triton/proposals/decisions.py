@@ -13,25 +13,32 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, as_int, bounds, product, provably_le
+from coilwork_ir.index import Expr, as_int, find_bounds, multiply_all, provably_le
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Range
-from coilwork_ir.kernels.alias_analysis import loads_ahead
+from coilwork_ir.kernels.alias_analysis import can_load_ahead
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.scalar import Load
-from coilwork_triton.capabilities import capabilities_of
+from coilwork_triton.capabilities import get_capabilities
 from coilwork_triton.facts.kernel_analysis import LONGEST_SORTED_ROW, find_gather_range
 from coilwork_triton.facts.vectorization import (
     count_padded_lanes,
-    needs_scalar_access,
-    row_width,
-    uniform_width,
-    wants_column_pieces,
-    wants_row_tiles,
+    find_row_width,
+    find_uniform_width,
+    should_access_scalars,
+    should_tile_column_pieces,
+    should_tile_rows,
 )
-from coilwork_triton.iteration.shape import find_row_sharing, needs_64_bits
-from coilwork_triton.launch.configs import invariant_launch, propose_launches
-from coilwork_triton.launch.parameters import STAGES, Facts, Letter, Walk, next_power_of_two, reduces_across
+from coilwork_triton.iteration.shape import find_row_sharing, must_use_64_bits
+from coilwork_triton.launch.configs import make_invariant_launch, propose_launches
+from coilwork_triton.launch.parameters import (
+    STAGES,
+    Facts,
+    Letter,
+    Walk,
+    is_reduction_across,
+    round_up_to_power_of_two,
+)
 from coilwork_triton.launch.reductions import choose_narrow_access
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.proposals.proposal import Proposal, Setting, launch_facts
@@ -65,14 +72,16 @@ def _walk(proposal: Proposal, setting: Setting) -> Proposal:
             remedy="schedule rows and columns as two kernels, or leave out `batch_invariant`",
         )
     walk = choose_walk(setting, proposal)
-    ahead = walk in ("persistent", "shared") or loads_ahead(setting.kernel, setting.analysis.roots)
+    ahead = walk in ("persistent", "shared") or can_load_ahead(setting.kernel, setting.analysis.roots)
     return replace(proposal, walk=walk, loads_ahead=ahead)
 
 
 def _launch(proposal: Proposal, setting: Setting) -> Proposal:
     facts = launch_facts(setting, proposal)
     if proposal.is_invariant:
-        found = invariant_launch(proposal.groups, setting.target, staged=not setting.analysis.is_segmented)
+        found = make_invariant_launch(
+            proposal.groups, setting.target, staged=not setting.analysis.is_segmented
+        )
     else:
         found = propose_launches(facts, setting.target, setting.options.max_configs)
     return replace(proposal, facts=facts, configs=tuple(_set_arithmetic(c, proposal, setting) for c in found))
@@ -92,7 +101,7 @@ def _order_axes(proposal: Proposal, setting: Setting) -> Proposal:
         return proposal
     reduced = {r.symbol for r in proposal.groups.get("r", ())}
     known = any(not reduced.isdisjoint(access.index.free_symbols) for access in analysis.accesses)
-    if not reduced or known or not reduces_across(launch_facts(setting, proposal)):
+    if not reduced or known or not is_reduction_across(launch_facts(setting, proposal)):
         return proposal
     return replace(proposal, axes=("r", "z", "y", "x"))
 
@@ -110,7 +119,7 @@ def _set_offsets(proposal: Proposal, setting: Setting) -> Proposal:
     choice = setting.options.index_dtype
     wide = choice == "i64" or (
         choice == "auto"
-        and needs_64_bits(setting.kernel, tuple(proposal.numels.values()), setting.analysis.roots)
+        and must_use_64_bits(setting.kernel, tuple(proposal.numels.values()), setting.analysis.roots)
     )
     return replace(proposal, index_dtype=DType.I64 if wide else DType.I32)
 
@@ -204,7 +213,7 @@ class _TilingQuestion:
 def _has_rows_apart(q: _TilingQuestion) -> bool:
     analysis = q.setting.analysis
     grids, likely = q.setting.target.machine.grids, q.setting.draft.likely_sizes
-    return q.is_line and wants_row_tiles(q.groups["x"], analysis.accesses, grids, likely)
+    return q.is_line and should_tile_rows(q.groups["x"], analysis.accesses, grids, likely)
 
 
 def _has_pieces_of_columns(q: _TilingQuestion) -> bool:
@@ -215,7 +224,7 @@ def _has_pieces_of_columns(q: _TilingQuestion) -> bool:
     if draft.share_along(q.groups["x"]) <= draft.share_along(q.groups["r"]):
         return False
     grids = q.setting.target.machine.grids
-    return wants_column_pieces(q.groups["x"], analysis.accesses, grids, draft.likely_sizes)
+    return should_tile_column_pieces(q.groups["x"], analysis.accesses, grids, draft.likely_sizes)
 
 
 def _has_segments_per_row(q: _TilingQuestion) -> bool:
@@ -281,13 +290,13 @@ def tile_ranges(setting: Setting) -> Groups:
 
 def pad_rows(setting: Setting, groups: Groups) -> tuple[Mapping[Letter, Expr], int]:
     """The points of each tile, and in how many lanes each row of x stands; 0 where rows follow each other."""
-    numels: dict[Letter, Expr] = {k: product(r.extent for r in ranges) for k, ranges in groups.items()}
+    numels: dict[Letter, Expr] = {k: multiply_all(r.extent for r in ranges) for k, ranges in groups.items()}
     many = setting.target.machine.grids.enough_points * setting.target.multiprocessors
     if tuple(groups) != ("x",) or setting.is_flat or not provably_le(many, numels["x"]):
         return numels, 0
     lanes = count_padded_lanes(setting.kernel, setting.analysis.accesses, setting.target.machine.grids)
     if lanes:
-        numels["x"] = product(r.extent for r in groups["x"][:-1]) * lanes
+        numels["x"] = multiply_all(r.extent for r in groups["x"][:-1]) * lanes
     return numels, lanes
 
 
@@ -307,7 +316,7 @@ class _WalkQuestion:
     @property
     def longest(self) -> int | None:
         """Most points of a row, if that is known."""
-        return None if self.row is None else bounds(self.row).hi
+        return None if self.row is None else find_bounds(self.row).hi
 
     @property
     def is_in_row_loop(self) -> bool:
@@ -316,7 +325,7 @@ class _WalkQuestion:
 
     def fits(self, limit: int) -> bool:
         """A row takes at most `limit` lanes."""
-        return self.longest is not None and next_power_of_two(self.longest) <= limit
+        return self.longest is not None and round_up_to_power_of_two(self.longest) <= limit
 
 
 _Pattern = Callable[[_WalkQuestion], bool]
@@ -332,7 +341,7 @@ def _is_kept(q: _WalkQuestion) -> bool:
     if q.is_in_row_loop or not q.fits(q.setting.options.persistent_limit):
         return False
     kept = q.setting.keeps_rows
-    return keeps_rows(q.setting, q.longest) if kept is None else kept
+    return can_keep_rows(q.setting, q.longest) if kept is None else kept
 
 
 def _walk_rule(name: str, walk: Walk, why: str, matches: _Pattern) -> Rule[_WalkQuestion, Walk]:
@@ -385,7 +394,7 @@ WALKS: Final[RuleTable[_WalkQuestion, Walk]] = RuleTable(
 )
 
 
-def keeps_rows(setting: Setting, longest: int | None) -> bool:
+def can_keep_rows(setting: Setting, longest: int | None) -> bool:
     """True if rows of at most `longest` points stay in registers from one pass to the next; None: any number
     of them.
 
@@ -400,7 +409,7 @@ def keeps_rows(setting: Setting, longest: int | None) -> bool:
     for one in kernel.ranges:
         along[one.kind] = max(along.get(one.kind, 0.0), setting.draft.share_along((one,)))
     loads = [v for v in setting.analysis.nodes if isinstance(v, Load)]
-    rows = capabilities_of(setting.target).rows
+    rows = get_capabilities(setting.target).rows
     across = along["parallel"]
     in_blocks = rows.are_across(across=across, along=along["reduction"])
     return rows.keeps(
@@ -431,7 +440,7 @@ def choose_walk(setting: Setting, proposal: Proposal) -> Walk:
 def check_sorts(setting: Setting, proposal: Proposal) -> None:
     """Raises EmitError: the rows that the kernel sorts do not stay in registers."""
     row = proposal.groups.get("r", ())
-    length = bounds(product(r.extent for r in row)).hi
+    length = find_bounds(multiply_all(r.extent for r in row)).hi
     if len(row) != 1 or "w" in proposal.groups or length is None or length > LONGEST_SORTED_ROW:
         raise EmitError(
             "sort-row",
@@ -465,7 +474,7 @@ class _WidthQuestion:
 def _is_near_anyway(q: _WidthQuestion) -> bool:
     if not q.facts.padded:
         return False
-    width = row_width(q.setting.kernel.ranges[-1].symbol, q.setting.analysis.accesses)
+    width = find_row_width(q.setting.kernel.ranges[-1].symbol, q.setting.analysis.accesses)
     return width * q.facts.work.element_bytes <= _PAIR
 
 
@@ -478,18 +487,18 @@ def _has_wide_accesses(q: _WidthQuestion) -> bool:
         # it at each step
         return False
     if "r" in groups and q.is_along_row:
-        return not needs_scalar_access(ranges, touched, grids, flat=len(groups["r"]) > 1)
+        return not should_access_scalars(ranges, touched, grids, flat=len(groups["r"]) > 1)
     if "x" not in groups or max(share.get("y", 0.0), share.get("z", 0.0)) > grids.transposed_share:
         return True
     others = [r for r in ranges if r not in groups["x"]]
-    return not needs_scalar_access(
+    return not should_access_scalars(
         [*others, *groups["x"]], touched, grids, flat=len(groups["x"]) > 1 and not facts.padded
     )
 
 
 def _even_width(q: _WidthQuestion) -> int:
     setting = q.setting
-    return uniform_width(
+    return find_uniform_width(
         setting.kernel.ranges,
         setting.analysis.accesses,
         setting.target.machine.grids,

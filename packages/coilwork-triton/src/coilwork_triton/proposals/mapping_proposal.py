@@ -21,7 +21,7 @@ from typing import Final
 
 from coilwork_ir.device_traits import FAST_F64
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_int, ceildiv, extent_of, provably_le
+from coilwork_ir.index import as_int, ceildiv, get_extent, provably_le
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.mapping import (
@@ -51,21 +51,21 @@ from coilwork_ir.mapping import (
     Warps,
     find_all,
 )
-from coilwork_ir.mapping.directive import values_of
+from coilwork_ir.mapping.directive import list_values
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.target import Target
 from coilwork_triton.iteration.mapping_parameters import (
-    config_of_mapping,
+    get_single_value,
+    iterate_parameter_places,
     launch_parameters,
-    parameter_places,
+    make_mapping_config,
     plan_choices,
-    single_value,
 )
 from coilwork_triton.iteration.refusals import GRID_AXIS_MAX, check_mapping
 from coilwork_triton.iteration.row_straddling_blocks import choose_straddled_rows, limit_blocks, limit_space
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.shape_builder import build_shape, build_tiles
-from coilwork_triton.iteration.vector_peeling import choose_peeled_vectors, wants_loop
+from coilwork_triton.iteration.vector_peeling import choose_peeled_vectors, should_loop
 from coilwork_triton.launch.configs import LEAST_BLOCK
 from coilwork_triton.launch.parameters import (
     BLOCKS,
@@ -124,7 +124,7 @@ class Planned:
     @cached_property
     def least_row(self) -> int:
         """Lanes of the least block along rows; 0 if there are no rows."""
-        return min(values_of(launch_parameters(self.setting.kernel, self.mapping).get(BLOCKS["r"], 0)))
+        return min(list_values(launch_parameters(self.setting.kernel, self.mapping).get(BLOCKS["r"], 0)))
 
 
 def propose(setting: Setting) -> Planned:
@@ -143,7 +143,7 @@ def plan_proposal(setting: Setting, proposal: Proposal) -> Planned:
     candidates = outline(setting, proposal, first)
     space = SearchSpace()
     if not proposal.is_invariant:
-        space = space_around(setting, candidates, configs, staged=proposal.loads_ahead)
+        space = make_space_around(setting, candidates, configs, staged=proposal.loads_ahead)
     numbers = open_numbers(configs, space)
     found = candidates if numbers == first else outline(setting, proposal, numbers)
     limits = search_limits(numbers, configs, space)
@@ -170,9 +170,9 @@ def plan_mapping(
     found, configs = plan_choices(
         kernel,
         mapping,
-        places=tuple(parameter_places(mapping)),
-        launch=lambda one: config_of_mapping(kernel, one),
-        limits=lambda one, configs: space_around(setting, one, configs, staged=False).limits,
+        places=tuple(iterate_parameter_places(mapping)),
+        launch=lambda one: make_mapping_config(kernel, one),
+        limits=lambda one, configs: make_space_around(setting, one, configs, staged=False).limits,
         check=check_choice,
         max_configs=setting.options.max_configs,
     )
@@ -183,7 +183,7 @@ def plan_mapping(
     return planned
 
 
-def space_around(
+def make_space_around(
     setting: Setting, mapping: Mapping, configs: tuple[Config, ...], *, staged: bool
 ) -> SearchSpace:
     """The search space around `configs`, which launch the kernel of `setting` as `mapping` says.
@@ -193,7 +193,7 @@ def space_around(
     work, kernel, looped = setting.analysis.work, setting.kernel, mapping.find(Loop) is not None
     flat = mapping.find(FlatGrid) is not None
     widths = [
-        max(values_of(one.by))
+        max(list_values(one.by))
         for one in mapping.directives
         if isinstance(one, Lanes) and not one.narrow and looped
     ]
@@ -266,7 +266,7 @@ def change_candidates(planned: Planned, configs: tuple[Config, ...], space: Sear
 
 def _loop_over_shifted_rows(planned: Planned, options: TritonOptions) -> Planned:
     setting = planned.setting
-    if options.batch_invariant or not wants_loop(
+    if options.batch_invariant or not should_loop(
         setting.kernel, planned.shape, setting.analysis.roots, planned.least_row
     ):
         return planned
@@ -399,7 +399,7 @@ def _rows(setting: Setting, proposal: Proposal, numbers: MappingOf[str, Number])
     else:
         yield Loop(ranges=ranges, by=block, stages=stages)
     if proposal.is_invariant:
-        yield Invariant(lanes=single_value(block), block=single_value(block))
+        yield Invariant(lanes=get_single_value(block), block=get_single_value(block))
     yield from _order(setting, ranges[-1], numbers)
 
 
@@ -414,7 +414,7 @@ def _order(setting: Setting, axis: str, numbers: MappingOf[str, Number]) -> Iter
     if setting.draft.topk is not None:
         yield Select(
             range=axis,
-            first=as_int(extent_of(setting.draft.topk)) or 0,
+            first=as_int(get_extent(setting.draft.topk)) or 0,
             share=numbers[SORT_SHARE],
             groups=numbers[SORT_GROUPS],
             room=numbers[SORT_ROOM],

@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_int, bounds, evaluate, product
+from coilwork_ir.index import Expr, as_int, evaluate, find_bounds, multiply_all
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.target import Target
@@ -16,7 +16,7 @@ from coilwork_triton.facts.kernel_analysis import KernelAnalysis
 from coilwork_triton.facts.memory_traffic import find_streaming_args
 from coilwork_triton.iteration.shape import RowSharing
 from coilwork_triton.kernel_passes.table import Draft
-from coilwork_triton.kernel_passes.topk_range import topk_block
+from coilwork_triton.kernel_passes.topk_range import compute_topk_block
 from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Facts, Letter, Walk
 from coilwork_triton.options import TritonOptions
 
@@ -105,13 +105,13 @@ def launch_facts(setting: Setting, proposal: Proposal) -> Facts:
     known = setting.draft.likely_sizes
     larger = {size: max(setting.least, number) for size, number in known.items()}
     groups, walk, draft = proposal.groups, proposal.walk, setting.draft
-    row = as_int(product(r.extent for r in groups.get("r", ()))) or 0
+    row = as_int(multiply_all(r.extent for r in groups.get("r", ()))) or 0
     return Facts(
         work=setting.analysis.work,
         walk=walk,
         extents={
             letter: _estimate(
-                product(r.extent for r in ranges),
+                multiply_all(r.extent for r in ranges),
                 letter,
                 walk,
                 setting.points,
@@ -124,7 +124,7 @@ def launch_facts(setting: Setting, proposal: Proposal) -> Facts:
         step=draft.coarsening,
         piece=0 if proposal.sharing is None else proposal.sharing.length,
         row=row if walk == "persistent" else 0,
-        first=0 if draft.topk is None else topk_block(draft.topk),
+        first=0 if draft.topk is None else compute_topk_block(draft.topk),
         bins=draft.bins,
     )
 
@@ -135,12 +135,12 @@ def _estimate(numel: Expr, letter: Letter, walk: Walk, points: int | None, likel
         return exact
     if points is not None and letter == "x":
         return points
-    longest = bounds(numel).hi
+    longest = find_bounds(numel).hi
     if letter == "r" and walk == "persistent" and longest is not None:
         return longest
     return max(1, evaluate(numel, {s.name: likely.get(s) or _typical(s) for s in numel.free_symbols}))
 
 
 def _typical(size: Expr) -> int:
-    low, high = bounds(size)
+    low, high = find_bounds(size)
     return max(1, low or 1, min(UNKNOWN_EXTENT, UNKNOWN_EXTENT if high is None else high))

@@ -16,10 +16,10 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.alias_analysis import arguments_overwritten_by
+from coilwork_ir.kernels.alias_analysis import find_overwritten_arguments
 from coilwork_ir.loops import Check
 from coilwork_ir.ops import StoreMode
-from coilwork_ir.scalar import Const, Load, Reduce, Scalar, Sort, loads
+from coilwork_ir.scalar import Const, Load, Reduce, Scalar, Sort, list_loads
 from coilwork_ir.syntax.python import (
     Binary,
     Call,
@@ -33,15 +33,15 @@ from coilwork_ir.syntax.python import (
     Unary,
     method,
 )
-from coilwork_triton.facts.kernel_analysis import Levels, action_roots, actions_of
+from coilwork_triton.facts.kernel_analysis import Levels, list_action_roots, list_actions
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.vector_peeling import RowAccess
 from coilwork_triton.kernel_passes.histogram import Bins, find_bins
-from coilwork_triton.launch.parameters import next_power_of_two
+from coilwork_triton.launch.parameters import round_up_to_power_of_two
 from coilwork_triton.statements.loads import broadcast_over_run, run_lanes
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.values import Values
-from coilwork_triton.text.language import conjunction, exact_constant, tl, tl_name, triton_type
+from coilwork_triton.text.language import conjunction, exact_constant, get_triton_type, tl, tl_name
 
 # Stores and checks
 
@@ -89,7 +89,7 @@ def _store(values: Values, scope: Scope, store: Store) -> None:
         add_counts(values, scope, store, bins)
         return
     space = values.space
-    roots = action_roots(store)
+    roots = list_action_roots(store)
     varies = frozenset(store.index.free_symbols).union(*(values.levels.varies[r] for r in roots))
     once: list[Expr] = []
     if store.mode != "store":
@@ -201,7 +201,7 @@ def add_counts(values: Values, scope: Scope, store: Store, bins: Bins) -> None:
         # a number that is out of range, for which nobody may have checked, would be taken for one that is not
         tested = place if chosen.dtype.itemsize > 4 else number
         conditions += [Binary(">=", tested, Number(0)), Binary("<", tested, Number(bins.count))]
-    lanes = Number(next_power_of_two(bins.count))
+    lanes = Number(round_up_to_power_of_two(bins.count))
     mask = conjunction(tuple(conditions))
     keywords: dict[str, Expression] = {} if mask is None else {"mask": mask}
     counts = scope.writer.bind("counts", tl("histogram", number, lanes, **keywords))
@@ -210,7 +210,7 @@ def add_counts(values: Values, scope: Scope, store: Store, bins: Bins) -> None:
     # as many bits as memory has, in which products and sums wrap alike
     added: Expression = counts
     if store.value.dtype.itemsize > 4 or not store.value.dtype.is_signed_integer:
-        added = method(added, "to", triton_type(store.value.dtype))
+        added = method(added, "to", get_triton_type(store.value.dtype))
     if store.value.value != 1:
         added = Binary("*", added, exact_constant(store.value.value, store.value.dtype))
     # of lanes behind the last bin, too, nothing was counted
@@ -250,7 +250,7 @@ def _broadcast_value(values: Values, scope: Scope, store: Store, everywhere: tup
     if values.block(store.value):
         return value
     extents = List(tuple(Name(extent) for extent in everywhere))
-    return tl("full", extents, value, triton_type(store.value.dtype))
+    return tl("full", extents, value, get_triton_type(store.value.dtype))
 
 
 # Overwritten memory
@@ -261,7 +261,7 @@ def perform_all(values: Values, scope: Scope, actions: Sequence[Action]) -> None
     overwrite.
     """
     stores = [action.what for action in actions if isinstance(action.what, Store)]
-    if needs_barrier(values.kernel, values.shape, values.levels, stores):
+    if must_have_barrier(values.kernel, values.shape, values.levels, stores):
         scope.writer.do(tl("debug_barrier"))
     if values.shape.step > 1:
         store_steps(values, scope, stores)
@@ -270,15 +270,15 @@ def perform_all(values: Values, scope: Scope, actions: Sequence[Action]) -> None
         perform(values, scope, action.what)
 
 
-def needs_barrier(kernel: Kernel, shape: Shape, levels: Levels, stores: Iterable[Store]) -> bool:
+def must_have_barrier(kernel: Kernel, shape: Shape, levels: Levels, stores: Iterable[Store]) -> bool:
     """True if one of `stores` may overwrite what another thread of its program has yet to load."""
     found: dict[str, list[Load]] = {}
-    for node in loads(root for what in actions_of(kernel) for root in action_roots(what)):
+    for node in list_loads(root for what in list_actions(kernel) for root in list_action_roots(what)):
         found.setdefault(node.buffer, []).append(node)
     return any(
         not _owns_elements(store, found.get(source, ()), shape, levels)
         for store in stores
-        for source in arguments_overwritten_by(kernel, store)
+        for source in find_overwritten_arguments(kernel, store)
     )
 
 

@@ -11,22 +11,10 @@ from math import inf, log
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import (
-    Expr,
-    as_int,
-    ceildiv,
-    floordiv,
-    product,
-)
+from coilwork_ir.index import Expr, as_int, ceildiv, floordiv, multiply_all
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore
-from coilwork_ir.scalar import (
-    Parameter,
-    Scalar,
-    parameter,
-    postorder,
-    range_symbols,
-)
+from coilwork_ir.scalar import Parameter, Scalar, find_index_symbols, iterate_postorder, parameter
 from coilwork_ir.syntax.python import (
     Assign,
     Binary,
@@ -102,10 +90,10 @@ def grid_of_attention(plan: PlannedAttention) -> tuple[Expr, ...]:
     """One extent, over sizes and block names."""
     kernel = plan.kernel
     roles = roles_of(kernel)
-    others = product(r.extent for r in roles.others)
+    others = multiply_all(r.extent for r in roles.others)
     programs = ceildiv(roles.rows.extent, BLOCK) * others
     if isinstance(kernel.core, AttentionGradientCore):
-        outer = product(floordiv(s.extent, s.count) for s in find_key_sharing(kernel))
+        outer = multiply_all(floordiv(s.extent, s.count) for s in find_key_sharing(kernel))
         programs = programs + ceildiv(roles.keys.extent, BLOCK) * outer
     return (programs,)
 
@@ -115,7 +103,7 @@ def _require_sides(kernel: Kernel) -> None:
     core, roles = find_core(kernel), roles_of(kernel)
     assert core is not None
     weights, row = core.weights, roles.rows.symbol
-    if row in range_symbols((weights.key,)) or row in range_symbols((weights.value,)):
+    if row in find_index_symbols((weights.key,)) or row in find_index_symbols((weights.value,)):
         raise EmitError(core.kind, "keys or values differ from row to row")
     if isinstance(core, AttentionGradientCore):
         if core.bias is not None:
@@ -154,7 +142,9 @@ class _Forward(AttentionBranch):
             parameter(0, DType.F32): (result, frozenset(weights.ranges))
         }
         if any(
-            isinstance(v, Parameter) and v.position == 1 for s in kernel.stores for v in postorder((s.value,))
+            isinstance(v, Parameter) and v.position == 1
+            for s in kernel.stores
+            for v in iterate_postorder((s.value,))
         ):
             logs: Expression = Binary("+", most, tl("log2", total))
             if weights.logsumexp == "natural":

@@ -24,15 +24,15 @@ from coilwork_ir.index import (
 from coilwork_ir.kernels import Range, Store
 from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore
 from coilwork_ir.loops.nodes import BlockList, BlockLists, BlockSide
-from coilwork_ir.mapping.directive import values_of
+from coilwork_ir.mapping.directive import list_values
 from coilwork_ir.scalar import (
     Const,
     Load,
     Op,
     Parameter,
     Scalar,
+    iterate_postorder,
     parameter,
-    postorder,
     substitute_ranges,
 )
 from coilwork_ir.syntax.python import (
@@ -60,7 +60,7 @@ from coilwork_triton.launch.parameters import BLOCKS, STAGES, Letter
 from coilwork_triton.statements.actions import perform
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.values import Values
-from coilwork_triton.text.language import Writer, insert_axes, tl, tl_name, triton_type
+from coilwork_triton.text.language import Writer, get_triton_type, insert_axes, tl, tl_name
 
 LOG2_E: Final = 1 / log(2)
 OFFSET: Final = symbol("yoffset", lo=0)
@@ -110,7 +110,7 @@ class AttentionBranch:
         self.writer = Writer(FreshNames(taken), library)
         self.spaces: list[Space] = []
         self.outer: dict[Scalar, Scope] = {}
-        self.numbers = {name: values_of(number) for name, number in plan.parameters.items()}
+        self.numbers = {name: list_values(number) for name, number in plan.parameters.items()}
         self.others = (
             build_flat_tile("z", list(self.roles.others), None, False) if self.roles.others else None
         )
@@ -342,7 +342,7 @@ class AttentionBranch:
             or (isinstance(node, Load) and not node.dtype.is_float)
             or (isinstance(node, Op) and node.op in _FINITE)
             or not node.dtype.is_float
-            for node in postorder((self.weights.score,))
+            for node in iterate_postorder((self.weights.score,))
         )
 
 
@@ -375,7 +375,7 @@ def transpose(value: Expression) -> Expression:
 
 
 def convert(value: Expression, dtype: DType) -> Expression:
-    return value if dtype is DType.F32 else method(value, "to", triton_type(dtype))
+    return value if dtype is DType.F32 else method(value, "to", get_triton_type(dtype))
 
 
 def joined_type(first: DType, second: DType) -> DType:

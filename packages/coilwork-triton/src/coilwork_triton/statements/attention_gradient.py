@@ -12,21 +12,10 @@ from dataclasses import replace
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import (
-    Expr,
-    as_expr,
-    as_int,
-    floordiv,
-    mod,
-    product,
-)
+from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, multiply_all
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.nodes import AttentionGradientCore
-from coilwork_ir.scalar import (
-    Parameter,
-    parameter,
-    postorder,
-)
+from coilwork_ir.scalar import Parameter, iterate_postorder, parameter
 from coilwork_ir.syntax.python import (
     Assign,
     Binary,
@@ -60,7 +49,7 @@ from coilwork_triton.statements.attention_blocks import (
     transpose,
 )
 from coilwork_triton.statements.scope import Scope
-from coilwork_triton.text.language import Writer, fill_shape, insert_axes, tl, tl_name, triton_type
+from coilwork_triton.text.language import Writer, fill_shape, get_triton_type, insert_axes, tl, tl_name
 
 # ---- The gradient ----
 
@@ -142,7 +131,7 @@ class _Gradient(AttentionBranch):
         """Store result `number`, which is `found`."""
         node = parameter(number, DType.F32)
         for store in self.kernel.stores:
-            if node in postorder((store.value,)):
+            if node in iterate_postorder((store.value,)):
                 along = frozenset(store.index.free_symbols)
                 self.store(store, second, {node: (found, along)})
 
@@ -202,7 +191,7 @@ def _product(left: Expression, first: DType, right: Expression, second: DType) -
     """`left` times the transpose of `right`."""
     both = joined_type(first, second)
     if first is not second:
-        left, right = (method(value, "to", triton_type(both)) for value in (left, right))
+        left, right = (method(value, "to", get_triton_type(both)) for value in (left, right))
     return dot(left, transpose(right), both)
 
 
@@ -217,7 +206,7 @@ class GradientOfKeys(_Gradient):
 
     def count_programs(self) -> Expression:
         """The number of programs that have a block of keys."""
-        outer = product(floordiv(s.extent, s.count) for s in self.sharing)
+        outer = multiply_all(floordiv(s.extent, s.count) for s in self.sharing)
         count = tl("cdiv", self.print_index(self.fixed.extent), Name(BLOCKS["y"]))
         return Binary("*", count, self.print_index(outer))
 
@@ -230,7 +219,7 @@ class GradientOfKeys(_Gradient):
         of_key, of_value = Name("of_key"), Name("of_value")
         top.assign((of_key,), fill_shape((BLOCKS["y"], BLOCKS["l"]), 0, DType.F32))
         top.assign((of_value,), fill_shape((BLOCKS["y"], BLOCKS["x"]), 0, DType.F32))
-        count = product(s.count for s in self.sharing)
+        count = multiply_all(s.count for s in self.sharing)
         shared = as_int(count) != 1
         if shared:
             self.writer = top.inner()

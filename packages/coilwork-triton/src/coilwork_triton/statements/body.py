@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.alias_analysis import arguments_overwritten_by
+from coilwork_ir.kernels.alias_analysis import find_overwritten_arguments
 from coilwork_ir.loops.nodes import Check
 from coilwork_ir.ops import SELF_COMBINING
-from coilwork_ir.scalar import Load, Op, Reduce, Scalar, Scan, postorder
+from coilwork_ir.scalar import Load, Op, Reduce, Scalar, Scan, iterate_postorder
 from coilwork_ir.syntax.python import Assign, Binary, Expression, For, If, Name, Number, Statement, method
 from coilwork_triton.facts.kernel_analysis import (
     Levels,
-    action_roots,
-    actions_of,
+    find_segment_length,
     is_segmented_reduction,
-    segment_length,
+    list_action_roots,
+    list_actions,
 )
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import LOOP_OFFSET, WALK_OFFSET, Space
@@ -33,7 +33,7 @@ from coilwork_triton.statements.reductions import REDUCTIONS, Reduction, Site
 from coilwork_triton.statements.row_operations import bind_results, build_site
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.values import Values
-from coilwork_triton.text.language import conjunction, loop, tl, triton_type
+from coilwork_triton.text.language import conjunction, get_triton_type, loop, tl
 
 # The body
 
@@ -98,7 +98,7 @@ def _actions(kernel: Kernel, levels: Levels) -> list[Action]:
     stages = _stages(kernel, levels)
     found = []
     for what, stage in stages.items():
-        roots = action_roots(what)
+        roots = list_action_roots(what)
         symbols: frozenset[Expr] = frozenset().union(*(levels.varies[r] for r in roots))
         if isinstance(what, Store):
             symbols |= what.index.free_symbols
@@ -121,7 +121,7 @@ def _stages(kernel: Kernel, levels: Levels) -> dict[Check | Store, int]:
     A store that waits for others' reads has its own done as late, for which others may have to wait in turn.
     """
     stages: dict[Check | Store, int] = {
-        what: max(levels.stage[r] for r in action_roots(what)) for what in actions_of(kernel)
+        what: max(levels.stage[r] for r in list_action_roots(what)) for what in list_actions(kernel)
     }
     late: dict[Check | Store, int] | None = None
     while late is None or late:
@@ -130,7 +130,10 @@ def _stages(kernel: Kernel, levels: Levels) -> dict[Check | Store, int]:
         for what, stage in stages.items():
             if isinstance(what, Store):
                 wanted = max(
-                    [stage, *(last_read.get(source, 0) for source in arguments_overwritten_by(kernel, what))]
+                    [
+                        stage,
+                        *(last_read.get(source, 0) for source in find_overwritten_arguments(kernel, what)),
+                    ]
                 )
                 if wanted > stage:
                     late[what] = wanted
@@ -144,7 +147,7 @@ def _last_reads(stages: Mapping[Check | Store, int], levels: Levels) -> dict[str
     """
     last: dict[str, int] = {}
     for what, at in stages.items():
-        pending: list[tuple[Scalar, int]] = [(root, at) for root in action_roots(what)]
+        pending: list[tuple[Scalar, int]] = [(root, at) for root in list_action_roots(what)]
         seen: set[tuple[Scalar, int]] = set()
         while pending:
             node, stage = pending.pop()
@@ -236,7 +239,7 @@ def _emit_pass(values: Values, loop_pass: Pass, number: int) -> None:
 def _segment_end(values: Values, loop_pass: Pass) -> Expression | None:
     """The end of the longest of the program's rows; None if rows go to the end of the range."""
     tile = values.shape.reduced
-    counts = [segment_length(group[0]) for group in loop_pass.reductions]
+    counts = [find_segment_length(group[0]) for group in loop_pass.reductions]
     if tile is None or not counts:
         return None
     found: list[Expression] = []
@@ -252,7 +255,7 @@ def _segment_end(values: Values, loop_pass: Pass) -> Expression | None:
     for end in found[1:]:
         longest = tl("maximum", longest, end)
     within = tl("minimum", longest, values.space.numel(tile))
-    return values.top.writer.bind("rend", method(within, "to", triton_type(values.shape.index_dtype)))
+    return values.top.writer.bind("rend", method(within, "to", get_triton_type(values.shape.index_dtype)))
 
 
 def _loop(values: Values, inner: Scope, backwards: bool, end: Expression | None) -> For:
@@ -366,7 +369,7 @@ def find_skip_conditions(actions: Sequence[Action], levels: Levels) -> tuple[Sca
         for condition in dict.fromkeys(masks[0])
         if all(condition in mask for mask in masks[1:])
         and not levels.varies[condition]
-        and any(isinstance(node, Load) for node in postorder((condition,)))
+        and any(isinstance(node, Load) for node in iterate_postorder((condition,)))
         and all(_holds_without(condition, check) for check in checks)
     )
 

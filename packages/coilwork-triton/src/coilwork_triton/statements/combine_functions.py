@@ -12,7 +12,7 @@ from hashlib import sha256
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.scalar import Combine, Const, Op, Parameter, Scalar, Scan, postorder
+from coilwork_ir.scalar import Combine, Const, Op, Parameter, Scalar, Scan, iterate_postorder
 from coilwork_ir.syntax.python import (
     Assign,
     Attribute,
@@ -30,14 +30,14 @@ from coilwork_ir.syntax.python import (
     method,
 )
 from coilwork_ir.text.scalars import format_combining
-from coilwork_triton.text.device_library import loops_over_lanes
+from coilwork_triton.text.device_library import has_lane_loop
 from coilwork_triton.text.language import (
     define_function,
     exact_constant,
     free_constant,
+    get_triton_type,
     operand_constant,
     tl,
-    triton_type,
 )
 from coilwork_triton.text.ops import OPERATORS, SCALAR_BUILDERS, Numerics, OpContext
 
@@ -50,17 +50,17 @@ def combine_name(kind: Combine, *, flagged: bool = False) -> str:
     return f"combine_{digest}_if_any" if flagged else f"combine_{digest}"
 
 
-def exclusive_name(kind: Combine) -> str:
+def make_exclusive_name(kind: Combine) -> str:
     """The name of the function that combines runs, with flags, and keeps what comes before each."""
     return f"exclusive_{combine_name(kind)}"
 
 
-def stepwise_scan_name(function: str) -> str:
+def make_stepwise_scan_name(function: str) -> str:
     """The name of the function that scans a block with `function`, outside of Triton's own scans."""
     return f"scan_with_{function}"
 
 
-def accumulation_type(dtype: DType) -> DType:
+def get_accumulation_type(dtype: DType) -> DType:
     """The type in which values of `dtype` are combined: truth values are 0 and 1."""
     return DType.I32 if dtype.is_bool else dtype
 
@@ -69,7 +69,7 @@ def has_loops(kind: Combine) -> bool:
     """True if `kind` calls a function that loops until no lane has work."""
     called: set[str] = set()
     _define_plain(kind, "fast", called)
-    return any(map(loops_over_lanes, called))
+    return any(map(has_lane_loop, called))
 
 
 def define_combine_functions(
@@ -81,14 +81,14 @@ def define_combine_functions(
     """
     kinds = dict.fromkeys(
         node.kind
-        for node in postorder(tuple(roots))
+        for node in iterate_postorder(tuple(roots))
         if isinstance(node, Scan) and isinstance(node.kind, Combine)
     )
     found: list[Function] = []
     for kind in kinds:
         # each calls the one before it
-        names = (combine_name(kind), combine_name(kind, flagged=True), exclusive_name(kind))
-        scans = [name for name in names if stepwise_scan_name(name) in library]
+        names = (combine_name(kind), combine_name(kind, flagged=True), make_exclusive_name(kind))
+        scans = [name for name in names if make_stepwise_scan_name(name) in library]
         asked = [number for number, name in enumerate(names) if name in library or name in scans]
         if asked:
             made = (_define_plain(kind, numerics, library), _define_flagged(kind), _define_exclusive(kind))
@@ -96,7 +96,7 @@ def define_combine_functions(
             counts = dict(zip(names, (kind.count, kind.count + 1, 2 * kind.count + 2), strict=True))
             found += (_define_stepwise_scan(name, counts[name]) for name in scans)
             library.update(["places_along"] if scans else ())
-            library.difference_update(names, map(stepwise_scan_name, scans))
+            library.difference_update(names, map(make_stepwise_scan_name, scans))
     return tuple(found)
 
 
@@ -113,7 +113,7 @@ def _define_plain(kind: Combine, numerics: Numerics, library: set[str]) -> Funct
     early, late = _names("a", kind.count), _names("b", kind.count)
     body: list[Statement] = []
     done: dict[Scalar, Expression] = {}
-    for node in postorder(kind.results):
+    for node in iterate_postorder(kind.results):
         match node:
             case Const():
                 continue
@@ -153,7 +153,7 @@ def _operation(node: Op, done: dict[Scalar, Expression], numerics: Numerics, lib
 
 def _result(node: Scalar, value: Expression | None, late: Name) -> Expression:
     """`value`, of the type in which it is combined; a constant gets the shape of what it is combined from."""
-    wide = triton_type(accumulation_type(node.dtype))
+    wide = get_triton_type(get_accumulation_type(node.dtype))
     if value is None:
         assert isinstance(node, Const)
         number = free_constant(node.value, node.dtype)
@@ -193,7 +193,7 @@ def _define_exclusive(kind: Combine) -> Function:
     name = combine_name(kind, flagged=True)
     before, upto = _names("before", count), _names("upto", count)
     return define_function(
-        exclusive_name(kind),
+        make_exclusive_name(kind),
         (*e, *t, *f, *u),
         (
             Assign(tuple(before), call(name, *_read(t + f))),
@@ -241,5 +241,8 @@ def _define_stepwise_scan(combining: str, count: int) -> Function:
         Assign(("step",), Number(1)),
     )
     return define_function(
-        stepwise_scan_name(combining), own, (*start, steps, Return(_read(own))), constants=("AXIS", "REVERSE")
+        make_stepwise_scan_name(combining),
+        own,
+        (*start, steps, Return(_read(own))),
+        constants=("AXIS", "REVERSE"),
     )

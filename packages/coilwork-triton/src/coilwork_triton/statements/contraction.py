@@ -24,7 +24,7 @@ from coilwork_ir.syntax.python import (
     method,
 )
 from coilwork_triton.contraction_plan import ContractionShape
-from coilwork_triton.facts.kernel_analysis import Levels, action_roots, actions_of
+from coilwork_triton.facts.kernel_analysis import Levels, list_action_roots, list_actions
 from coilwork_triton.iteration.shape import Shape, Tile
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
 from coilwork_triton.launch.parameters import GROUP, STAGES
@@ -72,8 +72,8 @@ def emit_contraction(
             stages=Name(STAGES),
         )
     )
-    actions = actions_of(kernel)
-    roots = [root for action in actions for root in action_roots(action)]
+    actions = list_actions(kernel)
+    roots = [root for action in actions for root in list_action_roots(action)]
     results = values_in(shape.results, roots)
     scope = Scope(writer=top, bound={shape.node: _SUMS})
     results.compute(scope, results.find_pending(scope, roots))

@@ -17,20 +17,18 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
     Add,
     Expr,
+    add_all,
     as_expr,
     as_int,
-    bounds,
+    find_bounds,
+    find_stride,
     provably_divisible,
-    stride_of,
     substitute,
-    total,
 )
-from coilwork_ir.index import (
-    node as index_node,
-)
+from coilwork_ir.index import get_node as index_node
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.loops import Check
-from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, postorder
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, iterate_postorder
 from coilwork_ir.syntax.python import Binary, Call, Expression, Name, Number
 from coilwork_triton.facts.kernel_analysis import Levels, Users
 from coilwork_triton.facts.vectorization import Access, Run, is_wide_along_rows, split_constant
@@ -67,7 +65,7 @@ def find_irregular_buffers(order: Iterable[Scalar], inner: Expr) -> frozenset[st
     return frozenset(
         value.buffer
         for value in order
-        if isinstance(value, Load) and not value.indirect and stride_of(value.index[0], inner) is None
+        if isinstance(value, Load) and not value.indirect and find_stride(value.index[0], inner) is None
     )
 
 
@@ -92,14 +90,14 @@ def split_row_and_column(
                 return None
             if all(row.free_symbols.isdisjoint(parallel) for row in rows):
                 return None
-            if not affine and any(stride_of(expr, symbol) is not None for symbol in inner):
+            if not affine and any(find_stride(expr, symbol) is not None for symbol in inner):
                 return None
-            return total(rows), total(columns)
+            return add_all(rows), add_all(columns)
         case _:
             return None
 
 
-def address_in_row(
+def make_row_address(
     shape: Shape, space: Space, load: Load, index: Expr, own_order: Container[str]
 ) -> Expression | None:
     """The address of `index` in the buffer of `load`: that of a row, plus a column in one instruction."""
@@ -112,7 +110,7 @@ def address_in_row(
     return Binary("+", Binary("+", Name(load.buffer), rows), columns)
 
 
-def address_down_column(shape: Shape, space: Space, load: Load) -> Expression | None:
+def make_column_address(shape: Shape, space: Space, load: Load) -> Expression | None:
     """The addresses of elements of columns as those of the first row of a block, and to them the distance of
     its rows.
 
@@ -125,7 +123,7 @@ def address_down_column(shape: Shape, space: Space, load: Load) -> Expression | 
         return None
     if shape.in_runs or shape.index_dtype is not DType.I32 or shape.rank < 2 or shape.vectors is not None:
         return None
-    step = stride_of(space.simplify(load.index[0]), tile.index)
+    step = find_stride(space.simplify(load.index[0]), tile.index)
     distance = None if step is None else as_int(step)
     if distance is None or distance in (0, 1):
         return None
@@ -281,7 +279,7 @@ def _holds(part: Scalar, true: Sequence[Scalar], false: Sequence[Op]) -> bool:
     at, end = part.operands
     if not isinstance(at, IndexValue) or at.operands or not isinstance(end, Const):
         return False
-    most = bounds(at.expr).hi
+    most = find_bounds(at.expr).hi
     return most is not None and most < end.value
 
 
@@ -310,7 +308,7 @@ def _fits(joined: ConcatLoad, kernel: Kernel) -> bool:
         if inner in at.expr.free_symbols:
             start = substitute(at.expr, {inner: as_expr(0)})
             even = provably_divisible(start, lanes) and int(end.value) % lanes == 0
-            if not even or stride_of(at.expr, inner) is not as_expr(1):
+            if not even or find_stride(at.expr, inner) is not as_expr(1):
                 return False
     return True
 
@@ -324,7 +322,7 @@ def emit_concat_load(values: ValueWriter, scope: Scope, node: Op, joined: Concat
     symbols = varies.union(*(values.space.simplify(load.index[0]).free_symbols for load in joined.loads))
     block = values.block(node, symbols=symbols)
     *pointers, pointer = (
-        element_pointer(load, values.offset(scope, load.index[0], (), block)) for load in joined.loads
+        make_element_pointer(load, values.offset(scope, load.index[0], (), block)) for load in joined.loads
     )
     for (condition, _), chosen in reversed(list(zip(joined.choices, pointers, strict=True))):
         pointer = scope.writer.bind("at", tl("where", values.expression(scope, condition), chosen, pointer))
@@ -348,11 +346,11 @@ def load_straddled_value(space: Space, node: Load) -> Expression | None:
     both = rows.both(node.index[0])
     if both is None:
         return None
-    row, following = (tl("load", element_pointer(node, place)) for place in both)
+    row, following = (tl("load", make_element_pointer(node, place)) for place in both)
     return row if row == following else tl("where", BEYOND, following, row)
 
 
-def element_pointer(node: Load, offset: Expression) -> Expression:
+def make_element_pointer(node: Load, offset: Expression) -> Expression:
     """The address of the element of the buffer of `node` at `offset`."""
     return Name(node.buffer) if offset == Number(0) else Binary("+", Name(node.buffer), offset)
 
@@ -396,7 +394,7 @@ def _sources(values: Iterable[Scalar]) -> frozenset[Scalar]:
     """The values below `values` that are no arithmetic: loads, positions, results of reductions."""
     return frozenset(
         node
-        for node in postorder(values)
+        for node in iterate_postorder(values)
         if not isinstance(node, Const | Op) and not (isinstance(node, IndexValue) and node.operands)
     )
 

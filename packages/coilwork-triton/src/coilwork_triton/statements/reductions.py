@@ -32,11 +32,11 @@ from coilwork_triton.text.language import (
     extents,
     fill_shape,
     free_constant,
+    get_triton_type,
     largest,
     smallest,
     tl,
     tl_name,
-    triton_type,
 )
 
 _NO_POSITION: Final = 2**31 - 1
@@ -119,7 +119,7 @@ def _reduce(site: Site, writer: Writer, combine: str, value: Expression) -> Expr
 def _narrow_result(site: Site, result: Expression) -> Expression:
     # Triton's sum and xor_sum widen narrow integers
     if site.dtype.is_integer and site.dtype.itemsize < 4:
-        return method(result, "to", triton_type(site.dtype))
+        return method(result, "to", get_triton_type(site.dtype))
     return result
 
 
@@ -232,7 +232,9 @@ def _arg(which: str, identity: Callable[[DType], int | float | bool]) -> Reducti
         else:
             # a lane whose values are all the identity reports the first of them
             first = tl(
-                "broadcast_to", method(site.lanes, "to", triton_type(site.index_dtype)), extents(site.shape)
+                "broadcast_to",
+                method(site.lanes, "to", get_triton_type(site.index_dtype)),
+                extents(site.shape),
             )
         return (best, writer.bind("where_lanes", first))
 
@@ -276,7 +278,7 @@ def _welford() -> Reduction:
         count = site.count
         if site.explicit and site.valid is not None:
             weight = tl(
-                "broadcast_to", method(site.valid, "to", triton_type(site.dtype)), extents(site.shape)
+                "broadcast_to", method(site.valid, "to", get_triton_type(site.dtype)), extents(site.shape)
             )
             count = total(site, writer, weight)
         mean = writer.bind(
@@ -301,7 +303,9 @@ def _welford() -> Reduction:
         if site.valid is None:
             writer.assign((weight,), Binary("+", weight, number(1.0)))
         else:
-            writer.assign((weight,), Binary("+", weight, method(site.valid, "to", triton_type(site.dtype))))
+            writer.assign(
+                (weight,), Binary("+", weight, method(site.valid, "to", get_triton_type(site.dtype)))
+            )
         # one division for all lanes of a row of the mask; before its first point a lane has a weight of 0,
         # and what follows is not taken
         share = writer.bind("share", Binary("/", number(1.0), weight))

@@ -15,10 +15,10 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, as_int
-from coilwork_ir.kernels.workspace import scans_of, words_of
+from coilwork_ir.kernels.workspace import count_words, list_scans
 from coilwork_ir.scalar import Combine, Reduce, Scalar, Scan, Sort
 from coilwork_ir.syntax.python import Binary, Call, Expression, Name, Number, Tuple, method, number
-from coilwork_triton.facts.kernel_analysis import size_of_sort_key, sort_key_family
+from coilwork_triton.facts.kernel_analysis import compute_sort_key_size, sort_key_family
 from coilwork_triton.iteration.space import LOOP_OFFSET
 from coilwork_triton.launch.parameters import (
     RUN,
@@ -45,9 +45,9 @@ from coilwork_triton.text.language import (
     exact_constant,
     extents,
     free_constant,
+    get_triton_type,
     tl,
     tl_name,
-    triton_type,
 )
 
 # Sites and results
@@ -108,7 +108,7 @@ def _element_count(values: ValueWriter, node: Reduce) -> Expression:
     exact = None if tile is None else as_int(tile.numel)
     if exact is not None:
         return number(float(exact))
-    return tl("cast", Name("rnumel"), triton_type(node.operands[0].dtype))
+    return tl("cast", Name("rnumel"), get_triton_type(node.operands[0].dtype))
 
 
 def _position(values: ValueWriter, node: Reduce) -> Expression:
@@ -236,9 +236,9 @@ def _mask_deciding_lanes(values: ValueWriter, node: Scan) -> Expression | None:
 
 def _first_word(values: ValueWriter, node: Scan) -> int:
     """Words of the scans that are written before `node`."""
-    scans = scans_of(values.order)
+    scans = list_scans(values.order)
     place = next(k for k, other in enumerate(scans) if _same_scan(other, node))
-    return words_of(scans[:place])
+    return count_words(scans[:place])
 
 
 def emit_sort(values: ValueWriter, scope: Scope, node: Sort) -> None:
@@ -340,9 +340,9 @@ def sort_row(site: SortSite, writer: Writer) -> tuple[Expression, Expression]:
     falls = Number(site.descending)
     key, value = writer.device(f"sort_key_{kind}"), writer.device(f"sorted_{kind}")
     # behind the end of the row
-    largest = Number(_LARGEST_KEY[size_of_sort_key(site.dtype)])
-    dtype = tl_name("int1") if site.dtype.is_bool else triton_type(site.dtype)
-    wide = site.floats and size_of_sort_key(site.dtype) == 8
+    largest = Number(_LARGEST_KEY[compute_sort_key_size(site.dtype)])
+    dtype = tl_name("int1") if site.dtype.is_bool else get_triton_type(site.dtype)
+    wide = site.floats and compute_sort_key_size(site.dtype) == 8
     length, spread = Name(site.shape[-1]), (Name(SORT_THREADS), Name(SORT_WIDTH))
     if site.count is not None:
         valid = Name("None") if site.valid is None else site.valid

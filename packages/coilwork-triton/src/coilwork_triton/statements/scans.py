@@ -25,13 +25,13 @@ from coilwork_ir.scalar import Combine, Combining
 from coilwork_ir.syntax.python import Binary, Call, Expression, Name, Number, Tuple, method
 from coilwork_triton.facts.kernel_analysis import PAIRED_SCANS
 from coilwork_triton.iteration.shape import PIECE, RowSharing
-from coilwork_triton.launch.parameters import next_power_of_two
+from coilwork_triton.launch.parameters import round_up_to_power_of_two
 from coilwork_triton.statements.combine_functions import (
-    accumulation_type,
     combine_name,
-    exclusive_name,
+    get_accumulation_type,
     has_loops,
-    stepwise_scan_name,
+    make_exclusive_name,
+    make_stepwise_scan_name,
 )
 from coilwork_triton.text.language import (
     Writer,
@@ -40,12 +40,12 @@ from coilwork_triton.text.language import (
     fill_block,
     fill_shape,
     free_constant,
+    get_triton_type,
     insert_axes,
     largest,
     smallest,
     tl,
     tl_name,
-    triton_type,
 )
 
 # Blocks and loops
@@ -171,7 +171,7 @@ def emit_loop_scan(
             for alone, after in zip(local, found, strict=True)
         )
     keep = len(site.shape) > 1
-    for old, new, dtype in zip(carry, found, state_types(site)):
+    for old, new, dtype in zip(carry, found, list_state_types(site)):
         writer.assign((old,), select_element(new, edge, dtype, site.axis, keep=keep))
     return finish_scan(site, writer, found)
 
@@ -180,9 +180,9 @@ def start_carry(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
     """The prefix of nothing, before the loop."""
     if isinstance(site.kind, Combine):
         return tuple(
-            writer.bind("carry", fill_shape(site.carry_shape, 0, dtype)) for dtype in state_types(site)
+            writer.bind("carry", fill_shape(site.carry_shape, 0, dtype)) for dtype in list_state_types(site)
         )
-    first, second = state_types(site)
+    first, second = list_state_types(site)
     carry = writer.bind("carry", fill_shape(site.carry_shape, scan_identity(site), first))
     if site.kind == "logcumsumexp":
         return (carry, writer.bind("carry_total", fill_shape(site.carry_shape, 0, second)))
@@ -255,7 +255,7 @@ def scan_along(
     if site.kind == "sum":
         running: Expression = Call(tl_name("cumsum"), (value, Number(axis)), backwards)
         if site.dtype.is_integer and site.dtype.itemsize < 4:
-            running = method(running, "to", triton_type(site.dtype))
+            running = method(running, "to", get_triton_type(site.dtype))
     else:
         combine = writer.device(COMBINE[site.kind])
         running = Call(tl_name("associative_scan"), (value, Number(axis), combine), backwards)
@@ -269,7 +269,7 @@ def _scan_with_function(
     assert isinstance(site.kind, Combine)
     if has_loops(site.kind):
         return Call(
-            writer.device(stepwise_scan_name(combining)), (*operands, Number(axis), Number(site.reverse))
+            writer.device(make_stepwise_scan_name(combining)), (*operands, Number(axis), Number(site.reverse))
         )
     backwards = (("reverse", Number(True)),) if site.reverse else ()
     whole = Tuple(operands) if len(operands) > 1 else operands[0]
@@ -288,7 +288,7 @@ def _scan_runs(site: ScanSite, writer: Writer, carry: tuple[Name, ...]) -> tuple
     if inside is not None:
         inside = tl("reshape", tl("broadcast_to", inside, extents(site.shape)), dealt)
     within = scan_along(replace(site, inside=inside), writer, kept, axis)
-    types = state_types(site)[: len(within)]
+    types = list_state_types(site)[: len(within)]
     end = insert_axes(find_last_lane(run, site), (*(False,) * axis, True, False))
     whole = tuple(
         writer.bind("whole", select_element(v, end, t, axis, keep=False)) for v, t in zip(within, types)
@@ -299,7 +299,7 @@ def _scan_runs(site: ScanSite, writer: Writer, carry: tuple[Name, ...]) -> tuple
     nothing = [fill_block(size, n, t) for n, t in zip(neutral, types, strict=True)]
     pairs = (*nothing, *whole)
     if isinstance(site.kind, Combine):
-        exclusive = _scan_with_function(site, writer, pairs, axis, exclusive_name(site.kind))
+        exclusive = _scan_with_function(site, writer, pairs, axis, make_exclusive_name(site.kind))
     else:
         backwards = (("reverse", Number(True)),) if site.reverse else ()
         combine = writer.device(_EXCLUSIVE[site.kind])
@@ -344,10 +344,10 @@ def _bind_tuple(writer: Writer, value: Expression, site: ScanSite) -> tuple[Name
     return writer.bind_all(stems, value)
 
 
-def state_types(site: ScanSite) -> tuple[DType, ...]:
+def list_state_types(site: ScanSite) -> tuple[DType, ...]:
     """Types of what is carried: of values, and of what comes with them."""
     if isinstance(site.kind, Combine):
-        values = tuple(accumulation_type(dtype) for dtype in (site.dtype, *site.other_dtypes))
+        values = tuple(get_accumulation_type(dtype) for dtype in (site.dtype, *site.other_dtypes))
         return (*values, DType.I32) if site.flagged else values
     value = DType.I32 if site.dtype.is_bool and site.paired else site.dtype
     return (value, value if site.kind == "logcumsumexp" else site.index_dtype)
@@ -366,7 +366,7 @@ def select_element(value: Expression, edge: Expression, dtype: DType, axis: int,
     args = (tl("where", edge, value, tl("zeros_like", value)), Number(axis))
     total: Expression = Call(tl_name("sum"), args, (("keep_dims", Number(True)),) if keep else ())
     if dtype.is_integer and dtype.itemsize < 4:
-        total = method(total, "to", triton_type(dtype))
+        total = method(total, "to", get_triton_type(dtype))
     return total
 
 
@@ -387,7 +387,7 @@ class _StatePart:
 
 
 def _state_parts(site: ScanSite) -> tuple[_StatePart, ...]:
-    first, second = state_types(site)
+    first, second = list_state_types(site)
     value = _StatePart(dtype=first, told=first, nothing=scan_identity(site))
     if site.paired:
         # positions in a row fit 32 bits
@@ -434,7 +434,7 @@ def _reduce_piece(site: ScanSite, writer: Writer, values: Expression) -> Name:
         assert not isinstance(site.kind, Combine)
         found = tl("reduce", values, Number(0), writer.device(COMBINE[site.kind]))
     if site.dtype.is_integer and site.dtype.itemsize < 4:
-        found = method(found, "to", triton_type(site.dtype))
+        found = method(found, "to", get_triton_type(site.dtype))
     return writer.bind("whole", found)
 
 
@@ -453,10 +453,10 @@ def _combine_earlier_pieces(
     site: ScanSite, sharing: RowSharing, first: int, writer: Writer
 ) -> tuple[Expression, ...]:
     """The combination of all pieces before the program's."""
-    lanes = next_power_of_two(sharing.count)
+    lanes = round_up_to_power_of_two(sharing.count)
     if site.kind == "prod" and not _can_reorder(site):
         # what is scanned has a lane for every thread, or Triton's scans mix up copies
-        lanes = max(lanes, next_power_of_two(sharing.most_threads))
+        lanes = max(lanes, round_up_to_power_of_two(sharing.most_threads))
     lane = writer.bind("lane", tl("arange", Number(0), Number(lanes)))
     earlier = writer.bind("earlier", Binary("-", Binary("-", PIECE, Number(1)), lane))
     there = writer.bind("there", Binary(">=", earlier, Number(0)))
@@ -470,7 +470,7 @@ def _combine_earlier_pieces(
             number += 1
         value = _value(words, part.told)
         if part.told is not part.dtype:
-            value = method(value, "to", triton_type(part.dtype))
+            value = method(value, "to", get_triton_type(part.dtype))
         found.append(writer.bind("part", tl("where", there, value, free_constant(part.nothing, part.dtype))))
     if _can_reorder(site):
         return (_reduce_piece(site, writer, found[0]),)
@@ -509,5 +509,5 @@ def _value(words: Sequence[Expression], dtype: DType) -> Expression:
     if dtype.is_float:
         if dtype.itemsize < 8:
             whole = method(whole, "to", tl_name(f"int{8 * dtype.itemsize}"))
-        return method(whole, "to", triton_type(dtype), bitcast=Number(True))
-    return method(whole, "to", triton_type(dtype))
+        return method(whole, "to", get_triton_type(dtype), bitcast=Number(True))
+    return method(whole, "to", get_triton_type(dtype))

@@ -27,8 +27,8 @@ from coilwork_ir.scalar import (
     Scalar,
     Scan,
     Sort,
+    iterate_postorder,
     placeholder,
-    postorder,
 )
 from coilwork_ir.syntax.python import (
     Binary,
@@ -41,7 +41,7 @@ from coilwork_ir.syntax.python import (
     method,
     print_expression,
 )
-from coilwork_triton.facts.kernel_analysis import Levels, users_of
+from coilwork_triton.facts.kernel_analysis import Levels, index_users
 from coilwork_triton.facts.precision_analysis import (
     find_denormal_tolerant_exps,
     find_narrow_positions,
@@ -57,9 +57,6 @@ from coilwork_triton.iteration.shape import Shape, Tile
 from coilwork_triton.iteration.space import Space
 from coilwork_triton.statements.loads import (
     ConcatLoad,
-    address_down_column,
-    address_in_row,
-    element_pointer,
     emit_concat_load,
     emit_load_run,
     find_absorbed,
@@ -68,22 +65,25 @@ from coilwork_triton.statements.loads import (
     find_load_guards,
     find_windows,
     load_straddled_value,
+    make_column_address,
+    make_element_pointer,
+    make_row_address,
 )
 from coilwork_triton.statements.row_operations import emit_reduce, emit_scan, emit_sort, emit_sums
 from coilwork_triton.statements.scope import Scope
-from coilwork_triton.text.index_printer import fits_32_bits
+from coilwork_triton.text.index_printer import is_within_32_bits
 from coilwork_triton.text.language import (
     Writer,
     coerce_constant,
     conjunction,
     exact_constant,
+    find_reciprocal,
     free_constant,
+    get_triton_type,
     operand_constant,
     plain_constant,
-    reciprocal_of,
     tl,
     tl_name,
-    triton_type,
 )
 from coilwork_triton.text.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
 
@@ -111,7 +111,7 @@ class Values:
         self.shape = shape
         self.levels = levels
         self.space = space
-        self.order = tuple(postorder(roots))
+        self.order = tuple(iterate_postorder(roots))
         self._library = library
         self._uses = Counter(operand for node in self.order for operand in node.operands)
         self._uses.update(roots)
@@ -251,7 +251,7 @@ class Values:
         own = self.block(*used, symbols=self.space.simplify(expr).free_symbols)
         if own != block:
             extents = List(tuple(Number(1) if s == "1" else Name(s) for s in block))
-            text = Binary("+", tl("full", extents, Number(0), triton_type(self.shape.index_dtype)), text)
+            text = Binary("+", tl("full", extents, Number(0), get_triton_type(self.shape.index_dtype)), text)
         return text
 
     def _compute(self, scope: Scope, node: Scalar) -> None:
@@ -289,7 +289,7 @@ class Values:
             return exact_constant(exact, DType.I64)
         if self.shape.index_dtype is DType.I64:
             return tl("cast", self.space.index(node.expr, values), tl_name("int64"))
-        if fits_32_bits(simple) or (self.shape.short_values and not node.operands):
+        if is_within_32_bits(simple) or (self.shape.short_values and not node.operands):
             if node in self._short.narrow:
                 return self.space.index(node.expr, values)
             return scope.writer.bind(
@@ -362,15 +362,15 @@ class Values:
             # a load of one element may have the mask of a block, and then has its shape
             key = (node.buffer, start, block)
             if key not in scope.starts:
-                pointer = address_in_row(
+                pointer = make_row_address(
                     self.shape, self.space, node, start, self._short.irregular
-                ) or element_pointer(node, self.offset(scope, start, (), block))
+                ) or make_element_pointer(node, self.offset(scope, start, (), block))
                 scope.starts[key] = scope.writer.bind(f"{node.buffer}_at", pointer)
             return scope.starts[key] if distance == 0 else Binary("+", scope.starts[key], Number(distance))
-        found = address_in_row(
+        found = make_row_address(
             self.shape, self.space, node, node.index[0], self._short.irregular
-        ) or address_down_column(self.shape, self.space, node)
-        return found or element_pointer(node, self.offset(scope, node.index[0], node.indirect, block))
+        ) or make_column_address(self.shape, self.space, node)
+        return found or make_element_pointer(node, self.offset(scope, node.index[0], node.indirect, block))
 
     def _find_overread_tile(self, node: Load) -> Tile | None:
         """The tile along which `node` may read on to the end of 16 bytes, which lets it be that wide
@@ -511,7 +511,7 @@ class Shortcuts:
         value, divisor = node.operands
         if isinstance(value, Const) or not isinstance(divisor, Const):
             return None
-        return reciprocal_of(float(divisor.value))
+        return find_reciprocal(float(divisor.value))
 
 
 def find_shortcuts(
@@ -520,7 +520,7 @@ def find_shortcuts(
     """The shortcuts of `kernel`, whose scalars are `order`, operands first, and which stores and checks
     `roots`.
     """
-    users = users_of(order)
+    users = index_users(order)
     rounded = find_rounded_values(order, roots, users) if kernel.numerics == "fast" else frozenset()
     if shape.walk == "persistent":
         # one exponential serves the sum and the quotient, as long as both are written alike

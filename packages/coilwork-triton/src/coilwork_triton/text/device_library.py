@@ -18,12 +18,12 @@ _FILES: Final = (
     "elementary.triton",
     "combining.triton",
     "sorting.triton",
-    "selecting.triton",
-    "programs.triton",
-    "runs.triton",
-    "iterated.triton",
-    "sharing.triton",
-    "scattering.triton",
+    "topk.triton",
+    "block_order.triton",
+    "thread_vectors.triton",
+    "iterative_math.triton",
+    "lookback_exchange.triton",
+    "atomics.triton",
 )
 
 
@@ -38,7 +38,7 @@ class DeviceFunction:
 
 
 @cache
-def device_functions() -> Mapping[str, DeviceFunction]:
+def read_device_functions() -> Mapping[str, DeviceFunction]:
     """Every function of the library, in file order."""
     folder = files("coilwork_triton.text") / "functions"
     text = "\n".join((folder / name).read_text(encoding="utf-8") for name in _FILES)
@@ -59,15 +59,15 @@ def device_functions() -> Mapping[str, DeviceFunction]:
 
 
 @cache
-def loops_over_lanes(name: str) -> bool:
+def has_lane_loop(name: str) -> bool:
     """True if the function `name`, or one that it calls, goes on until no lane of a block has work."""
-    function = device_functions()[name]
-    return function.has_while or any(loops_over_lanes(callee) for callee in function.calls)
+    function = read_device_functions()[name]
+    return function.has_while or any(has_lane_loop(callee) for callee in function.calls)
 
 
 def collect_functions(names: Iterable[str]) -> tuple[Verbatim, ...]:
     """The functions `names` and all they call, in file order, so that callees come first."""
-    table = device_functions()
+    table = read_device_functions()
     needed: set[str] = set()
     pending = list(names)
     while pending:

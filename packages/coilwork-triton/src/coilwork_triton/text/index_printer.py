@@ -17,9 +17,9 @@ from coilwork_ir.index import (
     Mul,
     Sym,
     as_expr,
-    bounds,
+    find_bounds,
+    get_node,
     is_subtracted,
-    node,
     provably_nonneg,
     provably_positive,
     substitute,
@@ -65,7 +65,7 @@ class IndexPrinter:
         return self._variable(symbol) if symbol is not None else self._operation(expr)
 
     def _operation(self, expr: Expr) -> Expression:
-        match node(expr):
+        match get_node(expr):
             case Const(value):
                 return Number(value)
             case Sym(_, symbol):
@@ -116,41 +116,41 @@ class IndexPrinter:
         return fold_left(lambda a, b: tl(function, a, b), [self._text(o) for o in operands])
 
 
-def fits_32_bits(expr: Expr) -> bool:
+def is_within_32_bits(expr: Expr) -> bool:
     """`expr` provably fits a 32-bit integer, and so does whatever it is computed from."""
-    interval = bounds(expr)
+    interval = find_bounds(expr)
     known = interval.lo is not None and interval.hi is not None
-    return known and not leaves_32_bits(expr)
+    return known and not may_leave_32_bits(expr)
 
 
 @lru_cache(maxsize=1 << 16)
-def leaves_32_bits(expr: Expr) -> bool:
+def may_leave_32_bits(expr: Expr) -> bool:
     """True if an intermediate result of `expr` may leave 32 bits, as the product in `70000 * x // 60000`.
 
     Of numbers without known bounds, such as positions from data, it is not known.
     """
     if _is_outside(expr):
         return True
-    match node(expr):
+    match get_node(expr):
         case Add(operands):
             # what is added comes before what is subtracted
             added = sum((o for o in operands if not is_subtracted(o)), as_expr(0))
-            return _is_outside(added) or any(map(leaves_32_bits, operands))
+            return _is_outside(added) or any(map(may_leave_32_bits, operands))
         case Mul(operands) | Min(operands) | Max(operands):
-            return any(map(leaves_32_bits, operands))
+            return any(map(may_leave_32_bits, operands))
         case FloorDiv(a, b) | Mod(a, b):
-            return leaves_32_bits(a) or leaves_32_bits(b)
+            return may_leave_32_bits(a) or may_leave_32_bits(b)
     return False
 
 
 def _is_outside(expr: Expr) -> bool:
-    interval = bounds(expr)
+    interval = find_bounds(expr)
     return any(end is not None and end not in _INT32 for end in (interval.lo, interval.hi))
 
 
 def _closeness(expr: Expr) -> int:
     # wide strides first, unit strides next, constants last, as one writes offsets by hand
-    match node(expr):
+    match get_node(expr):
         case Mul():
             return 0
         case Const():
@@ -161,7 +161,7 @@ def _closeness(expr: Expr) -> int:
 
 def _is_written_first(expr: Expr) -> bool:
     """Of a difference and its negative, the one that has its variable first: `x - 3`."""
-    match node(expr):
+    match get_node(expr):
         case Add(operands):
             return not any(is_subtracted(o) for o in operands if not o.is_const)
         case _:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.dtypes import DType, float_bits, round_to_dtype
+from coilwork_ir.dtypes import DType, get_float_bits, round_to_dtype
 from coilwork_ir.errors import EmitError
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.kernels.rewrite import wrap_integer
@@ -161,7 +161,7 @@ _SIGNED: Final[Mapping[int, DType]] = MappingProxyType(
 ALL_NANS: Final = Attribute(tl_name("PropagateNan"), "ALL")
 
 
-def triton_type(dtype: DType) -> Expression:
+def get_triton_type(dtype: DType) -> Expression:
     """`tl.float32` and the like. Raises EmitError for complex types."""
     name = TRITON_TYPES.get(dtype)
     if name is None:
@@ -226,13 +226,13 @@ def fill_block(sizes: Iterable[Expression], value: Literal_, dtype: DType) -> Ex
     """A block of extents `sizes`, all of it `value`."""
     if dtype is DType.BF16:
         # Triton's interpreter makes no bf16 constants; compiled, both forms are one
-        return method(fill_block(sizes, value, DType.F32), "to", triton_type(dtype))
+        return method(fill_block(sizes, value, DType.F32), "to", get_triton_type(dtype))
     pattern = _pattern(value, dtype)
     if pattern is not None:
         words = _SIGNED[dtype.itemsize]
-        bits = tl("full", List(tuple(sizes)), number(pattern), triton_type(words))
-        return method(bits, "to", triton_type(dtype), bitcast=Number(True))
-    return tl("full", List(tuple(sizes)), _literal(value, dtype), triton_type(dtype))
+        bits = tl("full", List(tuple(sizes)), number(pattern), get_triton_type(words))
+        return method(bits, "to", get_triton_type(dtype), bitcast=Number(True))
+    return tl("full", List(tuple(sizes)), _literal(value, dtype), get_triton_type(dtype))
 
 
 def smallest(dtype: DType) -> Literal_:
@@ -253,7 +253,7 @@ def largest(dtype: DType) -> Literal_:
     return (1 << (8 * dtype.itemsize - (1 if dtype.is_signed_integer else 0))) - 1
 
 
-def reciprocal_of(value: float) -> float | None:
+def find_reciprocal(value: float) -> float | None:
     """1 / `value` if both are normal f32 numbers. A product with it is a quotient within 1.5 units in the
     last place.
     """
@@ -268,10 +268,12 @@ def _pattern(value: Literal_, dtype: DType) -> int | None:
         return None
     number = round_to_dtype(float(value), dtype)
     if dtype.format is not None:
-        return wrap_integer(float_bits(number, dtype), DType.I8)
-    if not (number == 0 or math.isnan(number)) or float_bits(number, dtype) == float_bits(abs(number), dtype):
+        return wrap_integer(get_float_bits(number, dtype), DType.I8)
+    if not (number == 0 or math.isnan(number)) or get_float_bits(number, dtype) == get_float_bits(
+        abs(number), dtype
+    ):
         return None
-    return wrap_integer(float_bits(number, dtype), _SIGNED[dtype.itemsize])
+    return wrap_integer(get_float_bits(number, dtype), _SIGNED[dtype.itemsize])
 
 
 def _is_f32_by_itself(value: Literal_) -> bool:

@@ -17,8 +17,8 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.rewrite import wrap_integer
 from coilwork_ir.syntax.python import Binary, Expression, Number, Unary, call, method, number
-from coilwork_triton.text.device_library import loops_over_lanes
-from coilwork_triton.text.language import ALL_NANS, exact_constant, largest, tl, tl_name, triton_type
+from coilwork_triton.text.device_library import has_lane_loop
+from coilwork_triton.text.language import ALL_NANS, exact_constant, get_triton_type, largest, tl, tl_name
 
 Numerics = Literal["fast", "eager", "strict"]
 
@@ -60,7 +60,7 @@ class OpContext:
         they want no step that lanes without work do not take.
         """
         self.library.add(name)
-        inside = self.inside() if loops_over_lanes(name) else None
+        inside = self.inside() if has_lane_loop(name) else None
         if inside is not None:
             args = tuple(tl("where", inside, arg, Number(0)) for arg in args)
         return call(name, *args)
@@ -169,14 +169,14 @@ def _cast(context: OpContext, a: tuple[Expression, ...]) -> Expression:
         if result is DType.F8E5M2:
             return context.device("to_float8_e5m2", wide)
         # hardware makes the largest number of what is too large, infinities too, and keeps NaN, as torch does
-        return method(wide, "to", triton_type(result))
+        return method(wide, "to", get_triton_type(result))
     found = a[0]
     by_f32 = source is DType.F64 and result.is_low_precision  # rounded twice, as eager does
     if by_f32 or (source.itemsize == 1 and source.is_float and result is not DType.F32):
         found = method(found, "to", tl_name("float32"))
     if source.is_float and result in _WIDE:
-        found = method(found, "to", triton_type(_WIDE[result]))
-    return method(found, "to", triton_type(result))
+        found = method(found, "to", get_triton_type(_WIDE[result]))
+    return method(found, "to", get_triton_type(result))
 
 
 def convert_constant(value: float, source: DType, result: DType) -> int:
@@ -197,7 +197,7 @@ def convert_constant(value: float, source: DType, result: DType) -> int:
 def _bitcast(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     if context.operand.is_bool or context.result.is_bool:
         raise EmitError("bitcast-bool", "bool has no fixed bits to reinterpret", remedy="cast to u8 instead")
-    return method(a[0], "to", triton_type(context.result), bitcast=Number(True))
+    return method(a[0], "to", get_triton_type(context.result), bitcast=Number(True))
 
 
 def _invert(context: OpContext, a: tuple[Expression, ...]) -> Expression:

@@ -31,7 +31,7 @@ from coilwork_ir.program.regions import (
     make_region,
     outline_regions,
 )
-from coilwork_ir.program.walk import all_kernels, buffers, check_bound, distinct_programs
+from coilwork_ir.program.walk import check_bound, index_buffers, list_distinct_programs, list_kernels
 from coilwork_wrapper.native.instructions import write_instruction
 from coilwork_wrapper.native.operands import Part, Shared
 from coilwork_wrapper.native.wire_format import MAGIC, VERSION, Strings, encode_list, u32
@@ -55,7 +55,7 @@ class _Stretches:
 
     def __init__(self, program: Program) -> None:
         self._instructions = program.instructions
-        self._buffers = buffers(program)
+        self._buffers = index_buffers(program)
         self._stretch: list[Instruction] = []
         self._device = ""
         # the first and last work in the stretch, and how much there is
@@ -132,11 +132,11 @@ def encode_program(program: Program) -> EncodedProgram:
     check_bound(program)
     program = mark_captures(program)
     # a program that two instructions share is written once
-    programs = distinct_programs(program)
+    programs = list_distinct_programs(program)
     for one in programs:
         if not one.instructions or not isinstance(one.instructions[-1], Return):
             raise EmitError("no-return", f"program @{one.name} does not end in a return")
-    kernels = [kernel.name for kernel in all_kernels(program)]
+    kernels = [kernel.name for kernel in list_kernels(program)]
     keys = tuple(dict.fromkeys(constant.key for part in programs for constant in part.constants))
     strings = Strings()
     shared = Shared(

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from coilwork_ir.buffers import Argument, Buffer, GraphOutput, Ref, SymbolOutput, references
+from coilwork_ir.buffers import Argument, Buffer, GraphOutput, Ref, SymbolOutput, list_references
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
 from coilwork_ir.loc import Origin
@@ -32,7 +32,7 @@ from coilwork_ir.program.nodes import (
     Reuse,
     SubprogramCall,
 )
-from coilwork_ir.program.walk import as_call, outer_symbols
+from coilwork_ir.program.walk import find_call, list_outer_symbols
 from coilwork_ir.streams import (
     OWN,
     Copy,
@@ -56,7 +56,7 @@ from coilwork_wrapper.native.wire_format import (
     u32,
     u32s,
 )
-from coilwork_wrapper.provenance import origin_lines
+from coilwork_wrapper.provenance import list_origin_lines
 
 RELATIONS: Final[Mapping[str, Relation]] = {
     "eq": Relation.EQ,
@@ -95,7 +95,7 @@ def write_instruction(part: Part, instruction: Instruction) -> None:
             operands += encode_list(instruction.outputs, lambda output: _slot_and_layout(part, output))
             part.add(Code.RUN, _place(f"run {body.name}", instruction.origins), operands)
         case ExternCall() | Copy():
-            if (call := as_call(instruction)) is not None:
+            if (call := find_call(instruction)) is not None:
                 _extern(part, call)
         case ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
             _order_streams(part, instruction)
@@ -229,7 +229,7 @@ def _settle_results(part: Part, call: ExternCall) -> list[bytes]:
 def _device(part: Part, call: ExternCall) -> str:
     """Of the first tensor that the call is about."""
     given = (*call.args, *(value for _, value in call.kwargs), *(Ref(name) for _, name in call.out))
-    names = [name for argument in given for name in references(argument)]
+    names = [name for argument in given for name in list_references(argument)]
     names += [output.name for output in call.outputs if isinstance(output, Buffer)]
     return part.buffers[names[0]].device if names else ""
 
@@ -268,7 +268,7 @@ def _repeat(part: Part, call: LoopCall) -> None:
 
 def _encode_nested(part: Part, program: Program, values: Sequence[Argument], *numbers: int) -> bytes:
     """A nested program, its operands, the last of which are in the registers `numbers`, and its sizes."""
-    sizes = [part.registers.symbol(symbol) for symbol in outer_symbols(program)]
+    sizes = [part.registers.symbol(symbol) for symbol in list_outer_symbols(program)]
     given = [_operand(part, value) for value in values] + [_encode_number(number) for number in numbers]
     return u32(part.shared.numbers[id(program)]) + encode_list(given, bytes) + u32s(sizes)
 
@@ -316,4 +316,4 @@ def _plain(part: Part, buffer: Buffer) -> bytes:
 
 
 def _place(what: str, origins: tuple[Origin, ...]) -> str:
-    return "\n  ".join((what, *origin_lines(origins)))
+    return "\n  ".join((what, *list_origin_lines(origins)))

@@ -21,11 +21,11 @@ from coilwork_ir.buffers import (
     ListValue,
     Ref,
     TorchValue,
-    references,
+    list_references,
 )
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Add, Const, Expr, FloorDiv, Max, Min, Mod, Mul, Sym, as_expr, as_int, node
+from coilwork_ir.index import Add, Const, Expr, FloorDiv, Max, Min, Mod, Mul, Sym, as_expr, as_int, get_node
 from coilwork_ir.loc import Origin
 from coilwork_ir.program.nodes import (
     AllocPool,
@@ -37,8 +37,8 @@ from coilwork_ir.program.nodes import (
     Return,
     SubprogramCall,
 )
-from coilwork_ir.program.regions import straight
-from coilwork_ir.program.walk import buffers, outer_symbols
+from coilwork_ir.program.regions import flatten_regions
+from coilwork_ir.program.walk import index_buffers, list_outer_symbols
 from coilwork_ir.streams import OWN, Copy
 from coilwork_wrapper.native.wire_format import (
     Code,
@@ -124,7 +124,7 @@ class Registers:
         return self._count - 1
 
     def _compute(self, expr: Expr) -> int:
-        match node(expr):
+        match get_node(expr):
             case Const(value):
                 return self._constant(value)
             case Sym(_, symbol):
@@ -177,7 +177,7 @@ def compute_bytes(steps: Sequence[tuple[_Key, int]], place: int) -> bytes:
     return u8(Code.COMPUTE) + u32(place) + encode_list(steps, step)
 
 
-def constants_bytes(registers: Registers) -> bytes:
+def encode_constants(registers: Registers) -> bytes:
     """Encode the number of registers, and the values of the constants."""
     return u32(registers.count) + encode_list(registers.constants, i64)
 
@@ -185,7 +185,7 @@ def constants_bytes(registers: Registers) -> bytes:
 # ---- programs ----
 
 
-def argument_bytes(
+def encode_argument(
     value: Argument, ref: Callable[[str], bytes], register: Callable[[Expr], int], text: Callable[[str], int]
 ) -> bytes:
     """`value`; the functions tell of buffers and number sizes and strings."""
@@ -204,7 +204,7 @@ def argument_bytes(
         case bool():
             return u8(Tag.BOOL) + u8(value)
         case int():
-            return argument_bytes(as_expr(value), ref, register, text)
+            return encode_argument(as_expr(value), ref, register, text)
         case float():
             return u8(Tag.FLOAT) + f64(value)
         case complex():
@@ -218,13 +218,13 @@ def argument_bytes(
         case DeviceValue(device):
             return u8(Tag.DEVICE) + u32(text(device))
         case ListValue(items):
-            return u8(Tag.LIST) + encode_list(items, lambda item: argument_bytes(item, ref, register, text))
+            return u8(Tag.LIST) + encode_list(items, lambda item: encode_argument(item, ref, register, text))
 
 
-def tensors_needed(program: Program) -> frozenset[str]:
+def find_needed_tensors(program: Program) -> frozenset[str]:
     """Names of the buffers of `program` that operators, nested programs and the caller are given."""
     names: set[str] = set()
-    for instruction in straight(program.instructions):
+    for instruction in flatten_regions(program.instructions):
         match instruction:
             case ExternCall():
                 arguments: tuple[Argument, ...] = (
@@ -244,7 +244,7 @@ def tensors_needed(program: Program) -> frozenset[str]:
                 arguments = instruction.values
             case _:
                 continue
-        names.update(name for argument in arguments for name in references(argument))
+        names.update(name for argument in arguments for name in list_references(argument))
     return frozenset(names)
 
 
@@ -276,14 +276,14 @@ class Part:
         self.program = program
         self.shared = shared
         self.registers = Registers()
-        self.buffers = buffers(program)
-        pools = [i.pool for i in straight(program.instructions) if isinstance(i, AllocPool)]
+        self.buffers = index_buffers(program)
+        pools = [i.pool for i in flatten_regions(program.instructions) if isinstance(i, AllocPool)]
         self._slots = {name: number for number, name in enumerate((*self.buffers, *pools))}
         self._streams: dict[str, int] = {OWN: 0}
         self._stream = OWN
         self._layouts: dict[bytes, int] = {}
         self._instructions: list[bytes] = []
-        self._needed = tensors_needed(program)
+        self._needed = find_needed_tensors(program)
         self.constants = frozenset(constant.buffer.name for constant in program.constants)
         self.inputs = frozenset(entry.name for entry in program.inputs if isinstance(entry, Buffer))
 
@@ -333,7 +333,7 @@ class Part:
 
     def argument(self, value: Argument) -> bytes:
         """An argument of an operator."""
-        return argument_bytes(value, self._ref, self.registers.allocate, self.text)
+        return encode_argument(value, self._ref, self.registers.allocate, self.text)
 
     def _ref(self, name: str) -> bytes:
         return u32(self.slot(name)) + u8(_kind(self.buffers[name].dtype))
@@ -348,9 +348,9 @@ class Part:
 
     def data(self, write: Callable[[Part, Instruction], None], order: Sequence[Instruction]) -> bytes:
         """The part, its instructions written by `write` in this order."""
-        for symbol in outer_symbols(self.program):
+        for symbol in list_outer_symbols(self.program):
             self.registers.symbol(symbol)
-        outer = [self.registers.symbol(symbol) for symbol in outer_symbols(self.program)]
+        outer = [self.registers.symbol(symbol) for symbol in list_outer_symbols(self.program)]
         inputs = self._inputs()
         for instruction in order:
             write(self, instruction)
@@ -364,7 +364,7 @@ class Part:
             (
                 u32(self.text(self.program.name)),
                 encode_list(self._slots, lambda name: u32(self.text(name))),
-                constants_bytes(self.registers),
+                encode_constants(self.registers),
                 u32s(outer),
                 inputs,
                 encode_list(known, bytes),

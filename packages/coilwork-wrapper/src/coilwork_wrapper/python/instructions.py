@@ -69,7 +69,7 @@ from coilwork_ir.syntax.python import (
     method,
 )
 from coilwork_ir.syntax.python import Comment as Remark
-from coilwork_wrapper.provenance import origin_lines
+from coilwork_wrapper.provenance import list_origin_lines
 from coilwork_wrapper.python.scope import ROUND, Scope, quote
 
 # ---- layout checks ----
@@ -250,7 +250,7 @@ def _define(buffer: Buffer, value: Expression, scope: Scope) -> Statement:
 def _provenance(
     instruction: Launch | ExternCall | CondCall | LoopCall | SubprogramCall | Copy,
 ) -> Iterator[Statement]:
-    for line in origin_lines(instruction.origins):
+    for line in list_origin_lines(instruction.origins):
         yield Remark(line, wrapped=True)
 
 

@@ -18,13 +18,13 @@ from coilwork_ir.mapping import Version, format_mapping
 from coilwork_ir.program.nodes import BindSymbol, ExternCall, Launch, Program
 from coilwork_ir.program.regions import inline_regions, outline_regions
 from coilwork_ir.program.walk import (
-    all_kernels,
-    buffers,
     check_bound,
-    distinct_programs,
-    outer_symbols,
-    symbols_bound_in,
-    values_defined_by,
+    index_buffers,
+    list_defined_values,
+    list_distinct_programs,
+    list_kernels,
+    list_outer_symbols,
+    list_program_symbols,
     walk,
 )
 from coilwork_ir.syntax.python import (
@@ -59,8 +59,8 @@ from coilwork_ir.syntax.python import (
 )
 from coilwork_wrapper.python.instructions import emit_fixed_checks, emit_instruction, find_fixed_checks
 from coilwork_wrapper.python.sample_inputs import make_constants, make_inputs
-from coilwork_wrapper.python.scope import TORCH, Scope, identifiers, quote
-from coilwork_wrapper.surface import RUNTIME_MODULE
+from coilwork_wrapper.python.scope import TORCH, Scope, make_identifiers, quote
+from coilwork_wrapper.runtime_interface import RUNTIME_MODULE
 
 # ---- functions ----
 
@@ -82,13 +82,13 @@ def write_functions(
     they use of torch and the runtime is entered into `used`.
     """
     # a program that two instructions share becomes one function
-    nested = {id(part): part for part in distinct_programs(program)[1:]}
+    nested = {id(part): part for part in list_distinct_programs(program)[1:]}
     shared = {*operators.values(), *kernels.values(), *constants.values()}
-    named = identifiers((f"{part.name} {number}" for number, part in enumerate(nested.values())), shared)
+    named = make_identifiers((f"{part.name} {number}" for number, part in enumerate(nested.values())), shared)
     names = dict(zip(nested, named.values(), strict=True))
     names[id(program)] = "call"
     taken = {*shared, *names.values()}
-    outer = {id(part): outer_symbols(part) for part in (program, *nested.values())}
+    outer = {id(part): list_outer_symbols(part) for part in (program, *nested.values())}
     functions: list[Function] = []
     for part in (*reversed(nested.values()), program):
         scope = _make_scope(part, taken, operators, kernels, constants, names, outer, used)
@@ -107,14 +107,14 @@ def _make_scope(
     used: dict[str, Expression],
 ) -> Scope:
     # Symbols come first: they keep their names, which comments and error messages mention.
-    symbols = identifiers(
-        (symbol.name for symbol in (*symbols_bound_in(part), *outer[id(part)], *part.symbols)), taken
+    symbols = make_identifiers(
+        (symbol.name for symbol in (*list_program_symbols(part), *outer[id(part)], *part.symbols)), taken
     )
     own = {constant.buffer.name: constants[constant.key] for constant in part.constants}
-    local = identifiers(
+    local = make_identifiers(
         (name for name in _local_names(part) if name not in own), taken, frozenset(symbols.values())
     )
-    known = buffers(part)
+    known = index_buffers(part)
     return Scope(
         name={**local, **own}.__getitem__,
         symbols=symbols,
@@ -173,9 +173,9 @@ def _write_function(part: Program, scope: Scope) -> Function:
 
 
 def _local_names(program: Program) -> Iterator[str]:
-    yield from buffers(program)
+    yield from index_buffers(program)
     for instruction in program.instructions:
-        yield from values_defined_by(instruction)
+        yield from list_defined_values(instruction)
 
 
 # ---- kernels ----
@@ -185,7 +185,7 @@ FUNCTIONS: Final[Mapping[str, str]] = MappingProxyType({"cpp": "CppKernel", "tri
 """By language, the function of the runtime's that describes a kernel in it; those of back ends share one."""
 
 
-def kernel_specification(source: KernelSource, text_name: str) -> Rows:
+def make_kernel_specification(source: KernelSource, text_name: str) -> Rows:
     """`rt.CppKernel(...)`, `rt.TritonKernel(...)` or `rt.DeviceKernel(...)`; the text itself is the constant
     `text_name`.
     """
@@ -195,7 +195,7 @@ def kernel_specification(source: KernelSource, text_name: str) -> Rows:
         ("name", quote(source.name)),
         ("source", Name(text_name)),
         ("entry", quote(source.entry)),
-        ("args", _texts(argument_specification(a) for a in source.args)),
+        ("args", _texts(make_argument_specification(a) for a in source.args)),
         ("arg_names", _texts(a.name for a in source.args)),
     ]
     if source.configs:
@@ -221,7 +221,7 @@ def _texts(texts: Iterable[str]) -> Filled:
     return Filled(Tuple(tuple(map(quote, texts))))
 
 
-def argument_specification(arg: SourceArg) -> str:
+def make_argument_specification(arg: SourceArg) -> str:
     """`"*in:f32:16"`, `"size:i64"`, `"*scratch:f32=4*n0"`."""
     pointer = "" if arg.role == "size" else "*"
     aligned = ":16" if arg.aligned else ""
@@ -268,18 +268,18 @@ def emit_python(
     The module defines `KERNELS`; `make_call(kernels, constants)`, which takes built kernels by name and
     constants by key, and returns the boxed `call(args)`; and `make_inputs()`. Run as a script it builds the
     kernels, calls itself on made-up inputs and prints times. `runtime` names the module that provides what
-    `coilwork_wrapper.surface` lists.
+    `coilwork_wrapper.runtime_interface` lists.
 
     Raises:
         EmitError: a kernel has no source, or a size symbol no value.
     """
     program = inline_regions(outline_regions(program), remarks=True)
-    kernels = all_kernels(program)
+    kernels = list_kernels(program)
     missing = [kernel.name for kernel in kernels if kernel.name not in sources]
     if missing:
         raise EmitError("missing-source", f"no source for kernel {missing[0]} of @{program.name}")
     check_bound(program)
-    text_names = identifiers([f"{kernel.name}_source".upper() for kernel in kernels])
+    text_names = make_identifiers([f"{kernel.name}_source".upper() for kernel in kernels])
     statements: list[Statement] = [
         Docstring(_write_heading(program, target)),
         Blank(),
@@ -291,7 +291,7 @@ def emit_python(
     for kernel in kernels:
         text_name = text_names[f"{kernel.name}_source".upper()]
         statements += [Assign((text_name,), RawText("\n" + sources[kernel.name].text)), Blank()]
-        specs.append(kernel_specification(sources[kernel.name], text_name))
+        specs.append(make_kernel_specification(sources[kernel.name], text_name))
     statements.append(Assign(("KERNELS",), Rows(Tuple(tuple(specs)))))
     constants = _list_constants(program)
     definitions = [_write_make_call(program, tuple(constants)), make_inputs(program)]
@@ -319,7 +319,7 @@ def _write_heading(program: Program, target: str) -> str:
     where = f" for {target}" if target else ""
     return (
         f"Graph {program.name}{where}, generated by Coilwork.\n\n"
-        f"Kernel launches: {launches}, of {len(all_kernels(program))} distinct kernels. Calls of torch "
+        f"Kernel launches: {launches}, of {len(list_kernels(program))} distinct kernels. Calls of torch "
         f"operators: {calls}.\n"
         "Run this file to build it, call it on made-up inputs, and see its time and bandwidth.\n"
     )
@@ -335,10 +335,10 @@ def _list_constants(program: Program) -> Mapping[str, Constant]:
 
 
 def _write_make_call(program: Program, keys: tuple[str, ...]) -> Function:
-    operators = identifiers(_list_operators(program))
-    kernel_names = identifiers([k.name for k in all_kernels(program)], frozenset(operators.values()))
+    operators = make_identifiers(_list_operators(program))
+    kernel_names = make_identifiers([k.name for k in list_kernels(program)], frozenset(operators.values()))
     taken = frozenset((*operators.values(), *kernel_names.values()))
-    constants = identifiers(keys, taken)
+    constants = make_identifiers(keys, taken)
     used: dict[str, Expression] = {}
     definitions = write_functions(
         program,

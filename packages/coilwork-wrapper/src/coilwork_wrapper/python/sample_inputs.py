@@ -24,7 +24,7 @@ from coilwork_ir.syntax.python import (
     Tuple,
     method,
 )
-from coilwork_wrapper.python.scope import identifiers, index_expression, quote, torch_dtype
+from coilwork_wrapper.python.scope import get_torch_dtype, index_expression, make_identifiers, quote
 
 SIZES: Final = (16, 32, 64, 8, 4, 128, 2, 1, 3, 0)
 """What size symbols are taken to be, in order of preference, where their bounds and the program's checks
@@ -36,7 +36,7 @@ MOST_TRIES: Final = 10_000
 def make_inputs(program: Program) -> Function:
     """The function `make_inputs`."""
     symbols = _input_symbols(program)
-    names = identifiers(symbol.name for symbol in symbols)
+    names = make_identifiers(symbol.name for symbol in symbols)
     sizes = sample_sizes(program)
     body: list[Statement] = [Assign((names[s.name],), Number(sizes[s.name])) for s in symbols]
     rows: list[Expression] = []
@@ -104,5 +104,5 @@ def _random(buffer: Buffer, names: Mapping[str, str]) -> Expression:
     layout = (
         Tuple(tuple(index_expression(e, names) for e in exprs)) for exprs in (buffer.shape, buffer.strides)
     )
-    details = (torch_dtype(buffer.dtype), quote(buffer.device))
+    details = (get_torch_dtype(buffer.dtype), quote(buffer.device))
     return method(Name("rt"), "random_input", *layout, *details)

@@ -34,7 +34,7 @@ from coilwork_ir.syntax.python import (
     method,
     number,
 )
-from coilwork_wrapper.surface import FUNCTIONS
+from coilwork_wrapper.runtime_interface import FUNCTIONS
 
 # ---- expressions ----
 
@@ -55,7 +55,7 @@ RESERVED: Final = frozenset(
 """Names that generated modules use themselves."""
 
 
-def identifiers(names: Iterable[str], *taken: Container[str]) -> Mapping[str, str]:
+def make_identifiers(names: Iterable[str], *taken: Container[str]) -> Mapping[str, str]:
     """A distinct valid identifier for each of `names`, the name itself where that is one and in none of
     `taken`.
     """
@@ -98,7 +98,7 @@ def quote(text: str) -> Text:
     return Text(text, "'")
 
 
-def torch_dtype(dtype: DType) -> Attribute:
+def get_torch_dtype(dtype: DType) -> Attribute:
     """The torch attribute."""
     return Attribute(TORCH, dtype.torch_name)
 
@@ -115,7 +115,7 @@ def argument(
         case Expr():
             return index(value)
         case DType():
-            return torch_dtype(value)
+            return get_torch_dtype(value)
         case TorchValue(attribute):
             return Attribute(TORCH, attribute)
         case DeviceValue(device):
@@ -195,7 +195,7 @@ class Scope:
 
     def dtype(self, dtype: DType) -> Name:
         """The local name of a torch element type."""
-        self.used[dtype.torch_name] = torch_dtype(dtype)
+        self.used[dtype.torch_name] = get_torch_dtype(dtype)
         return Name(dtype.torch_name)
 
     def runtime(self, function: str, *arguments: Expression) -> Call:

@@ -40,7 +40,7 @@ from coilwork_ir.program.nodes import (
     Reuse,
     SubprogramCall,
 )
-from coilwork_ir.program.walk import buffers
+from coilwork_ir.program.walk import index_buffers
 from coilwork_ir.streams import Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
 
 Plan = dict[str, Any]
@@ -52,7 +52,7 @@ def plan_program(program: Program) -> Plan:
     Raises:
         EmitError: it has an instruction that plans have no word for.
     """
-    known = buffers(program)
+    known = index_buffers(program)
     return {
         "name": program.name,
         "inputs": [_input(entry) for entry in program.inputs],

@@ -15,7 +15,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource, write_kernels
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.regions import inline_regions
-from coilwork_ir.program.walk import all_kernels
+from coilwork_ir.program.walk import list_kernels
 from coilwork_ir.wrapper import Launcher, WrapOptions
 from coilwork_runtime import Builder
 from coilwork_runtime.module_loader import load_kernels
@@ -57,7 +57,7 @@ class PlanWrapper:
     ) -> PlanArtifact:
         plan = plan_program(inline_regions(program))
         options.write("plan.json", json.dumps(plan, indent=1))
-        used = [(sources[kernel.name], kernel.origins) for kernel in all_kernels(program)]
+        used = [(sources[kernel.name], kernel.origins) for kernel in list_kernels(program)]
         return PlanArtifact(
             plan=plan,
             launchers=options.build(),

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, product
+from coilwork_ir.index import Expr, as_expr, as_int, multiply_all
 from coilwork_ir.scalar import Scalar, cast, const
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.values import Shape, TensorValue, Value, dims, is_whole
+from coilwork_lowering.building.values import Shape, TensorValue, Value, is_whole, make_dims
 from coilwork_lowering.facts.static_tensors import is_nondecreasing
 from coilwork_lowering.ops.elementwise import scalar_operand
 from coilwork_lowering.ops.gathers import AdvancedIndex, check_in_range, read_position
@@ -65,8 +65,8 @@ def index_put_in_fixed_order(
         return to_dtype(builder.read(source, own, indirect=(place,), mask=mask), wide)
 
     elements = Elements(
-        count=product(depth),
-        rows=product(indexed),
+        count=multiply_all(depth),
+        rows=multiply_all(indexed),
         runs=as_expr(1),
         all_rows=True,
         inner=inner,
@@ -126,7 +126,7 @@ class _Entries:
 
 def _find_entries(value: TensorValue, positions: TensorValue, dim: int) -> _Entries:
     others = [k for k in range(len(value.shape)) if k != dim]
-    along = dims(positions.shape)[dim]
+    along = make_dims(positions.shape)[dim]
     free = frozenset[Expr]().union(*(e.free_symbols for e in positions.index))
     matching = all(positions.shape[k] == value.shape[k] for k in others)
     whole_rows = free <= {along} and matching
@@ -153,7 +153,7 @@ def scatter_in_fixed_order(
     size, wide = value.shape[dim], value.dtype.compute
     entries = _find_entries(value, positions, dim)
     by_position = entries.whole_rows or entries.columns
-    below = product(value.shape[dim + 1 :])
+    below = multiply_all(value.shape[dim + 1 :])
 
     def find_row(flat: Expr) -> Scalar:
         at = entries.spot(flat, (as_expr(0),) * len(entries.rest))
@@ -173,9 +173,9 @@ def scatter_in_fixed_order(
         return to_dtype(read, wide)
 
     elements = Elements(
-        count=positions.shape[dim] if entries.whole_rows else product(positions.shape),
-        rows=size if by_position else product(value.shape),
-        runs=product(entries.rest) if entries.columns else as_expr(1),
+        count=positions.shape[dim] if entries.whole_rows else multiply_all(positions.shape),
+        rows=size if by_position else multiply_all(value.shape),
+        runs=multiply_all(entries.rest) if entries.columns else as_expr(1),
         all_rows=True,
         inner=entries.rest if entries.whole_rows else (),
         key=key,

@@ -15,12 +15,12 @@ import torch
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le
+from coilwork_ir.index import Expr, as_expr, as_int, multiply_all, provably_le
 from coilwork_ir.loops.nodes import CheckError
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.values import TensorValue, Value, dtype_of
-from coilwork_lowering.facts.static_tensors import is_nondecreasing, step_from_zero
+from coilwork_lowering.building.values import TensorValue, Value, get_dtype
+from coilwork_lowering.facts.static_tensors import find_step_from_zero, is_nondecreasing
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.gathers import check_in_range, read_position
 from coilwork_lowering.ops.scattering.deterministic_scatter import needs_fixed_order
@@ -80,7 +80,7 @@ def _sum_sorted(
         builder,
         call.device,
         Elements(
-            count=product(indices.shape),
+            count=multiply_all(indices.shape),
             rows=rows,
             runs=as_expr(1),
             all_rows=as_int(padding) == -1,
@@ -166,7 +166,7 @@ def _are_in_bounds(call: Call, indices: TensorValue, offsets: TensorValue) -> bo
     """
     assert isinstance(call.node.target, Overload)
     names = [argument.name for argument in call.node.target._schema.arguments]
-    step = step_from_zero(call.node.args[names.index("offsets")])
+    step = find_step_from_zero(call.node.args[names.index("offsets")])
     return step is not None and provably_le((offsets.shape[0] - 1) * step, indices.shape[0])
 
 
@@ -253,7 +253,7 @@ def _forward(builder: Builder, call: Call) -> Value:
 def _store(
     builder: Builder, fake: torch.Tensor, device: str, body: Callable[[tuple[Expr, ...]], Scalar]
 ) -> TensorValue:
-    dtype = dtype_of(fake.dtype)
+    dtype = get_dtype(fake.dtype)
     return builder.pointwise(
         builder.sizes.exprs(fake.shape), dtype, device, lambda point: cast(body(point), dtype)
     )
@@ -397,7 +397,7 @@ def _give_largest(
         def key(flat: Expr) -> Scalar:
             point = unflatten(flat, gradient.shape)
             target = op("add", mul(row(point), index(targets[1])), index(point[1]))
-            return select(count_elements(point), target, index(product(targets)))
+            return select(count_elements(point), target, index(multiply_all(targets)))
 
         def read_gradient(at: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
             spot = unflatten(at, gradient.shape)
@@ -407,8 +407,8 @@ def _give_largest(
             builder,
             bags.device,
             Elements(
-                count=product(gradient.shape),
-                rows=product(targets),
+                count=multiply_all(gradient.shape),
+                rows=multiply_all(targets),
                 runs=as_expr(1),
                 all_rows=False,
                 inner=(),

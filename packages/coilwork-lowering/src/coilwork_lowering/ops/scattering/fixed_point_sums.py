@@ -34,10 +34,21 @@ from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, symbol
 from coilwork_ir.loops import Check, Scatter
 from coilwork_ir.machine import MachineModel
 from coilwork_ir.ops import ReduceKind, StoreMode
-from coilwork_ir.scalar import Const, Load, Scalar, cast, const, load, op, placeholder, postorder, rewrite
-from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_ir.scalar import (
+    Const,
+    Load,
+    Scalar,
+    cast,
+    const,
+    iterate_postorder,
+    load,
+    op,
+    placeholder,
+    rewrite,
+)
+from coilwork_lowering.building.builder import Builder, make_node_ranges
 from coilwork_lowering.building.simplify import simplify
-from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
+from coilwork_lowering.building.values import TensorValue, make_coordinate_symbols, make_whole_value
 from coilwork_lowering.ops.scattering.elements import Elements, Sums
 from coilwork_lowering.scalar_math import (
     add,
@@ -196,9 +207,9 @@ class Points:
         elements, builder = self._elements, self._builder
         shape = (self._groups, as_expr(1 if words is None else words.count), elements.rows, self._width)
         name = f"{builder.hint}_{name}"
-        used = None if words is None else words.is_used(index(coordinate_symbols("i", shape)[1]))
+        used = None if words is None else words.is_used(index(make_coordinate_symbols("i", shape)[1]))
         zeros = self._zeros(dtype, shape, f"{name}_zero", only if used is None else used)
-        point = coordinate_symbols("i", self._shape)
+        point = make_coordinate_symbols("i", self._shape)
         key, number = self._key(point), self._number(point)
         indirect = (key,) if words is None else (key, words.choose(number))
         mask = _combine_conditions(self._belongs(key), None if adds is None else adds(number))
@@ -207,7 +218,7 @@ class Points:
             Scatter(
                 output=output,
                 into=zeros.buffer.name,
-                ranges=node_ranges("i", self._shape),
+                ranges=make_node_ranges("i", self._shape),
                 index=(point[0], as_expr(0) if words is None else placeholder(1), placeholder(0), point[2]),
                 indirect=tuple(simplify(_mask_reads(only, item)) for item in indirect),
                 value=simplify(_mask_reads(only, value(number, key))),
@@ -218,13 +229,13 @@ class Points:
             )
         )
         builder.buffers.overwrite(zeros.buffer.name, output)
-        return whole(output)
+        return make_whole_value(output)
 
     def read(self, made: TensorValue, key: Scalar, *, only: Scalar | None = None) -> Scalar:
         """Return what `combine` made for the row of the element whose key is `key`; 0 for one that is left
         out, and without `only`.
         """
-        group, _, neighbour = coordinate_symbols("i", self._shape)
+        group, _, neighbour = make_coordinate_symbols("i", self._shape)
         at = (group, as_expr(0), placeholder(0), neighbour)
         return self._builder.read(
             made, at, indirect=(key,), mask=_combine_conditions(only, self._belongs(key))
@@ -245,8 +256,8 @@ class Points:
         builder.add(
             Scatter(
                 output=output,
-                ranges=node_ranges("i", shape),
-                index=coordinate_symbols("i", shape),
+                ranges=make_node_ranges("i", shape),
+                index=make_coordinate_symbols("i", shape),
                 indirect=(),
                 value=zero,
                 mode="store",
@@ -255,7 +266,7 @@ class Points:
                 origins=builder.origins,
             )
         )
-        return whole(output)
+        return make_whole_value(output)
 
     def _belongs(self, key: Scalar) -> Scalar | None:
         """Tell if the element is added to a row; None if all are."""
@@ -346,7 +357,7 @@ def find_uniform_number(builder: Builder, elements: Elements) -> float | None:
     def visit(node: Scalar) -> Scalar:
         if not isinstance(node, Load) or node.mask is not None:
             return node
-        result = builder.number_everywhere(whole(builder.buffers[node.buffer]))
+        result = builder.number_everywhere(make_whole_value(builder.buffers[node.buffer]))
         return node if result is None else result
 
     value = elements.value(flat, index(flat), point, const(True, DType.BOOL))
@@ -388,7 +399,7 @@ def _mask_reads(where: Scalar | None, value: Scalar) -> Scalar:
     """
     if where is None:
         return value
-    own = frozenset(node for node in postorder((where,)) if isinstance(node, Load))
+    own = frozenset(node for node in iterate_postorder((where,)) if isinstance(node, Load))
 
     def visit(node: Scalar) -> Scalar:
         if not isinstance(node, Load) or node in own:

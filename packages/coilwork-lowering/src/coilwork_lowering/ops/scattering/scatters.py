@@ -15,12 +15,12 @@ from typing import Final
 
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, product
+from coilwork_ir.index import Expr, as_expr, as_int, multiply_all
 from coilwork_ir.loops import Check, Scatter
 from coilwork_ir.machine import MachineModel
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar, placeholder
-from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_lowering.building.builder import Builder, make_node_ranges
 from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.size_assertions import lower_assertion
 from coilwork_lowering.building.values import (
@@ -28,8 +28,8 @@ from coilwork_lowering.building.values import (
     Shape,
     TensorValue,
     Value,
-    coordinate_symbols,
     is_whole,
+    make_coordinate_symbols,
 )
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
 from coilwork_lowering.ops.gathers import AdvancedIndex, check_in_range, read_position
@@ -56,7 +56,7 @@ def group_width(
     """
     if has_trait(table.device, PROCESSOR) or not is_whole(table) or not shape:
         return None
-    size, columns = as_int(product(table.shape)), as_int(table.shape[-1])
+    size, columns = as_int(multiply_all(table.shape)), as_int(table.shape[-1])
     if size is None or not columns or as_int(shape[-1]) != columns or as_int(table.buffer.strides[-1]) != 1:
         return None
     each = table.dtype.itemsize
@@ -76,7 +76,7 @@ def group_columns(shape: Shape, width: int) -> tuple[Shape, tuple[Expr, ...]]:
     columns = as_int(shape[-1])
     assert columns is not None
     ranges = (as_expr(columns // width), *shape[:-1], as_expr(width))
-    group, *others, column = coordinate_symbols("i", ranges)
+    group, *others, column = make_coordinate_symbols("i", ranges)
     return ranges, (*others, group * width + column)
 
 
@@ -97,7 +97,7 @@ def scatter_into(
 
     Memory that holds nothing yet is made by the scatter.
     """
-    point = coordinate_symbols("i", shape)
+    point = make_coordinate_symbols("i", shape)
     if mode != "store" and index(point)[-1:] == point[-1:]:
         width = group_width(
             old, shape, builder.machine_of(old.device), resident_bytes=builder.options.resident_bytes
@@ -114,7 +114,7 @@ def scatter_into(
         Scatter(
             output=output,
             into=None if result else old.buffer.name,
-            ranges=node_ranges("i", shape),
+            ranges=make_node_ranges("i", shape),
             index=tuple(index(point)) if is_whole(old) else old.at(index(point)),
             indirect=positions,
             value=source,

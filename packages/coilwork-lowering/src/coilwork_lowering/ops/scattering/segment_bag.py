@@ -16,8 +16,8 @@ from coilwork_ir.index import Expr, provably_eq
 from coilwork_ir.loops import Check, Scan
 from coilwork_ir.loops.nodes import CheckError
 from coilwork_ir.scalar import Literal_, Scalar, cast, const, op, placeholder
-from coilwork_lowering.building.builder import Builder, node_ranges
-from coilwork_lowering.building.values import Shape, TensorValue, coordinate_symbols, whole
+from coilwork_lowering.building.builder import Builder, make_node_ranges
+from coilwork_lowering.building.values import Shape, TensorValue, make_coordinate_symbols, make_whole_value
 from coilwork_lowering.ops.binary_search import choose_position_type, lower_bound
 from coilwork_lowering.ops.gathers import check_bounds, check_in_range
 from coilwork_lowering.ops.scattering.deterministic_scatter import needs_fixed_order
@@ -255,9 +255,9 @@ def _count_in_one_pass(builder: Builder, bags: Bags) -> TensorValue:
         "add",
         lambda point: (check_bounds(offset(point), behind, "the offsets of bags", bags.error),),
     )
-    ranges = node_ranges("i", (bags.elements,))
+    ranges = make_node_ranges("i", (bags.elements,))
     counts = builder.declare((bags.elements,), DType.I64, bags.device, name=f"{builder.hint}_begun")
-    body = builder.read(begun, coordinate_symbols("i", (bags.elements,)))
+    body = builder.read(begun, make_coordinate_symbols("i", (bags.elements,)))
     builder.add(
         Scan(outputs=(counts,), kind="sum", ranges=ranges, axis=ranges[0], body=body, origins=builder.origins)
     )
@@ -265,7 +265,7 @@ def _count_in_one_pass(builder: Builder, bags: Bags) -> TensorValue:
         (bags.elements,),
         DType.I64,
         bags.device,
-        lambda point: sub(builder.read(whole(counts), point), const(1, DType.I64)),
+        lambda point: sub(builder.read(make_whole_value(counts), point), const(1, DType.I64)),
         name=f"{builder.hint}_bags",
     )
 

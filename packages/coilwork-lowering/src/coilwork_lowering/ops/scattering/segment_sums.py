@@ -27,14 +27,14 @@ from typing import Final
 
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, product, provably_le, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, multiply_all, provably_le, symbol
 from coilwork_ir.loops import Reduce, Scatter, Sort
 from coilwork_ir.machine import MachineModel
 from coilwork_ir.machine.model import Sorts
 from coilwork_ir.scalar import Scalar, cast, const, load, op, placeholder
-from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_lowering.building.builder import Builder, make_node_ranges
 from coilwork_lowering.building.simplify import simplify
-from coilwork_lowering.building.values import Shape, TensorValue, coordinate_symbols, whole
+from coilwork_lowering.building.values import Shape, TensorValue, make_coordinate_symbols, make_whole_value
 from coilwork_lowering.ops.binary_search import choose_position_type, lower_bound
 from coilwork_lowering.ops.scattering.elements import PIECE, Elements, Sums
 from coilwork_lowering.ops.scattering.fixed_point_sums import can_sum_in_fixed_point, sum_in_fixed_point
@@ -47,7 +47,7 @@ def has_few_rows(elements: Elements, machine: MachineModel) -> bool:
     """True if looking at every element for each row takes less time than sorting them. Of unknown sizes it
     may not.
     """
-    count, rows, inner = (as_int(e) for e in (elements.count, elements.rows, product(elements.inner)))
+    count, rows, inner = (as_int(e) for e in (elements.count, elements.rows, multiply_all(elements.inner)))
     if count is None or rows is None or inner is None or not elements.one_run or elements.ordered:
         return False
     compared_us = rows * count * inner * elements.dtype.itemsize / machine.scatters.compared_bytes_per_us
@@ -124,7 +124,7 @@ def sort_in_pieces(builder: Builder, device: str, keys: TensorValue) -> Ordered:
     result = _sort_pieces(builder, device, keys, length, pieces)
     ranks = _ranks(builder, device, result.keys, length, pieces)
     shape = (as_expr(pieces), as_expr(length))
-    point = coordinate_symbols("i", shape)
+    point = make_coordinate_symbols("i", shape)
     key = builder.read(result.keys, point)
     place = add(builder.read(result.places, point), index(point[0] * length))
     rank = builder.read(ranks, point)
@@ -146,19 +146,19 @@ def _sort_pieces(builder: Builder, device: str, keys: TensorValue, length: int, 
     numbers.
     """
     shape = (as_expr(pieces), as_expr(length))
-    ranges = node_ranges("i", shape)
+    ranges = make_node_ranges("i", shape)
     values, places = (
         builder.declare(shape, dtype, device, name=f"{builder.hint}_{what}")
         for dtype, what in ((keys.dtype, "piece"), (DType.I64, "place"))
     )
-    flat = coordinate_symbols("i", shape)[0] * length + ranges[1]
+    flat = make_coordinate_symbols("i", shape)[0] * length + ranges[1]
     greatest = (1 << (8 * keys.dtype.itemsize - 1)) - 1
     inside = None if as_int(keys.shape[0]) == pieces * length else lt(index(flat), index(keys.shape[0]))
     body = builder.read(keys, (flat,), mask=inside, other=0 if inside is None else greatest)
     builder.add(
         Sort(outputs=(values, places), ranges=ranges, axis=ranges[1], body=body, origins=builder.origins)
     )
-    return Ordered(keys=whole(values), places=whole(places))
+    return Ordered(keys=make_whole_value(values), places=make_whole_value(places))
 
 
 def _ranks(builder: Builder, device: str, values: TensorValue, length: int, pieces: int) -> TensorValue:
@@ -196,7 +196,7 @@ def _scatter_by_rank(
     builder.add(
         Scatter(
             output=output,
-            ranges=node_ranges("i", shape),
+            ranges=make_node_ranges("i", shape),
             index=(placeholder(0),),
             indirect=(rank,),
             value=value,
@@ -205,7 +205,7 @@ def _scatter_by_rank(
             origins=builder.origins,
         )
     )
-    return whole(output)
+    return make_whole_value(output)
 
 
 def _first(builder: Builder, value: TensorValue, count: int) -> TensorValue:
@@ -296,14 +296,14 @@ def _sort_keys(builder: Builder, device: str, elements: Elements, keys: TensorVa
     if can_sort_in_pieces(builder, device, elements.count, keys.dtype):
         result = sort_in_pieces(builder, device, keys)
         return _Order(keys=result.keys, offset=offset, places=result.places)
-    ranges = node_ranges("i", keys.shape)
+    ranges = make_node_ranges("i", keys.shape)
     ordered = builder.declare(keys.shape, keys.dtype, device, name=f"{builder.hint}_sorted")
     places = builder.declare(keys.shape, DType.I64, device, name=f"{builder.hint}_places")
     body = builder.read(keys, ranges)
     builder.add(
         Sort(outputs=(ordered, places), ranges=ranges, axis=ranges[0], body=body, origins=builder.origins)
     )
-    return _Order(keys=whole(ordered), offset=offset, places=whole(places))
+    return _Order(keys=make_whole_value(ordered), offset=offset, places=make_whole_value(places))
 
 
 def _starts(builder: Builder, device: str, elements: Elements, order: _Order) -> TensorValue:
@@ -384,7 +384,7 @@ def _rows(
 ) -> TensorValue:
     shape = (elements.sums, *elements.inner)
     # coordinates of dimensions of one element are numbers, as in other nodes
-    point = coordinate_symbols("i", shape)
+    point = make_coordinate_symbols("i", shape)
     most = elements.count if parts is None else _most_steps(elements.count)
     axis = symbol("r0", extent=most)
     start, end = builder.read(starts, (point[0],)), builder.read(starts, (point[0] + 1,))
@@ -419,13 +419,13 @@ def _rows(
         Reduce(
             outputs=(output,),
             kind="sum",
-            ranges=node_ranges("i", shape),
+            ranges=make_node_ranges("i", shape),
             axes=(axis,),
             body=simplify(body),
             origins=builder.origins,
         )
     )
-    return whole(output)
+    return make_whole_value(output)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.values import TensorValue, Value, dtype_of
+from coilwork_lowering.building.values import TensorValue, Value, get_dtype
 from coilwork_lowering.ops.arithmetic import make_row_function
 from coilwork_lowering.ops.elementwise import (
     DEFAULT,
@@ -197,7 +197,7 @@ def _frexp(builder: Builder, call: Call) -> Value:
         raise NotLowered("parts of an integer")
 
     def part(number: int, fake: torch.Tensor) -> TensorValue:
-        dtype = dtype_of(fake.dtype)
+        dtype = get_dtype(fake.dtype)
 
         def body(point: tuple[Expr, ...]) -> Scalar:
             x = cast(builder.read(value, point), value.dtype.compute)

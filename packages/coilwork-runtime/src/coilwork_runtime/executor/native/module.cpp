@@ -5,7 +5,7 @@
 
 #include "call/roles.hpp"
 #include "replay/replayed_call.hpp"
-#include "running/running.hpp"
+#include "running/steps.hpp"
 
 namespace coilwork {
 

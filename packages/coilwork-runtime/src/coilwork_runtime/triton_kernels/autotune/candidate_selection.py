@@ -22,7 +22,7 @@ MARGIN: Final = 0.0075
 TICK: Final = 0.00025
 
 
-def selection_key(candidates: Sequence[GpuBinary], device_name: str, sizes: Sequence[int]) -> str:
+def make_selection_key(candidates: Sequence[GpuBinary], device_name: str, sizes: Sequence[int]) -> str:
     """The key of a choice: machine code of the candidates, device, and sizes up to a power of two."""
     digests = [hashlib.sha256(encode_binary(binary)).hexdigest() for binary in candidates]
     return content_key("tuning", FORMAT, device_name, *digests, *(str(size.bit_length()) for size in sizes))
@@ -49,14 +49,14 @@ def select_candidate(
     known = _recall(tuning, key, mappings)
     if known is not None:
         return known
-    expendable = expendable_arguments(args, roles)
+    expendable = make_expendable_arguments(args, roles)
     times = [measure(partial(trial, *expendable)) for trial in trials]
-    index = fastest(times)
+    index = find_fastest(times)
     tuning.put(key, {"mapping": mappings[index], "candidates": list(mappings), "milliseconds": list(times)})
     return index
 
 
-def fastest(times: Sequence[float]) -> int:
+def find_fastest(times: Sequence[float]) -> int:
     """The index of the least time, where a later one counts only if it is clearly less than the first."""
     best = min(range(len(times)), key=times.__getitem__)
     return best if times[best] < times[0] * (1 - MARGIN) - TICK else 0
@@ -70,7 +70,7 @@ def drop_spilling(spill_bytes: Sequence[int]) -> list[int]:
     return clean or list(range(len(spill_bytes)))
 
 
-def expendable_arguments(args: Sequence[Any], roles: Sequence[str]) -> list[Any]:
+def make_expendable_arguments(args: Sequence[Any], roles: Sequence[str]) -> list[Any]:
     """`args` for running a kernel several times: tensors that it updates, or that share memory with what it
     reads, copied.
 

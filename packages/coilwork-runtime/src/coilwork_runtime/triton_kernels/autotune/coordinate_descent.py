@@ -152,10 +152,10 @@ def descend(proposed: Sequence[Trial], space: Space, bench: Bench, *, most: int)
 
     Ties go to what is earlier: a candidate before its neighbours, a better guess before a worse one.
     """
-    current = fastest(proposed)
+    current = find_fastest_trial(proposed)
     if current is None:
         return None
-    seen = {config_key(trial.config) for trial in proposed}
+    seen = {make_config_key(trial.config) for trial in proposed}
     tried: list[Trial] = []
     while not bench.over():
         after = None
@@ -163,7 +163,7 @@ def descend(proposed: Sequence[Trial], space: Space, bench: Bench, *, most: int)
             wanted = _fresh(around(current.config), seen, most - len(tried))
             if not wanted:
                 continue
-            seen |= {config_key(config) for config in wanted}
+            seen |= {make_config_key(config) for config in wanted}
             trials = bench.evaluate(wanted, current)
             tried += trials
             after = _better(trials, current, bench)
@@ -176,7 +176,7 @@ def descend(proposed: Sequence[Trial], space: Space, bench: Bench, *, most: int)
     return SearchResult(best=current, proposed=tuple(proposed), tried=tuple(tried))
 
 
-def fastest(trials: Iterable[Trial]) -> Trial | None:
+def find_fastest_trial(trials: Iterable[Trial]) -> Trial | None:
     """Return the trial that takes least time. A later one counts only if it gains `GAIN` over the first that
     was timed.
     """
@@ -187,14 +187,14 @@ def fastest(trials: Iterable[Trial]) -> Trial | None:
     return best if least < timed[0][0] * (1 - GAIN) else timed[0][1]
 
 
-def config_key(config: Config) -> tuple[tuple[str, int], ...]:
+def make_config_key(config: Config) -> tuple[tuple[str, int], ...]:
     """Return the same key for the same configuration, whatever the order of its parameters."""
     return tuple(sorted(config.items()))
 
 
 def _fresh(configs: Iterable[Config], seen: set[tuple[tuple[str, int], ...]], room: int) -> list[Config]:
     """Return at most `room` of `configs`, none of them seen, none twice."""
-    unseen = {config_key(config): config for config in configs if config_key(config) not in seen}
+    unseen = {make_config_key(config): config for config in configs if make_config_key(config) not in seen}
     return list(unseen.values())[: max(0, room)]
 
 

@@ -18,14 +18,14 @@ from coilwork_runtime.triton_kernels.autotune.coordinate_descent import (
     SearchResult,
     Space,
     Trial,
-    config_key,
+    make_config_key,
 )
 from coilwork_runtime.triton_kernels.versions import format_mapping, read_choice
 
 FORMAT: Final = 4
 
 
-def magnitudes(sizes: Sequence[int]) -> list[int]:
+def list_magnitudes(sizes: Sequence[int]) -> list[int]:
     """Return the bit lengths of sizes: equal for sizes up to the same power of two."""
     return [size.bit_length() for size in sizes]
 
@@ -58,7 +58,7 @@ def recall(store: Store | None, spec: KernelSpec, device_name: str) -> Mapping[t
         tuning.delete(key)
         return {}
     space = Space.from_spec(spec)
-    configs = {tuple(entry["magnitudes"]): config_for(spec, entry["mapping"]) for entry in entries}
+    configs = {tuple(entry["magnitudes"]): find_config(spec, entry["mapping"]) for entry in entries}
     return {
         sizes: config
         for sizes, config in configs.items()
@@ -66,7 +66,7 @@ def recall(store: Store | None, spec: KernelSpec, device_name: str) -> Mapping[t
     }
 
 
-def config_for(spec: KernelSpec, mapping: str) -> Config | None:
+def find_config(spec: KernelSpec, mapping: str) -> Config | None:
     """The configuration in which the first version of `spec` runs as the closed `mapping` says; None if it
     never does.
     """
@@ -122,7 +122,7 @@ def _is_of(spec: KernelSpec, space: Space, config: Config) -> bool:
         for name in config
         if name not in space.values
     )
-    return config_key(config) in map(config_key, spec.configs) or (given and space.allows(config))
+    return make_config_key(config) in map(make_config_key, spec.configs) or (given and space.allows(config))
 
 
 def remember(
@@ -132,7 +132,7 @@ def remember(
     tuning, key = TuningCache(store), record_key(spec, device_name)
     known = tuning.get(key)
     entries = [] if known is None else _entries(known) or []
-    own = magnitudes(sizes)
+    own = list_magnitudes(sizes)
     kept = [entry for entry in entries if entry["magnitudes"] != own]
     fresh: dict[str, Any] = {
         "magnitudes": own,

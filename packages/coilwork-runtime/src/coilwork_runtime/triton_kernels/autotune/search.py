@@ -18,8 +18,8 @@ from coilwork_runtime.triton_kernels.autotune.coordinate_descent import (
     SearchResult,
     Space,
     Trial,
-    config_key,
     descend,
+    make_config_key,
 )
 from coilwork_runtime.triton_kernels.compilation import GpuBinary
 
@@ -100,7 +100,7 @@ def search(
     clock: Callable[[], float] = time.monotonic,
 ) -> SearchResult | None:
     """The best configuration of the kernel `name` around `candidates`; None if none of these can be timed."""
-    shelf = {config_key(one.config): one.call for one in candidates}
+    shelf = {make_config_key(one.config): one.call for one in candidates}
     started = clock()
 
     def evaluate(configs: Sequence[Config], current: Trial) -> list[Trial]:
@@ -114,7 +114,7 @@ def search(
             except KernelLaunchError as error:
                 trials.append(Trial(config=config, reason=f"does not load: {_first_line(error)}"))
                 continue
-            shelf[config_key(config)] = ready.call
+            shelf[make_config_key(config)] = ready.call
             hopeless = explain_hopeless(ready.trial(), current)
             trials.append(
                 replace(ready.trial(), reason=hopeless)
@@ -127,7 +127,7 @@ def search(
         seen: tuple[list[float], list[float]] = ([], [])
         for _ in range(TURNS):
             for trial, times in zip((one, other), seen):
-                repeated = time_trial(trial, shelf[config_key(trial.config)], measure)
+                repeated = time_trial(trial, shelf[make_config_key(trial.config)], measure)
                 times.append(float("inf") if repeated.milliseconds is None else repeated.milliseconds)
         return min(seen[0]), min(seen[1])
 
@@ -147,13 +147,13 @@ def explain_hopeless(trial: Trial, current: Trial) -> str:
     """
     if trial.spill_bytes > current.spill_bytes:
         return f"spills {trial.spill_bytes} bytes per thread, the best {current.spill_bytes}"
-    own, best = resident_threads(trial), resident_threads(current)
+    own, best = count_resident_threads(trial), count_resident_threads(current)
     if own < LEAST_RESIDENCE * best:
         return f"{own} threads of {trial.registers} registers fit, of the best {best}"
     return ""
 
 
-def resident_threads(trial: Trial) -> int:
+def count_resident_threads(trial: Trial) -> int:
     """Return how many threads registers leave room for on a multiprocessor."""
     blocks = THREADS // max(1, trial.threads)
     if trial.registers and trial.threads:

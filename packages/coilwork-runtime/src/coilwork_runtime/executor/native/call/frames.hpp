@@ -2,8 +2,8 @@
 #pragma once
 #include <time.h>
 
-#include "call/backlog.hpp"
 #include "call/references.hpp"
+#include "call/slots.hpp"
 #include "call/timing.hpp"
 
 namespace coilwork {
@@ -27,7 +27,7 @@ struct Call {
   bool profiled = false;
   Timing* timing;
   PyObject* streams = nullptr;  // those that it has forked, and its events: `streams.py`
-  Backlog* backlog = nullptr;  // null if work is never put off
+  WorkQueue* work_queue = nullptr;  // null if work is never put off
   // Scratch memory of products and convolutions, which take turns on one stream; the first that wants some looks for it.
   // `workspace` if it is the call's own.
   AtenTensorHandle workspace = nullptr;
@@ -48,7 +48,7 @@ struct Call {
 
   // Sees to it that all work so far is under way.
   void settle() {
-    if (backlog) backlog->settle();
+    if (work_queue) work_queue->settle();
   }
 };
 
@@ -69,37 +69,6 @@ class WithPython {
  private:
   Call& call_;
   bool took_;
-};
-
-// Memory behind a name. As MEMORY, `handle` is some tensor that keeps it alive, and the buffer begins at `data`; a tensor of
-// the buffer's own layout is made when something but a kernel wants one. WITHIN is the same with another slot's handle.
-struct Slot {
-  enum State : uint8_t { EMPTY = 0, OWNED, BORROWED, MEMORY, WITHIN };
-  AtenTensorHandle handle;
-  char* data;
-  int64_t alone_bytes;  // of its memory, if no other tensor may see it and it can be had again when it is freed; else 0
-  uint32_t layout;
-  State state;
-
-  void release(Backlog* backlog = nullptr) {
-    if (state == OWNED || state == MEMORY) {
-      if (backlog)
-        backlog->free_behind(handle, alone_bytes);
-      else
-        torch.aoti_torch_delete_tensor_object(handle);
-    }
-    handle = nullptr;
-    data = nullptr;
-    alone_bytes = 0;
-    state = EMPTY;
-  }
-  void own(AtenTensorHandle made) {
-    if (state != EMPTY) release();
-    handle = made;
-    data = nullptr;
-    alone_bytes = 0;
-    state = OWNED;
-  }
 };
 
 struct Frame {

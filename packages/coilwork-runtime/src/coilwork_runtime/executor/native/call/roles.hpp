@@ -1,4 +1,4 @@
-// The roles of a call's inputs and results, as `coilwork_runtime.manifest.roles` reads them: rows that are applied around the call of
+// The roles of a call's inputs and results, as `coilwork_runtime.manifest.convention_parser` reads them: rows that are applied around the call of
 // a program. `coilwork_runtime.calling_convention` does the same in Python, and a test runs every row by both. Memory is looked at
 // through handles; torch's own functions make views and copies. What is rare, or nobody's in a hurry for, is a helper in Python.
 #pragma once

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "libraries/kept.hpp"
+#include "libraries/memo_table.hpp"
 
 namespace coilwork {
 
@@ -210,7 +210,7 @@ struct ConvolutionLibrary::Known {
 
   Lock lock_;
   List<Owned<Stream>> streams_;
-  Kept<ConvolutionKey, Convolution> convolutions_{MOST_CONVOLUTIONS};
+  MemoTable<ConvolutionKey, Convolution> convolutions_{MOST_CONVOLUTIONS};
 };
 
 Convolution::~Convolution() {

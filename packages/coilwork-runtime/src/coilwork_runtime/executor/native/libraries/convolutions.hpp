@@ -75,13 +75,13 @@ class Convolutions {
     Slot large{};
     scratch = reinterpret_cast<uint64_t>(memory_.bytes(static_cast<int64_t>(bytes), device, large));
     const bool good = scratch && put(convolution, addresses);
-    large.release(call_.backlog);
+    large.release(call_.work_queue);
     return good;
   }
 
   bool put(const Convolution& convolution, const uint64_t* addresses) {
-    if (!call_.backlog) return convolution.run(addresses, call_.stream) == dnn::SUCCESS;
-    return call_.backlog->take({Work::CONVOLUTION, ROLES + 1, &convolution, addresses}) == dnn::SUCCESS;
+    if (!call_.work_queue) return convolution.run(addresses, call_.stream) == dnn::SUCCESS;
+    return call_.work_queue->take({Work::CONVOLUTION, ROLES + 1, &convolution, addresses}) == dnn::SUCCESS;
   }
 
   // The layout that the program declares for a result, which the steps behind the call would bring it into.

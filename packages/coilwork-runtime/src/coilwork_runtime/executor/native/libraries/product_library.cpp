@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "libraries/kept.hpp"
+#include "libraries/memo_table.hpp"
 
 namespace coilwork {
 
@@ -114,7 +114,7 @@ struct ProductLibrary::Known {
 
   Lock lock_;
   List<Opened> handles_;
-  Kept<ProductKey, Product> products_{MOST_PRODUCTS};
+  MemoTable<ProductKey, Product> products_{MOST_PRODUCTS};
 };
 
 Product::~Product() {

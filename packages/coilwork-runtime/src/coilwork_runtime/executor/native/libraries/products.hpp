@@ -100,8 +100,8 @@ class Products {
     const auto at = [this](uint32_t slot) { return reinterpret_cast<uint64_t>(data_of(memory_.slot(slot))); };
     const uint64_t addresses[] = {at(plan.first), at(plan.second), at(plan.result), plan.bias == NONE ? 0 : at(plan.bias),
                                   reinterpret_cast<uint64_t>(memory)};
-    if (!call_.backlog) return product.run(addresses, call_.stream) == lt::SUCCESS;
-    return call_.backlog->take({Work::PRODUCT, 5, &product, addresses}) == lt::SUCCESS;
+    if (!call_.work_queue) return product.run(addresses, call_.stream) == lt::SUCCESS;
+    return call_.work_queue->take({Work::PRODUCT, 5, &product, addresses}) == lt::SUCCESS;
   }
 
   Call& call_;

@@ -1,6 +1,6 @@
 // What the libraries that are called directly need of a call: tensors as they lie in memory, and scratch memory.
 #pragma once
-#include "call/memory.hpp"
+#include "call/allocation.hpp"
 #include "libraries/scratch.hpp"
 
 namespace coilwork {

@@ -5,7 +5,7 @@
 
 namespace coilwork {
 
-class Replaying final : public Backlog {
+class Replaying final : public WorkQueue {
  public:
   Replaying(Replay& replay, Call& call);
   ~Replaying();
@@ -55,7 +55,7 @@ Replaying::Replaying(Replay& replay, Call& call)
     : replay_(replay), call_(call), purpose_(replay.purpose()), recording_(replay.expected()) {
   replay_.heard.clear();
   if (purpose_ == Replay::MEASURE) measured_.resize(call.program.parts[0].steps.size());
-  call_.backlog = this;
+  call_.work_queue = this;
 }
 
 Replaying::~Replaying() {
@@ -70,7 +70,7 @@ Replaying::~Replaying() {
     }
   }
   free_all();
-  call_.backlog = nullptr;
+  call_.work_queue = nullptr;
   replay_.leave();
 }
 

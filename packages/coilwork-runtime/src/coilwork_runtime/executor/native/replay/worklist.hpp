@@ -2,7 +2,7 @@
 #pragma once
 #include <string.h>
 
-#include "call/backlog.hpp"
+#include "call/work_queue.hpp"
 
 namespace coilwork {
 

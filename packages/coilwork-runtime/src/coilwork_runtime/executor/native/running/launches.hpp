@@ -2,7 +2,7 @@
 #pragma once
 #include <utility>
 
-#include "call/memory.hpp"
+#include "call/allocation.hpp"
 #include "program/resolving.hpp"
 #include "replay/issuing.hpp"
 
@@ -76,10 +76,10 @@ class Launches {
 
   // Scratch memory of one launch.
   struct Scratch {
-    explicit Scratch(Backlog* backlog) : backlog(backlog) {}
+    explicit Scratch(WorkQueue* work_queue) : work_queue(work_queue) {}
     Slot slot{};
-    Backlog* backlog;
-    ~Scratch() { slot.release(backlog); }
+    WorkQueue* work_queue;
+    ~Scratch() { slot.release(work_queue); }
   };
 
   uint64_t address_of(uint32_t slot) { return reinterpret_cast<uint64_t>(data_of(memory_.slot(slot))); }
@@ -154,7 +154,7 @@ class Launches {
       own[0] = scratch_memory(form, blocks * static_cast<int64_t>(form.compiler_scratch_bytes), passed);
     for (uint32_t axis = 0; axis < GRID_WORDS; ++axis) passed.room[axis] = static_cast<uint64_t>(grid[axis]);
     const Work work{Work::KERNEL, GRID_WORDS + static_cast<uint32_t>(passed.count) + 2, &form, passed.room};
-    const int result = call_.backlog ? call_.backlog->take(work) : coilwork::launch(form, work.words, work.count, call_.stream);
+    const int result = call_.work_queue ? call_.work_queue->take(work) : coilwork::launch(form, work.words, work.count, call_.stream);
     if (result) refuse_work(call_, work, result);
   }
 
@@ -174,7 +174,7 @@ class Launches {
   uint64_t scratch_memory(const Form& form, int64_t bytes, Passed& passed) {
     const int32_t device = form.gpu ? form.device : -1;
     passed.scratch.reserve(form.parameters.size() + 1);  // so that slots never move
-    passed.scratch.emplace_back(call_.backlog);
+    passed.scratch.emplace_back(call_.work_queue);
     Slot& slot = passed.scratch.back().slot;
     if (void* found = memory_.bytes(bytes, device, slot)) return reinterpret_cast<uint64_t>(found);
     if (!slot.handle) {

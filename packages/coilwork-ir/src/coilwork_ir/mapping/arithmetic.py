@@ -1,0 +1,138 @@
+"""Arithmetic: matrix units, the order of their blocks, how exact functions and products of sums are; and what
+may be chosen of open numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from coilwork_ir.index import Expr
+from coilwork_ir.kernels.nodes import Kernel, get_factors
+from coilwork_ir.kernels.rewrite import list_kernel_roots
+from coilwork_ir.mapping.directive import Directive, Number, explain_no_ranges, explain_not_positive, get_body
+from coilwork_ir.mapping.tiling import Tile
+from coilwork_ir.scalar import find_contraction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit(Directive):
+    """Blocks of a contraction are multiplied by matrix units, or each thread has a square of results in
+    registers.
+    """
+
+    TEMPLATE: ClassVar[str] = "unit {unit:mma|fma}"
+
+    unit: Literal["mma", "fma"]
+
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
+        """The kernel contracts, or has a core that does."""
+        core = get_body(kernel).core
+        contraction = find_contraction(list_kernel_roots(get_body(kernel)))
+        if contraction is None and core is None:
+            return "the kernel is no contraction"
+        factors = (
+            get_factors(core) if core is not None else () if contraction is None else (contraction.left,)
+        )
+        exact = any(factor.dtype.itemsize > 2 for factor in factors)
+        return "matrix units do not multiply exactly in f32" if exact and self.unit == "mma" else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order(Directive):
+    """Programs follow each other in groups of so many rows of blocks, which share what they read in the
+    cache.
+    """
+
+    TEMPLATE: ClassVar[str] = "order {ranges:names} grouped {by:number}"
+
+    ranges: tuple[str, ...]
+    by: Number
+
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
+        """Parallel ranges that are tiled to programs."""
+        reason = explain_no_ranges(kernel, self.ranges, ("parallel",)) or explain_not_positive(
+            self.by, "the group"
+        )
+        if reason is not None:
+            return reason
+        tiled = {name for d in directives if isinstance(d, Tile) for name in d.ranges}
+        missing = [name for name in self.ranges if name not in tiled]
+        return f"{missing[0]} is not tiled" if missing else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Functions(Directive):
+    """Functions come from a vector library, some units in the last place off, or are exact."""
+
+    TEMPLATE: ClassVar[str] = "functions {kind:exact|vector}"
+
+    kind: Literal["exact", "vector"]
+
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
+        """Vector functions only where the numerics are not strict and no order of results is promised."""
+        if self.kind == "exact":
+            return None
+        if kernel.numerics == "strict":
+            return "strict numerics allow exact functions alone"
+        invariant = [d for d in directives if d.keyword() == "invariant"]
+        return "an element's place would decide how it is rounded" if invariant else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract(Directive):
+    """The device's compiler may round `a * b + c` once."""
+
+    TEMPLATE: ClassVar[str] = "contract"
+
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
+        """Fast numerics."""
+        return None if kernel.numerics == "fast" else f"{kernel.numerics} numerics round every operation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit(Directive):
+    """Choose only open numbers of which the first expression is at most the second."""
+
+    TEMPLATE: ClassVar[str] = "limit {left:expr} at most {right:expr}"
+
+    left: Expr
+    right: Expr
+
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
+        """Both are over open numbers of the mapping."""
+        known = {number.name for d in directives for number in d.open_numbers}
+        unknown = sorted(
+            s.name for s in self.left.free_symbols | self.right.free_symbols if s.name not in known
+        )
+        return f"{unknown[0]} is no open number" if unknown else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choose(Directive):
+    """Choose these open numbers together, in one of the ways that are listed.
+
+    A mapping has one of these for each way.
+    """
+
+    TEMPLATE: ClassVar[str] = "choose {names:names} as {values:wholes}"
+
+    names: tuple[str, ...]
+    values: tuple[int, ...]
+
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
+        """A value for each name, of those that the open number may have."""
+        if len(self.names) != len(self.values):
+            return f"there are {len(self.values)} values for {len(self.names)} numbers"
+        known = {number.name: number.values for d in directives for number in d.open_numbers}
+        for name, value in zip(self.names, self.values, strict=True):
+            if value not in known.get(name, ()):
+                return f"{name} is no open number" if name not in known else f"?{name} is never {value}"
+        return None
+
+    def allows(self, chosen: Mapping[str, int]) -> bool:
+        """True if those of its numbers that are `chosen` are so in this way."""
+        return all(
+            chosen.get(name, value) == value for name, value in zip(self.names, self.values, strict=True)
+        )
