@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import importlib.metadata
 import importlib.util
+import json
 import os
 import random
 import re
@@ -169,12 +170,17 @@ def install_ours(session: nox.Session, *requested: str) -> None:
     session.install(*QUIETLY, *requested, *pinned_to_wheels(session, folder, names))
 
 
+def libraries_of(declared: list[str]) -> list[str]:
+    """Those of the requirements that are for one of LIBRARIES."""
+    return [one for one in declared if distribution_of(one) in LIBRARIES]
+
+
 def link_libraries(session: nox.Session, declared: list[str]) -> None:
     """Put those of LIBRARIES that are `declared`, and what they need themselves, into the session's
     environment, if NOX_LIBRARIES has them. pip finds them installed.
     """
     shared = os.environ.get("NOX_LIBRARIES")
-    wanted = [one for one in declared if distribution_of(one) in LIBRARIES]
+    wanted = libraries_of(declared)
     if shared and wanted:
         ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
         site = str(session.run("python", "-c", ask, silent=True)).strip()
@@ -261,7 +267,7 @@ def libraries(session: nox.Session) -> None:
     folder = os.environ.get("NOX_LIBRARIES")
     if not folder:
         session.error("NOX_LIBRARIES names no folder")
-    declared = [one for one in third_party(extras=("gpu", "test")) if distribution_of(one) in LIBRARIES]
+    declared = libraries_of(third_party(extras=("gpu", "test")))
     session.install(*QUIETLY, "--target", folder, *declared, *CONSTRAINTS)
     session.run("python", "-c", USE_OF_LIBRARIES, env={"PYTHONPATH": folder})
 
@@ -382,7 +388,15 @@ def consumers(session: nox.Session) -> None:
     """Small projects that use single packages, and the full stack, each in an environment of its own."""
     session.install(*QUIETLY, "pytest", "pytest-timeout", *CONSTRAINTS)
     folder = wheelhouse(session, list(PACKAGES))
-    environment = {"NOX_WHEELHOUSE": str(folder), **WHILE_TESTING}
+    declared = {
+        path.parent.name: libraries_of(declared_by(*path.read_text().split()))
+        for path in ROOT.glob("integration_tests/consumers/*/requirements.txt")
+    }
+    environment = {
+        "NOX_WHEELHOUSE": str(folder),
+        "NOX_DECLARED": json.dumps(declared),
+        **WHILE_TESTING,
+    }
     session.run(
         "pytest", "integration_tests/consumers", "-q", *report(session), *session.posargs, env=environment
     )

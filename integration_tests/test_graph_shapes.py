@@ -7,11 +7,6 @@ over all nodes for each node show at a few hundred nodes already.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
-
 import pytest
 import torch
 
@@ -20,6 +15,7 @@ from benchmarks.graph_shapes.shapes import SHAPES
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
 from coilwork.stages import run_stages
+from integration_tests.line_counter import LineCounter
 
 aten = torch.ops.aten
 SMALL, LARGE = 40, 160
@@ -90,28 +86,6 @@ STEPS_OF_ONE_KIND = (
 )
 MOST_TEXTS = 12
 COUNTED = [("cpp", shape) for shape in SHAPES if shape not in LATE] + [("triton", s) for s in WITH_TRITON]
-
-
-class LineCounter:
-    """Counts the lines that run in files of Coilwork's packages while it is entered."""
-
-    def __init__(self) -> None:
-        self.lines = 0
-
-    def __enter__(self) -> LineCounter:
-        sys.settrace(self._enter_call)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        sys.settrace(None)
-
-    def _enter_call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
-        # of other files not even the lines are looked at
-        return self._count if "coilwork" in frame.f_code.co_filename else None
-
-    def _count(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:
-        self.lines += 1
-        return self._count
 
 
 def lines_for(shape: str, size: int, generator: str) -> tuple[int, int]:

@@ -14,7 +14,9 @@ A consumer is a folder with:
 A folder without `requirements.txt` is a package of somebody else's that is installed beside ours: a test of
 its own builds its wheel (`integration_tests/test_example_wrapper.py`).
 
-`nox -s consumers` builds the wheels and names their folder in NOX_WHEELHOUSE.
+`nox -s consumers` builds the wheels and names their folder in NOX_WHEELHOUSE. Where NOX_LIBRARIES names a
+folder with torch and Triton in it, those that a consumer's packages declare are linked from there, and pip
+finds them installed. NOX_DECLARED says in JSON which those are, by consumer.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from linked_libraries import link_distributions
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -50,27 +53,30 @@ class Environment:
     def python(self) -> Path:
         return self.folder / ("Scripts" if os.name == "nt" else "bin") / "python"
 
-    def run(self, *arguments: str, cwd: Path, limit_s: float = RUN_LIMIT_S) -> str:
+    def run(self, *arguments: str, cwd: Path) -> str:
         """Standard output of a command of this environment's Python; fails the test with all output if it
         fails."""
-        settings = {
-            name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COILWORK_"))
-        }
-        done = subprocess.run(
-            [str(self.python), *arguments],
-            cwd=cwd,
-            env=settings,
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-        )
-        if done.returncode != 0:
-            pytest.fail(f"{' '.join(arguments)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
-        return done.stdout
+        return checked_output([str(self.python), *arguments], cwd=cwd, limit_s=RUN_LIMIT_S)
+
+    def pip(self, *arguments: str) -> str:
+        """Standard output of a command of this process's pip, for this environment, which has none."""
+        command = [sys.executable, "-m", "pip", "--python", str(self.python), "--disable-pip-version-check"]
+        return checked_output([*command, *arguments], cwd=self.folder, limit_s=INSTALL_LIMIT_S)
 
     def distributions(self) -> set[str]:
-        listing = self.run("-m", "pip", "list", "--format=json", cwd=self.folder)
+        listing = self.pip("list", "--format=json")
         return {entry["name"].lower().replace("_", "-") for entry in json.loads(listing)}
+
+
+def checked_output(command: Sequence[str], *, cwd: Path, limit_s: float) -> str:
+    """Standard output of a command; fails the test with all output if it fails."""
+    settings = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COILWORK_"))
+    }
+    done = subprocess.run(command, cwd=cwd, env=settings, capture_output=True, text=True, timeout=limit_s)
+    if done.returncode != 0:
+        pytest.fail(f"{' '.join(command)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stdout
 
 
 @pytest.fixture(scope="session")
@@ -90,23 +96,23 @@ def constraints(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 
 def make_environment(folder: Path, name: str, constraints: Sequence[str]) -> Environment:
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=INSTALL_LIMIT_S)
+    command = [sys.executable, "-m", "venv", "--without-pip", str(folder)]
+    subprocess.run(command, check=True, timeout=INSTALL_LIMIT_S)
     environment = Environment(folder=folder)
+    link_libraries(environment, name)
     requirements = HERE / name / "requirements.txt"
-    command = (
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        # bytecode is made of what is imported, when it is: pip would compile all of torch
-        "--no-compile",
-        "--disable-pip-version-check",
-        "-r",
-        str(requirements),
-        *constraints,
-    )
-    environment.run(*command, cwd=folder, limit_s=INSTALL_LIMIT_S)
+    # bytecode is made of what is imported, when it is: pip would compile all of torch
+    environment.pip("install", "-q", "--no-compile", "-r", str(requirements), *constraints)
     return environment
+
+
+def link_libraries(environment: Environment, name: str) -> None:
+    """Link what NOX_DECLARED names for a consumer, where NOX_LIBRARIES has it."""
+    shared, declared = os.environ.get("NOX_LIBRARIES"), json.loads(os.environ.get("NOX_DECLARED", "{}"))
+    if shared and declared.get(name):
+        ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+        site = environment.run("-c", ask, cwd=environment.folder).strip()
+        link_distributions(Path(shared), Path(site), declared[name])
 
 
 @pytest.fixture(scope="session")

@@ -40,31 +40,40 @@ def laid_out(order: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 def test_unlike_types_and_layouts(
     function: Callable[..., torch.Tensor], left: torch.dtype, right: torch.dtype
 ) -> None:
-    for one, other in itertools.product(ORDERS, ORDERS):
-        operands: tuple[Any, ...] = (laid_out(one, left), laid_out(other, right))
-        wanted = function(*operands)
-        gm = make_fx(function, tracing_mode="fake", decomposition_table=decompositions())(*operands)
-        (output,) = gm.graph.find_nodes(op="output")
-        fake = output.args[0].meta["val"]
-        assert (fake.dtype, fake.stride()) == (wanted.dtype, wanted.stride()), (one, other)
-        assert torch.equal(gm(*operands), wanted)
+    pairs = list(itertools.product(ORDERS, ORDERS))
+    operands = [(laid_out(one, left), laid_out(other, right)) for one, other in pairs]
+    assert_layouts(function, operands)
+
+
+def assert_layouts(function: Callable[..., Tensor], operands: Sequence[tuple[Any, ...]]) -> None:
+    """One graph, in which `function` is called with all of `operands` in turn, promises eager's types and
+    strides, and has eager's results.
+    """
+
+    def every(calls: Sequence[tuple[Any, ...]]) -> list[Tensor]:
+        return [function(*call) for call in calls]
+
+    gm = make_fx(every, tracing_mode="fake", decomposition_table=decompositions())(operands)
+    (output,) = gm.graph.find_nodes(op="output")
+    for call, node, found, wanted in zip(
+        operands, output.args[0], gm(operands), every(operands), strict=True
+    ):
+        fake = node.meta["val"]
+        assert (fake.dtype, fake.stride()) == (wanted.dtype, wanted.stride()), [x.stride() for x in call]
+        assert torch.equal(found, wanted)
 
 
 @pytest.mark.parametrize("loss", ["mse_loss", "smooth_l1_loss", "huber_loss"])
 def test_gradients_of_losses_are_contiguous(loss: str) -> None:
     function = getattr(torch.ops.aten, f"{loss}_backward").default
     further = (0,) if loss == "mse_loss" else (0, 1.0)
-    for one, other in itertools.product(ORDERS, ORDERS):
-        operands = tuple(laid_out(order, torch.float32) for order in (one, one, other))
 
-        def gradient(*given: torch.Tensor) -> Any:
-            return function(*given, *further)
+    def gradient(*given: torch.Tensor) -> Any:
+        return function(*given, *further)
 
-        gm = make_fx(gradient, tracing_mode="fake", decomposition_table=decompositions())(*operands)
-        (output,) = gm.graph.find_nodes(op="output")
-        wanted = gradient(*operands)
-        assert output.args[0].meta["val"].stride() == wanted.stride()
-        assert torch.equal(gm(*operands), wanted)
+    pairs = list(itertools.product(ORDERS, ORDERS))
+    operands = [tuple(laid_out(order, torch.float32) for order in (one, one, other)) for one, other in pairs]
+    assert_layouts(gradient, operands)
 
 
 @pytest.mark.parametrize("loss", ["mse_loss", "smooth_l1_loss"])
@@ -122,32 +131,44 @@ EXPANDED = (torch.rand(1, 3, 4), torch.rand(2, 3, 1), torch.rand(()), torch.rand
 def test_of_two_tensors_that_lie_differently(name: str) -> None:
     layouts = [laid_out(order, torch.float32) / 25 for order in ORDERS]
     layouts += [value.expand(SIZES) for value in EXPANDED]
-    for operands in itertools.product(layouts, layouts):
-        assert_strides(BACKWARD[name], *operands)
+    assert_strides_of_all(BACKWARD[name], list(itertools.product(layouts, layouts)))
 
 
 def assert_strides(function: Callable[..., Any], *operands: torch.Tensor) -> None:
     """A graph of `function` promises eager's strides, along dimensions of more than one element, and has
     eager's results.
     """
-    found = function(*operands)
-    gm = make_fx(function, tracing_mode="fake", decomposition_table=decompositions())(*operands)
+    assert_strides_of_all(function, [operands])
+
+
+def assert_strides_of_all(function: Callable[..., Any], operands: Sequence[tuple[torch.Tensor, ...]]) -> None:
+    """Do as `assert_strides`, for calls with all of `operands`, which are in one graph."""
+
+    def every(calls: Sequence[tuple[torch.Tensor, ...]]) -> list[Any]:
+        return [function(*call) for call in calls]
+
+    found = every(operands)
+    gm = make_fx(every, tracing_mode="fake", decomposition_table=decompositions())(operands)
     (output,) = gm.graph.find_nodes(op="output")
-    promised = output.args[0] if isinstance(found, tuple) else output.args[:1]
-    for node, wanted in zip(promised, found if isinstance(found, tuple) else (found,), strict=True):
-        pairs = zip(wanted.shape, node.meta["val"].stride(), wanted.stride(), strict=True)
-        wrong = [(ours, theirs) for size, ours, theirs in pairs if size != 1 and ours != theirs]
-        assert wrong == [], [value.stride() for value in operands]
-    torch.testing.assert_close(gm(*operands), found)
+    results = [
+        (call, one)
+        for call, wanted in zip(operands, found, strict=True)
+        for one in (wanted if isinstance(wanted, tuple) else (wanted,))
+    ]
+    for node, (call, wanted) in zip(output.args[0], results, strict=True):
+        steps = zip(wanted.shape, node.meta["val"].stride(), wanted.stride(), strict=True)
+        wrong = [(ours, theirs) for size, ours, theirs in steps if size != 1 and ours != theirs]
+        assert wrong == [], [value.stride() for value in call]
+    torch.testing.assert_close(gm(operands), found)
 
 
 @pytest.mark.parametrize("function", [torch.copysign, torch.heaviside, torch.logical_or, torch.xlogy])
 def test_operands_that_are_broadcast(function: Callable[..., Any]) -> None:
     whole = torch.rand(5, 5)
-    for other in (torch.rand(1, 5), torch.rand(5, 1), torch.rand(5), torch.rand(()), torch.rand(1, 1)):
-        for one in (whole, whole.t(), whole[:, ::2].repeat_interleave(2, 1)[:, :5]):
-            assert_strides(function, one, other)
-            assert_strides(function, other, one)
+    others = (torch.rand(1, 5), torch.rand(5, 1), torch.rand(5), torch.rand(()), torch.rand(1, 1))
+    wholes = (whole, whole.t(), whole[:, ::2].repeat_interleave(2, 1)[:, :5])
+    pairs = [*itertools.product(wholes, others), *itertools.product(others, wholes)]
+    assert_strides_of_all(function, pairs)
 
 
 def test_operands_of_fewer_dimensions() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import struct
@@ -127,12 +128,13 @@ def allowed(source: KernelSource, config: Config) -> bool:
     return inside and all(evaluate(a, names) <= evaluate(b, names) for a, b in source.space.limits)
 
 
-def everything(source: KernelSource) -> list[Config]:
+@functools.lru_cache(maxsize=128)
+def everything(source: KernelSource) -> tuple[Config, ...]:
     """All configurations that `source` allows."""
     found = [source.configs[0]]
     for name, values in source.space.values:
         found = [moved(config, name, value) for config in found for value in values]
-    return [config for config in found if allowed(source, config)]
+    return tuple(config for config in found if allowed(source, config))
 
 
 def moved(config: Config, name: str, value: int) -> Config:
@@ -147,17 +149,25 @@ def moved(config: Config, name: str, value: int) -> Config:
 
 
 def corners(source: KernelSource) -> list[Config]:
-    """For each parameter the nearest configurations to the best guess where it is least and where
-    it is most.
+    """A few configurations in which each parameter is once the least and once the most that it can be.
+
+    Each has as many extremes that those before it lack as possible; of equals the nearest to the best guess.
     """
-    known = everything(source)
-    found: dict[Config, None] = {}
-    for name, _ in source.space.values:
-        chosen = {value_of(config, name) for config in known}
-        for extreme in sorted({min(chosen, default=0), max(chosen, default=0)} & chosen):
-            near = [config for config in known if value_of(config, name) == extreme]
-            found[min(near, key=lambda config: distance(source, config))] = None
-    return list(found)
+    names = [name for name, _ in source.space.values]
+    known = {config: [value_of(config, name) for name in names] for config in everything(source)}
+    extremes = [(min(values), max(values)) for values in zip(*known.values(), strict=True)]
+    has = {
+        config: {(name, value) for name, value, ends in zip(names, values, extremes) if value in ends}
+        for config, values in known.items()
+    }
+    missing = set[tuple[str, int]]().union(*has.values())
+    found: list[Config] = []
+    while missing:
+        most = max(len(missing & of) for of in has.values())
+        best = [config for config, of in has.items() if len(missing & of) == most]
+        found.append(min(best, key=lambda config: distance(source, config)))
+        missing -= has[found[-1]]
+    return found
 
 
 def value_of(config: Config, name: str) -> int:
@@ -217,8 +227,11 @@ def compile_source(
     *,
     debug: bool = False,
     ones: tuple[str, ...] = (),
+    machine_code: bool = True,
 ) -> str:
-    """Machine text of `source` for `target`, where `ones` are sizes of 1 that Triton takes for constants."""
+    """Machine text of `source` for `target`, where `ones` are sizes of 1 that Triton takes for constants;
+    without `machine_code` LLVM's text, which is Triton's own part of the way.
+    """
     chosen = source.configs[config]
     signature = {a.name: "i64" if a.role == "size" and a.dtype is DType.I64 else "i32" for a in source.args}
     signature |= {a.name: POINTERS[a.dtype] for a in source.args if a.role != "size"}
@@ -235,6 +248,7 @@ def compile_source(
             "attrs": aligned,
             "target": (TARGETS | OLDER_TARGETS)[target],
             "options": {**build_options(chosen), "debug": debug},
+            "machine_code": machine_code,
         }
     )
     return found

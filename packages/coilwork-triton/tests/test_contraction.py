@@ -104,7 +104,7 @@ def test_corners_of_the_search_space(engine: TritonProcess) -> None:
     expected = {a.name: t.clone() for a, t in zip(kernel.args, tensors, strict=True)}
     interpret_kernel(kernel, expected, ())
     found = corners(source)
-    assert len(found) > 5
+    assert len(found) > 2
     for config in found:
         reply = engine.ask(
             {

@@ -158,6 +158,14 @@ def scaled_rows(length: int, source: str, result: str) -> Kernel:
     )
 
 
+@pytest.mark.parametrize("sample", ["odd_linear", "softmax_looped", "together"])
+def test_corners_have_both_extremes_of_every_parameter(sample: str) -> None:
+    source = emitted(SAMPLES[sample], options=sample_options(sample))
+    for name, _ in source.space.values:
+        known, found = ([value_of(one, name) for one in of] for of in (everything(source), corners(source)))
+        assert (min(found), max(found)) == (min(known), max(known)), name
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_corners_compile(compiler: TritonProcess, sample: str) -> None:

@@ -13,8 +13,10 @@ import pickle
 import struct
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, BinaryIO
+from unittest.mock import patch
 
 NAMESPACES: dict[str, dict[str, Any]] = {}
 
@@ -148,14 +150,14 @@ def patch_once() -> set[int]:
     """
     from triton.runtime import interpreter
 
-    patch, patched = interpreter._patch_lang, set[int]()
+    original, patched = interpreter._patch_lang, set[int]()
 
     def patch_lang(function: Any) -> Any:
         module = id(function.__globals__)
         if module in patched:
             return interpreter._LangPatchScope()
         patched.add(module)
-        return patch(function)
+        return original(function)
 
     interpreter._patch_lang = patch_lang
     return patched
@@ -174,8 +176,27 @@ def interpreted_size(value: int) -> Any:
     return tl.tensor(TensorHandle(numpy.array(value, dtype=dtype.name), dtype), dtype)
 
 
+@contextmanager
+def no_machine_code() -> Iterator[None]:
+    """Let Triton compile to LLVM's IR, unoptimised, and no further: what is left of its own work is none."""
+    import triton
+
+    def replace_stages(*given: Any) -> tuple[str, str] | None:
+        if not given:
+            return "no machine code", "1"
+        given[1].update(ptx=lambda llir, metadata: metadata.setdefault("name", ""), cubin=lambda *_: b"")
+        return None
+
+    with patch.dict(os.environ, DISABLE_LLVM_OPT="1"):
+        triton.knobs.runtime.add_stages_inspection_hook = replace_stages
+        try:
+            yield
+        finally:
+            triton.knobs.runtime.add_stages_inspection_hook = None
+
+
 def compile_(request: dict[str, Any]) -> Any:
-    """Machine text of the kernel."""
+    """Machine text of the kernel, or LLVM's, of a kernel for NVIDIA's, if no machine code is wanted."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -186,7 +207,11 @@ def compile_(request: dict[str, Any]) -> Any:
         constexprs=request["constexprs"],
         attrs=request["attrs"],
     )
-    done = triton.compile(source, target=GPUTarget(*request["target"]), options=request["options"])
+    target = GPUTarget(*request["target"])
+    if not request["machine_code"]:
+        with no_machine_code():
+            return triton.compile(source, target=target, options=request["options"]).asm["llir"]
+    done = triton.compile(source, target=target, options=request["options"])
     return done.asm["ptx" if request["target"][0] == "cuda" else "amdgcn"]
 
 
