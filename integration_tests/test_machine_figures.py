@@ -94,6 +94,23 @@ GPU_GRAPHS = (
         function=lambda x, w: x @ w.t(),
         inputs=lambda: (empty(8192, 768, dtype=BF16), empty(50257, 768, dtype=BF16)),
     ),
+    # what follows a product is computed by its kernel: of one with a gate, of few rows, and of a batch
+    Given(
+        function=lambda x, w, v: (x @ w).relu() * (x @ v),
+        inputs=lambda: (empty(8192, 640, dtype=BF16), *(empty(640, 2560, dtype=BF16) for _ in range(2))),
+    ),
+    Given(
+        function=lambda x, w: (x @ w).relu() * 2,
+        inputs=lambda: (empty(16, 4096, dtype=BF16), empty(4096, 4096, dtype=BF16)),
+    ),
+    Given(
+        function=lambda x, w: (x @ w).relu(),
+        inputs=lambda: (empty(8192, 1024, dtype=BF16), empty(1024, 4096, dtype=BF16)),
+    ),
+    Given(
+        function=lambda x, w: (x @ w).relu(),
+        inputs=lambda: (empty(4, 512, 512, dtype=BF16), empty(4, 512, 512, dtype=BF16)),
+    ),
     Given(
         function=lambda x, w, s: x @ (w.to(BF16) * s),
         inputs=lambda: (empty(16, 4096, dtype=BF16), empty(4096, 4096, dtype=I8), empty(4096, dtype=BF16)),

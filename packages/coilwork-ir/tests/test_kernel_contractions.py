@@ -119,3 +119,30 @@ def test_a_kernel_with_a_contraction_reads_back_and_is_a_product() -> None:
     interpret_kernel(kernel, args, ())
     expected = (x.float() @ weight.float().t() * scale.float()).bfloat16()
     torch.testing.assert_close(out.view(3, 5), expected)
+
+
+GATED = INT8.replace(
+    "    t6 = mul(t3, t5)\n",
+    "    t8 = load %in3[LEFT] : bf16\n    t9 = load %in4[RIGHT] : bf16\n"
+    "    t10 = contract (t8, t9) over (r0) : f32\n    t6 = mul(t3, t10)\n    t11 = mul(t6, t5)\n",
+)
+GATED = GATED.replace("cast(t6) : bf16", "cast(t11) : bf16").replace(
+    "  arg out0", "  arg in3: bf16 in span `40`\n  arg in4: bf16 in span `40`\n  arg out0"
+)
+
+
+def test_two_contractions_of_one_kernel_have_the_same_rows_and_columns() -> None:
+    kernel = parse_kernel(GATED.replace("LEFT", "r0 + 8*x0").replace("RIGHT", "r0 + 8*x1"))
+    verify_kernel(kernel)
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(3, 8, generator=generator).bfloat16() for _ in range(2))
+    weight = torch.randint(-100, 100, (5, 8), generator=generator, dtype=torch.int8)
+    scale, gate = (torch.randn(*shape, generator=generator).bfloat16() for shape in ((5,), (5, 8)))
+    out = torch.empty(15, dtype=torch.bfloat16)
+    args = {"in0": x.flatten(), "in1": weight.flatten(), "in2": scale, "in3": y.flatten()}
+    interpret_kernel(kernel, {**args, "in4": gate.flatten(), "out0": out}, ())
+    expected = x.float() @ weight.float().t() * (y.float() @ gate.float().t()) * scale.float()
+    torch.testing.assert_close(out.view(3, 5), expected.bfloat16())
+    turned = parse_kernel(GATED.replace("LEFT", "r0 + 8*x1").replace("RIGHT", "r0 + 8*x0"))
+    with pytest.raises(VerifyError, match="different rows and columns"):
+        verify_kernel(turned)

@@ -144,6 +144,7 @@ PRODUCT = kernel_text(
     t2 = contract (t0, t1) over (r0) : f32
     store %out0[128*x0 + x1] = t2""",
 )
+FETCHED = PRODUCT.replace("span `8192`", "span `8192` aligned")
 LARGE = kernel_text(
     "range x0: `5000000000` parallel",
     "arg in0: f32 in span `5000000000`\narg out0: f32 out span `5000000000`",
@@ -154,6 +155,7 @@ LARGE = kernel_text(
 RULES: dict[str, tuple[str, str, str, str]] = {
     "tile": (SOFTMAX, "tile x0 by 4", "tile r0 by 4", "reduction range"),
     "flat": (COPY, "tile x0 by 4 flat", "flat", "no range is tiled"),
+    "resident": (COPY, "tile x0 by 4 flat resident 132", "tile x0 by 4 resident 132", "not flat"),
     "keep": (SOFTMAX, "keep r0 by 1024", "keep r0 by 512", "1000 points"),
     "loop": (SOFTMAX, "loop r0 by 256 stages 3", "loop x0 by 256", "parallel range"),
     "sequential": (COPY, "sequential x0", "tile x0 by 4 sequential x0", "x0 is tiled"),
@@ -195,6 +197,7 @@ RULES: dict[str, tuple[str, str, str, str]] = {
     "values": (LARGE, "index i32 promised values i32 promised", "index i32 promised values i32",
     "leave 32 bits"),
     "unit": (PRODUCT, "unit mma", "unit mma", "no contraction"),
+    "fetch": (FETCHED, "fetch in0, in1", "fetch in0, in1", "in0 is no factor"),
     "order": (PRODUCT, "tile x1 by 64 tile x0 by 64 order x0, x1 grouped 8", "order x0 grouped 8",
     "not tiled"),
     "functions": (SOFTMAX, "functions vector", "invariant 16 by 4096 functions vector", "place would decide"),
@@ -212,6 +215,7 @@ RULES: dict[str, tuple[str, str, str, str]] = {
 OTHERS = {
     "index": LARGE,
     "unit": SOFTMAX,
+    "fetch": PRODUCT,
     "contract": SOFTMAX.replace("@k fast", "@k eager"),
 }
 

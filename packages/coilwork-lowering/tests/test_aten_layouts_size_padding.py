@@ -245,6 +245,17 @@ def test_what_the_caller_gets_is_dense() -> None:
     torch.testing.assert_close(found, in_eager(returned, x, w), rtol=0.02, atol=0.02)
 
 
+def test_a_product_that_is_much_slower_as_captured_gets_more_room() -> None:
+    """Copies of both operands, and of the result when these are gone, are two thirds of what is there."""
+    with torch.device("meta"):
+        odd = torch.empty(4095, 4097, dtype=BF16), torch.empty(4097, 4093, dtype=BF16)
+        even = torch.empty(4096, 4098, dtype=BF16), torch.empty(4098, 4094, dtype=BF16)
+    _, decision = decided_on_meta(torch.mm, *odd)
+    assert len(decision.padded) == 3 and decision.aligned == 1
+    _, decision = decided_on_meta(torch.mm, *even)
+    assert decision.padded == () and "would be large beside what is in memory" in decision.reasons[0]
+
+
 def test_what_the_caller_gets_is_not_held_twice() -> None:
     with torch.device("meta"):
         x, w = torch.empty(8192, 768, dtype=BF16), torch.empty(50257, 768, dtype=BF16)

@@ -18,7 +18,7 @@ from coilwork_ir.loops import Extern
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_ir.scalar import find_contraction, iterate_postorder
+from coilwork_ir.scalar import find_contraction, find_contractions, iterate_postorder
 from coilwork_ir.target import TARGETS
 from coilwork_scheduler import ScheduleOptions
 
@@ -259,6 +259,33 @@ def test_a_bias_and_what_follows_share_the_kernel() -> None:
     assert made.kernels[0].aliasing == ()
     both = scheduled(HEAD + LINEAR + "  return (%z, %y)\n}\n", inputs, contractions="generated")
     assert strategies(both) == ["contracted"] and len(both.kernels[0].stores) == 2
+
+
+def test_a_gate_and_what_it_gates_are_one_kernel() -> None:
+    inputs = [drawn(6, 10), drawn(10, 7), drawn(10, 7)]
+    text = HEAD + "  input %x: f32[6, 10]\n  input %w: f32[10, 7]\n  input %v: f32[10, 7]\n"
+    text += product_text("y", "x", "w", "6 7 10") + product_text("z", "x", "v", "6 7 10")
+    text += """  %o: f32[6, 7] = pointwise [i0: 6, i1: 7] {
+    t0 = load %y[i0, i1] : f32
+    t1 = tanh(t0)
+    t2 = load %z[i0, i1] : f32
+    t3 = mul(t1, t2)
+    yield t3
+  }
+  return (%o)
+}
+"""
+    made = scheduled(text, inputs, contractions="generated")
+    assert strategies(made) == ["contracted"]
+    assert len(find_contractions(list_kernel_roots(made.kernels[0]))) == 2
+
+
+def test_products_that_nothing_joins_are_kernels_of_their_own() -> None:
+    text = HEAD + "  input %x: f32[6, 10]\n  input %w: f32[10, 7]\n  input %v: f32[10, 7]\n"
+    text += product_text("y", "x", "w", "6 7 10") + product_text("z", "x", "v", "6 7 10")
+    made = scheduled(text + "  return (%y, %z)\n}\n", contractions="generated")
+    # both are calls of one kernel
+    assert strategies(made) == ["contracted"] and len(made.steps) == 2
 
 
 def test_a_reduction_of_the_result_is_a_kernel_of_its_own() -> None:

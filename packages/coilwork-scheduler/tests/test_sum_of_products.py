@@ -7,7 +7,7 @@ import pytest
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, symbol
 from coilwork_ir.scalar import Scalar, cast, load, op, reduce
-from coilwork_scheduler.contractions.sum_of_products import find_contraction, match_contraction
+from coilwork_scheduler.contractions.sum_of_products import contractions_in, match_contraction
 
 B, M, N, K = (symbol(name, extent=size) for name, size in (("b", 3), ("m", 5), ("n", 7), ("k", 11)))
 ONE = symbol("one", extent=1)
@@ -67,9 +67,18 @@ def test_other_sums_are_no_contractions() -> None:
     assert match_contraction("sum", double, (M, N), (K,)) is None
 
 
-def test_a_second_reduction_makes_it_none() -> None:
+def test_another_reduction_makes_it_none() -> None:
     total = reduce("sum", [product()], [K])
-    found = find_contraction([op("exp", total)], (B, M, N))
-    assert found is not None and found[0] is total
+    assert list(contractions_in([op("exp", total)], (B, M, N))) == [total]
     largest = reduce("max", [wide("a", M * 11 + K, F32)], [K])
-    assert find_contraction([op("sub", total, largest)], (B, M, N)) is None
+    assert contractions_in([op("sub", total, largest)], (B, M, N)) == {}
+
+
+def test_two_products_share_a_kernel_if_they_share_a_factor() -> None:
+    left, right = product().operands
+    second = wide("d", B * 77 + K * 7 + N, F32)
+    total, gate = reduce("sum", [product()], [K]), reduce("sum", [op("mul", left, second)], [K])
+    assert list(contractions_in([op("mul", total, gate)], (B, M, N))) == [total, gate]
+    for other in (op("mul", second, wide("e", B * 55 + M * 11 + K, F32)), op("mul", right, second)):
+        apart = reduce("sum", [other], [K])
+        assert contractions_in([op("mul", total, apart)], (B, M, N)) == {}

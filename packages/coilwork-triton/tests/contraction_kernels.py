@@ -103,3 +103,21 @@ def product_over_two_ranges() -> Kernel:
         args=(arg("in0", DType.F32, 800), arg("in1", DType.F32, 3 * 24 * 12), arg("out0", DType.F32, 480)),
         stores=(Store(buffer="out0", index=i.symbol * 24 + j.symbol, value=value),),
     )
+
+
+def gated_products(*, m: int, n: int, k: int, half: DType) -> Kernel:
+    """`tanh(x [m, k] @ gate [n, k].t()) * (x @ up [n, k].t())`."""
+    i, j, r = along("x0", m), along("x1", n), along("r0", k, "reduction")
+    x = load("in0", [i.symbol * k + r.symbol], half)
+    gate, up = (
+        contract(x, load(name, [j.symbol * k + r.symbol], half), [r.symbol], DType.F32)
+        for name in ("in1", "in2")
+    )
+    value = cast(op("mul", op("tanh", gate), up), half)
+    weights = (arg(name, half, n * k) for name in ("in1", "in2"))
+    return Kernel(
+        name="gated_products",
+        ranges=(i, j, r),
+        args=(arg("in0", half, m * k), *weights, arg("out0", half, m * n)),
+        stores=(Store(buffer="out0", index=i.symbol * n + j.symbol, value=value),),
+    )

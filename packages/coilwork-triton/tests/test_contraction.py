@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from contraction_kernels import Product, int8_linear, product_kernel, product_over_two_ranges
+from contraction_kernels import Product, gated_products, int8_linear, product_kernel, product_over_two_ranges
 from kernel_bench import TARGETS, TritonProcess, compile_source, corners, grid_of, run_source
 
 from coilwork_ir.dtypes import DType
@@ -12,7 +14,7 @@ from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
-from coilwork_ir.target import get_target
+from coilwork_ir.target import Target, get_target
 from coilwork_triton import TritonCodegen
 
 F32, F16, BF16, I8 = DType.F32, DType.F16, DType.BF16, DType.I8
@@ -33,10 +35,10 @@ def tensors_of(kernel: Kernel) -> list[torch.Tensor]:
     return found
 
 
-def agree(process: TritonProcess, kernel: Kernel, **options) -> None:
+def agree(process: TritonProcess, kernel: Kernel, on: Target | None = None, **options) -> None:
     """Fail unless every candidate does what the kernel means."""
     verify_kernel(kernel)
-    source = TritonCodegen().emit(kernel, get_target("sm_90"), options)
+    source = TritonCodegen().emit(kernel, on or get_target("sm_90"), options)
     assert "tl.dot" in source.text
     tensors = tensors_of(kernel)
     expected = {a.name: t.clone() for a, t in zip(kernel.args, tensors, strict=True)}
@@ -84,6 +86,46 @@ def test_what_becomes_of_factors_and_sums(engine: TritonProcess, m: int, k: int)
 
 def test_a_sum_over_two_ranges(engine: TritonProcess) -> None:
     agree(engine, product_over_two_ranges())
+
+
+@pytest.mark.parametrize("m, n, k", [(20, 33, 40), (300, 280, 48)])
+def test_two_products_of_one_factor(engine: TritonProcess, m: int, n: int, k: int) -> None:
+    """The factor that they share is loaded once, and blocks of both fit the registers."""
+    kernel = gated_products(m=m, n=n, k=k, half=F16)
+    source = TritonCodegen().emit(kernel, get_target("sm_90"), {})
+    assert source.text.count("tl.load(in0") + source.text.count("in0_blocks0.load") == 1
+    for config in source.configs:
+        meta = dict(config.meta)
+        assert 2 * meta["YBLOCK"] * meta["XBLOCK"] <= 128 * 32 * config.num_warps
+    agree(engine, kernel)
+
+
+@pytest.mark.parametrize("left_by_rows, right_by_rows", [(True, False), (False, True)])
+def test_blocks_that_the_copy_engine_brings(
+    engine: TritonProcess, left_by_rows: bool, right_by_rows: bool
+) -> None:
+    """Sides that no block divides, and programs that go through several tiles each."""
+    shape = Product(
+        m=136, n=152, k=72, left=BF16, right=BF16, left_by_rows=left_by_rows, right_by_rows=right_by_rows
+    )
+    kernel = product_kernel(replace(shape, epilogue=True))
+    few = replace(get_target("sm_90"), multiprocessors=2)
+    source = TritonCodegen().emit(kernel, few, {})
+    assert source.text.count("make_tensor_descriptor") == 2 and "tl.load(in0" not in source.text
+    assert repr(source.grid[0]) == "2"
+    agree(engine, kernel, on=few)
+    older = TritonCodegen().emit(kernel, get_target("sm_80"), {}).text
+    assert "make_tensor_descriptor" not in older and "num_programs" not in older
+
+
+def test_rows_between_vectors_are_loaded_by_threads() -> None:
+    for shape in (
+        Product(m=136, n=152, k=73, left=BF16, right=BF16),
+        Product(m=136, n=151, k=72, left=BF16, right=BF16),
+        Product(m=136, n=152, k=72, left=F32, right=F32),
+    ):
+        text = TritonCodegen().emit(product_kernel(shape), get_target("sm_90"), {}).text
+        assert "make_tensor_descriptor" not in text
 
 
 def test_what_is_overwritten_is_loaded_before(engine: TritonProcess) -> None:

@@ -24,12 +24,13 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError, ParseError, VerifyError
-from coilwork_ir.index import Expr, as_expr, ceildiv, multiply_all, provably_divisible, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, ceildiv, multiply_all, provably_divisible, symbol
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.mapping import (
     Choose,
     Contract,
+    Fetch,
     FlatGrid,
     Index,
     Limit,
@@ -38,6 +39,7 @@ from coilwork_ir.mapping import (
     Number,
     Open,
     Order,
+    Resident,
     Unit,
     Warps,
     find_all,
@@ -47,18 +49,23 @@ from coilwork_ir.mapping import (
 from coilwork_ir.mapping import Tile as TileOf
 from coilwork_ir.mapping.directive import list_values
 from coilwork_ir.mapping.product_blocks import (
+    COPY_ENGINE,
     LEAST_SIDE,
+    RESULTS_PER_THREAD,
     Blocks,
     Factors,
     Work,
     compute_work,
     find_whole_sides,
+    fit_registers,
     get_contraction,
+    is_skinny,
     list_names,
     propose_blocks,
 )
+from coilwork_ir.mapping.stored_matrix import StoredMatrix, find_stored_matrix
 from coilwork_ir.mapping.user_mappings import refuse_candidate
-from coilwork_ir.scalar import Contraction
+from coilwork_ir.scalar import Contraction, Scalar
 from coilwork_ir.target import Target
 from coilwork_triton.iteration.mapping_parameters import (
     ParameterPlace,
@@ -106,6 +113,7 @@ def propose_product(kernel: Kernel, target: Target, options: TritonOptions) -> P
     """
     factors, invariant = get_contraction(kernel), options.batch_invariant
     work = compute_work(factors)
+    fetched = () if invariant else find_fetched(kernel, factors, work, target)
     if invariant:
         found = make_invariant_product_launch(work, target)
     elif options.candidates:
@@ -122,7 +130,8 @@ def propose_product(kernel: Kernel, target: Target, options: TritonOptions) -> P
         )
     )
     numbers = open_numbers(configs, space)
-    mapping = outline_product(kernel, factors, numbers, options)
+    resident = target.multiprocessors if fetched else 0
+    mapping = outline_product(kernel, factors, numbers, options, fetched, resident)
     limits = search_limits(numbers, configs, space)
     mapping = replace(mapping, directives=(*mapping.directives, *limits))
     return PlannedProduct(kernel=kernel, mapping=mapping, configs=configs, target=target)
@@ -175,9 +184,18 @@ def plan_product_mapping(
 
 
 def outline_product(
-    kernel: Kernel, factors: Factors, numbers: MappingOf[str, Number], options: TritonOptions
+    kernel: Kernel,
+    factors: Factors,
+    numbers: MappingOf[str, Number],
+    options: TritonOptions,
+    fetched: tuple[str, ...] = (),
+    resident: int = 0,
 ) -> Mapping:
-    """The product `kernel` in blocks, with `numbers` for the parameters of its launch."""
+    """The product `kernel` in blocks, with `numbers` for the parameters of its launch.
+
+    The copy engine brings those of the arguments `fetched`, and `resident` programs go through all of them if
+    it is not 0.
+    """
     rows, columns, others = (
         list_names(kernel, side) for side in (factors.rows, factors.columns, factors.others)
     )
@@ -192,14 +210,38 @@ def outline_product(
             TileOf(ranges=rows, by=numbers[BLOCKS["y"]]),
             *([TileOf(ranges=others, by=1)] if others else []),
             FlatGrid(),
+            *([Resident(count=resident)] if resident else []),
             Order(ranges=(*rows, *columns), by=numbers[GROUP]),
             Loop(ranges=list_names(kernel, factors.axes), by=numbers[BLOCKS["r"]], stages=numbers[STAGES]),
             factors.unit,
+            *([Fetch(args=fetched)] if fetched else []),
             Warps(count=numbers[WARPS]),
             Index(dtype="i64") if wide else Index(dtype="i32", promised=options.index_dtype == "i32"),
             *([Contract()] if kernel.numerics == "fast" else []),
         )
     )
+
+
+def find_fetched(kernel: Kernel, factors: Factors, work: Work, target: Target) -> tuple[str, ...]:
+    """The arguments whose blocks the copy engine brings: all factors of a product that arithmetic bounds."""
+    few = is_skinny(work.rows, work.columns, target)
+    # the engine takes a while to learn of a matrix: one for all tiles, but not one for each of a batch
+    is_batched = any(as_int(r.extent) != 1 for r in factors.others)
+    if few or is_batched or factors.unit.unit != "mma" or not target.has(COPY_ENGINE):
+        return ()
+    found = dict(list_matrices(kernel, factors))
+    every = [factor for node in factors.nodes for factor in (node.left, node.right)]
+    names = tuple(dict.fromkeys(matrix.buffer for matrix in found.values()))
+    return names if all(factor in found for factor in every) else ()
+
+
+def list_matrices(kernel: Kernel, factors: Factors) -> Iterator[tuple[Scalar, StoredMatrix]]:
+    """The factors that are matrices in memory, as the copy engine takes them."""
+    for node in factors.nodes:
+        for factor in (node.left, node.right):
+            matrix = find_stored_matrix(kernel, node, factor)
+            if matrix is not None:
+                yield factor, matrix
 
 
 def _find_unmasked_sides(factors: Factors, configs: tuple[Config, ...]) -> dict[str, Expr]:
@@ -279,8 +321,9 @@ def make_invariant_product_launch(work: Work, target: Target) -> tuple[Config, .
     block = Blocks(rows=64, columns=64, depth=32, warps=4, stages=2)
     if work.dtype is not DType.F32:
         block = Blocks(rows=64, columns=128, depth=64, warps=4, stages=3)
-    each = block.depth * 4 * (block.rows + block.columns)
-    return (_config(replace(block, stages=max(1, min(block.stages, target.shared_memory_bytes // each)))),)
+    each = block.depth * max(4 * (block.rows + block.columns), work.term_bytes(block.rows, block.columns))
+    block = replace(block, stages=max(1, min(block.stages, target.shared_memory_bytes // each)))
+    return (_config(fit_registers(block, work, target)),)
 
 
 def make_product_search_space(
@@ -290,7 +333,8 @@ def make_product_search_space(
     numbers of points.
     """
     values: dict[str, tuple[int, ...]] = {}
-    for letter, most in (("y", MOST_RESULTS), ("x", MOST_RESULTS), ("r", MOST_DEPTH)):
+    deepest = MOST_FETCHED if target.has(COPY_ENGINE) else MOST_DEPTH
+    for letter, most in (("y", MOST_RESULTS), ("x", MOST_RESULTS), ("r", deepest)):
         name = BLOCKS[letter]
         proposed = [dict(c.meta)[name] for c in configs]
         numel = whole.get(letter)
@@ -306,7 +350,7 @@ def make_product_search_space(
     y, x, r = (symbol(BLOCKS[letter], lo=1) for letter in "yxr")
     warps, stages = symbol(WARPS, lo=1), symbol(STAGES, lo=1)
     limits: tuple[tuple[Expr, Expr], ...] = (
-        (y * x, warps * (target.warp_size * RESULTS_PER_THREAD)),
+        (y * x * work.sums, warps * (target.warp_size * RESULTS_PER_THREAD)),
         (stages * r * (y * work.left_bytes + x * work.right_bytes), as_expr(target.shared_memory_bytes)),
     )
     return SearchSpace(values=tuple(values.items()), limits=limits)
@@ -326,14 +370,16 @@ class ContractionShape:
     """Tiles of a contraction, and what follows from them.
 
     Attributes:
-        node: the contraction.
+        nodes: the contractions.
         left, right, results: the spaces of the factors' blocks and of the results'.
         rows, columns, axis: the tiles.
         batch: the tile of the batch; None if there is none.
+        resident: programs that go through all tiles; 0: each tile has one of its own.
+        fetched: factors whose blocks the copy engine brings, as matrices.
         index_dtype: type of offsets and sizes, `i32` or `i64`.
     """
 
-    node: Contraction
+    nodes: tuple[Contraction, ...]
     left: Shape
     right: Shape
     results: Shape
@@ -341,13 +387,26 @@ class ContractionShape:
     columns: Tile
     axis: Tile
     batch: Tile | None
+    resident: int
+    fetched: tuple[tuple[Scalar, StoredMatrix], ...]
     index_dtype: DType
+
+    def find_fetched(self, factor: Scalar) -> StoredMatrix | None:
+        """The matrix that the copy engine takes blocks of `factor` from; None if threads load it."""
+        return next((matrix for one, matrix in self.fetched if one is factor), None)
 
     @property
     def grid(self) -> tuple[Expr, ...]:
         """One extent, over sizes and block names."""
+        if self.resident:
+            return (as_expr(self.resident),)
+        return (self.tiles,)
+
+    @property
+    def tiles(self) -> Expr:
+        """How many tiles there are, over sizes and block names."""
         blocks = [ceildiv(t.numel, symbol(t.block, lo=1)) for t in (self.rows, self.columns)]
-        return (multiply_all([*blocks, *(() if self.batch is None else (self.batch.numel,))]),)
+        return multiply_all([*blocks, *(() if self.batch is None else (self.batch.numel,))])
 
 
 def get_product_shape(kernel: Kernel, mapping: Mapping, target: Target) -> ContractionShape:
@@ -363,7 +422,7 @@ def get_product_shape(kernel: Kernel, mapping: Mapping, target: Target) -> Contr
     columns = _tile("x", factors.columns, numbers)
     axis = _tile("r", factors.axes, numbers)
     batch = build_flat_tile("z", list(factors.others), None, False) if factors.others else None
-    index = mapping.find(Index)
+    index, resident = mapping.find(Index), mapping.find(Resident)
     index_dtype = DType.I32 if index is not None and index.dtype == "i32" else DType.I64
 
     def blocks(first: Tile, second: Tile) -> Shape:
@@ -379,7 +438,7 @@ def get_product_shape(kernel: Kernel, mapping: Mapping, target: Target) -> Contr
         )
 
     return ContractionShape(
-        node=factors.node,
+        nodes=factors.nodes,
         left=blocks(rows, axis),
         right=blocks(axis, columns),
         results=blocks(rows, columns),
@@ -387,8 +446,19 @@ def get_product_shape(kernel: Kernel, mapping: Mapping, target: Target) -> Contr
         columns=columns,
         axis=axis,
         batch=batch,
+        resident=0 if resident is None else resident.count,
+        fetched=tuple(_list_fetched(kernel, factors, mapping)),
         index_dtype=index_dtype,
     )
+
+
+def _list_fetched(
+    kernel: Kernel, factors: Factors, mapping: Mapping
+) -> Iterator[tuple[Scalar, StoredMatrix]]:
+    fetched = {arg for one in find_all(mapping.directives, Fetch) for arg in one.args}
+    for factor, matrix in list_matrices(kernel, factors):
+        if matrix.buffer in fetched:
+            yield factor, matrix
 
 
 def list_product_parameters(kernel: Kernel, factors: Factors, mapping: Mapping) -> dict[str, Number]:
@@ -426,9 +496,9 @@ MOST_RESULTS: Final = 256
 MOST_DEPTH: Final = 512
 MOST_STAGES: Final = 6
 MOST_WARPS: Final = 8
-# Results per thread, in registers of 4 bytes.
-RESULTS_PER_THREAD: Final = 128
-_TAKES: Final = (TileOf, FlatGrid, Order, Loop, Unit, Warps, Index, Contract, Limit, Choose)
+# The longest side of a block that it takes.
+MOST_FETCHED: Final = 256
+_TAKES: Final = (TileOf, FlatGrid, Resident, Order, Loop, Unit, Fetch, Warps, Index, Contract, Limit, Choose)
 _NEEDS: Final = (FlatGrid, Order, Loop, Unit)
 
 
@@ -459,6 +529,10 @@ def _reasons(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target)
         yield "order", f"blocks are grouped by rows: {', '.join(ordered)}"
     if loop is not None:
         yield from _loop(kernel, factors, loop)
+    if mapping.find(Fetch) is not None and not target.has(COPY_ENGINE):
+        yield "fetch", f"{target.name} has no engine that copies blocks"
+    if mapping.find(Fetch) is not None and loop is not None and max(list_values(loop.by)) > MOST_FETCHED:
+        yield "fetch", f"a block that is copied has at most {MOST_FETCHED} terms"
     warps = mapping.find(Warps)
     if warps is not None and any(n > MOST_WARPS or n & (n - 1) for n in list_values(warps.count)):
         yield "warps", f"a program has 1, 2, 4 or {MOST_WARPS}"
@@ -511,8 +585,8 @@ def _memory(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) 
         return
     y, x, r, stages = (min(list_values(n)) for n in (rows.by, columns.by, loop.by, loop.stages))
     threads = target.warp_size * (1 if warps is None else max(list_values(warps.count)))
-    if y * x > threads * RESULTS_PER_THREAD:
-        yield "tile", f"{threads} threads have no registers for {y} x {x} results"
+    if y * x * len(factors.nodes) > threads * RESULTS_PER_THREAD:
+        yield "tile", f"{threads} threads have no registers for {y} x {x} results of each sum"
     left, right = factors.memory_bytes
     if stages * r * (y * left + x * right) > target.shared_memory_bytes:
         yield "tile", f"{stages} blocks of each factor do not fit the shared memory"

@@ -12,7 +12,8 @@ takes its points one after the other, and at each of them the reduced ranges. A 
 the reduced ranges, once per walked point, or over all of the walked ones, which may use the former but not
 the other way round: rows of a matrix, and sums of its columns over a group of rows.
 
-A kernel whose value is a `Contraction` multiplies blocks of two factors, and combines nothing else.
+A kernel whose values are `Contraction`s multiplies blocks of factors, and combines nothing else. Two of them
+have the same rows, columns and batch.
 
 A kernel with a core computes a convolution, attention or its gradient over the core's own ranges. The core's
 operands have bodies, prologues included, which load at flat offsets like everything in a kernel. The stores

@@ -42,7 +42,7 @@ from coilwork_ir.scalar import (
     Scalar,
     Scan,
     Sort,
-    find_contraction,
+    find_contractions,
     find_parts,
     iterate_postorder,
 )
@@ -167,8 +167,8 @@ def _check_member(
 CONTRACTION_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "contraction": Rule(
-            "a kernel with a contraction combines nothing else, its left factor varies along rows, its "
-            "right one along "
+            "a kernel with contractions combines nothing else, all have the same rows, columns and batch, "
+            "their left factors vary along rows, their right ones along "
             "columns, both along the sum, and what the kernel does besides varies along parallel ranges only",
             "write the sum as a reduction, or put the rest into a kernel of its own",
         ),
@@ -178,25 +178,29 @@ CONTRACTION_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
 
 def check_contraction(
     kernel: Kernel,
-    node: Contraction,
+    nodes: tuple[Contraction, ...],
     level_of: Mapping[Scalar, frozenset[Expr]],
     roots: tuple[Scalar, ...],
     place: Place,
 ) -> None:
-    """`node`, a value of `kernel`, which stores or checks `roots`, is all that the kernel combines.
+    """`nodes`, values of `kernel`, which stores or checks `roots`, are all that the kernel combines.
 
     Raises:
         VerifyError: the kernel breaks the rule `contraction`.
     """
     combining = [v for v in iterate_postorder(roots) if isinstance(v, Contraction | Reduce | Scan | Sort)]
-    if combining != [node]:
-        place.fail("contraction", f"it combines {len(combining)} times")
+    if tuple(combining) != nodes:
+        place.fail("contraction", f"it combines {len(combining)} times, {len(nodes)} of them products")
     others = frozenset(r.symbol for r in kernel.ranges if r.kind != "parallel")
-    if frozenset(node.axes) != others or len(node.axes) != len(others):
-        place.fail("contraction", "the products are not summed over all ranges that are not parallel")
     parallel = [r.symbol for r in kernel.ranges if r.kind == "parallel"]
-    if find_parts(node.left, node.right, parallel, node.axes) is None:
-        place.fail("contraction", "its factors do not tell rows, columns and a batch apart")
+    parts = [find_parts(node.left, node.right, parallel, node.axes) for node in nodes]
+    for node, found in zip(nodes, parts, strict=True):
+        if frozenset(node.axes) != others or len(node.axes) != len(others):
+            place.fail("contraction", "the products are not summed over all ranges that are not parallel")
+        if found is None:
+            place.fail("contraction", "its factors do not tell rows, columns and a batch apart")
+        if found != parts[0]:
+            place.fail("contraction", "its products have different rows and columns")
     touched = frozenset().union(*(level_of[r] for r in roots), *(s.index.free_symbols for s in kernel.stores))
     for symbol in sorted(touched & others, key=lambda s: s.name):
         place.fail("contraction", f"something besides the products varies along {symbol.name}")
@@ -336,13 +340,13 @@ def verify_kernel(kernel: Kernel) -> None:
         if name not in used:
             place.fail("arg-unused", f"{name} is neither loaded nor stored")
     check_aliasing(kernel, args, place)
-    contraction = find_contraction(_roots(kernel))
-    if contraction is not None or any(entry.kind != "parallel" for entry in kernel.ranges):
+    contractions = find_contractions(_roots(kernel))
+    if contractions or any(entry.kind != "parallel" for entry in kernel.ranges):
         level_of = find_levels(kernel)
         _check_levels(kernel, level_of, place)
         _check_walked(kernel, level_of, place)
-        if contraction is not None:
-            check_contraction(kernel, contraction, level_of, _roots(kernel), place)
+        if contractions:
+            check_contraction(kernel, contractions, level_of, _roots(kernel), place)
 
 
 def _check_ranges(kernel: Kernel, place: Place) -> _KernelScope:

@@ -182,7 +182,6 @@ class Products:
         unaligned_rate_1: its rate where a size that decides is a multiple of 1 number and no more.
         unaligned_rate_2: the same of 2.
         unaligned_rate_4: the same of 4.
-        kernel_rate: a generated kernel's rate, whatever the columns of its result are a multiple of.
         least_strip: columns, or rows, that a program of a skinny product computes at least.
         most_strip: the same at most.
         least_piece: terms of a sum's piece at least.
@@ -207,7 +206,6 @@ class Products:
     unaligned_rate_1: float
     unaligned_rate_2: float
     unaligned_rate_4: float
-    kernel_rate: float
     least_strip: int
     most_strip: int
     least_piece: int
@@ -235,6 +233,47 @@ class Products:
         return (self.unaligned_rate_1, self.unaligned_rate_2, self.unaligned_rate_4)[
             (size & -size).bit_length() - 1
         ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductKernels:
+    """Generated kernels of products in 16 bits, and calls of a library as they are weighed beside these.
+
+    Attributes:
+        wide_rate: rate while every multiprocessor multiplies blocks of 128 x 256 results.
+        square_rate: the same with 128 x 128.
+        narrow_rate: the same with 64 x 128.
+        stored_results: results that a multiprocessor turns into what is stored.
+        start_us: what a kernel takes besides.
+        sustained_rate: the most that large products reach, and rates of blocks do not.
+        gated_rate: the same of two products of one factor.
+        epilogue_operations: weighted operations on results, which wait for the sums.
+        loaded_rate: rate where threads load the blocks.
+        memory_share: share of the bandwidth that a kernel moves whose sums are short.
+        skinny_memory_share: the same of a kernel with few rows or columns.
+        call_rate: a library's rate at its best.
+        call_start_us: what a call takes besides.
+        call_memory_share: share of the bandwidth that a call moves which is bound by memory.
+        least_gain_share: share of the call's time that a kernel must gain at least.
+        least_gain_us: what it must gain at least.
+    """
+
+    wide_rate: float
+    square_rate: float
+    narrow_rate: float
+    stored_results: float
+    start_us: float
+    sustained_rate: float
+    gated_rate: float
+    epilogue_operations: float
+    loaded_rate: float
+    memory_share: float
+    skinny_memory_share: float
+    call_rate: float
+    call_start_us: float
+    call_memory_share: float
+    least_gain_share: float
+    least_gain_us: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -569,6 +608,7 @@ class MachineModel:
     scans: Scans
     inlining: Inlining
     products: Products
+    product_kernels: ProductKernels
     libraries: Libraries
     convolutions: Convolutions
     row_walks: Walks

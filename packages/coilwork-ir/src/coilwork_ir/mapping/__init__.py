@@ -5,7 +5,7 @@ mappings and versions, `verify.py` the verifier; `tiling.py`, `threads.py`, `mem
 are the directives, by what they decide; `user_mappings.py` is what users hand in.
 """
 
-from coilwork_ir.mapping.arithmetic import Choose, Contract, Functions, Limit, Order, Unit
+from coilwork_ir.mapping.arithmetic import Choose, Contract, Fetch, Functions, Limit, Order, Unit
 from coilwork_ir.mapping.directive import Directive, Number, Open
 from coilwork_ir.mapping.memory import (
     Evict,
@@ -52,7 +52,17 @@ from coilwork_ir.mapping.threads import (
     Vector,
     Warps,
 )
-from coilwork_ir.mapping.tiling import Coarsen, FlatGrid, Keep, Loop, Sequential, Share, Straddle, Tile
+from coilwork_ir.mapping.tiling import (
+    Coarsen,
+    FlatGrid,
+    Keep,
+    Loop,
+    Resident,
+    Sequential,
+    Share,
+    Straddle,
+    Tile,
+)
 from coilwork_ir.mapping.user_mappings import (
     GivenMappings,
     check_closed,
@@ -73,6 +83,7 @@ __all__ = [
     "Contract",
     "Directive",
     "Evict",
+    "Fetch",
     "FlatGrid",
     "Fold",
     "Functions",
@@ -95,6 +106,7 @@ __all__ = [
     "Peel",
     "Prefetch",
     "Privatise",
+    "Resident",
     "Runs",
     "Save",
     "Select",

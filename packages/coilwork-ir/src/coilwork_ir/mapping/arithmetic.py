@@ -12,8 +12,9 @@ from coilwork_ir.index import Expr
 from coilwork_ir.kernels.nodes import Kernel, get_factors
 from coilwork_ir.kernels.rewrite import list_kernel_roots
 from coilwork_ir.mapping.directive import Directive, Number, explain_no_ranges, explain_not_positive, get_body
+from coilwork_ir.mapping.stored_matrix import find_stored_matrix
 from coilwork_ir.mapping.tiling import Tile
-from coilwork_ir.scalar import find_contraction
+from coilwork_ir.scalar import find_contractions, list_loads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +30,33 @@ class Unit(Directive):
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """The kernel contracts, or has a core that does."""
         core = get_body(kernel).core
-        contraction = find_contraction(list_kernel_roots(get_body(kernel)))
-        if contraction is None and core is None:
+        contractions = find_contractions(list_kernel_roots(get_body(kernel)))
+        if not contractions and core is None:
             return "the kernel is no contraction"
-        factors = (
-            get_factors(core) if core is not None else () if contraction is None else (contraction.left,)
-        )
+        factors = get_factors(core) if core is not None else tuple(node.left for node in contractions)
         exact = any(factor.dtype.itemsize > 2 for factor in factors)
         return "matrix units do not multiply exactly in f32" if exact and self.unit == "mma" else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch(Directive):
+    """The device's copy engine brings blocks of the arguments, factors of contractions, to shared memory."""
+
+    TEMPLATE: ClassVar[str] = "fetch {args:names}"
+
+    args: tuple[str, ...]
+
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
+        """All that contractions load of each is a matrix in rows of whole vectors."""
+        body = get_body(kernel)
+        fits: dict[str, bool] = {}
+        for node in find_contractions(list_kernel_roots(body)):
+            for factor in node.operands:
+                for load in list_loads((factor,)):
+                    matrix = find_stored_matrix(body, node, factor)
+                    fits[load.buffer] = fits.get(load.buffer, True) and matrix is not None
+        odd = next((arg for arg in self.args if not fits.get(arg, False)), None)
+        return None if odd is None else f"{odd} is no factor that lies in whole vectors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,11 @@ first.
   strip of it, up to 256 bytes deep, with several such blocks on their way. Narrow strips, so that there are
   some for each multiprocessor; what is still missing to fill the device are parts of the sum, which the
   scheduler cuts.
+- Products with short sums, such as many small ones, are bound by memory: small blocks, of which a
+  multiprocessor has several, so that some load while others store.
 - Others are bound by the matrix units. A block of 128 x 256 results reads its factors least often and is the
-  most that the registers of two groups of four warps hold; fewer results fit smaller blocks.
+  most that the registers of two groups of four warps hold. Where the last of these would leave
+  multiprocessors idle, a model of the time (`model_blocks_us`) chooses smaller ones.
 - In f32 there are no units that multiply exactly: each thread has a square of results in registers.
 
 A template may name blocks of its own (`coilwork_ir.kernels.Proposal`); these are what others get.
@@ -28,11 +31,20 @@ from coilwork_ir.mapping.nodes import Mapping
 from coilwork_ir.mapping.text import format_mapping
 from coilwork_ir.mapping.threads import Warps
 from coilwork_ir.mapping.tiling import Loop, Tile
-from coilwork_ir.scalar import Contraction, Load, Scalar, find_contraction, find_parts, iterate_postorder
+from coilwork_ir.scalar import Contraction, Load, Scalar, find_contractions, find_parts, iterate_postorder
 from coilwork_ir.target import Target
 
 LEAST_SIDE: Final = 16
 """The least side of a block that matrix units take."""
+
+RESULTS_PER_THREAD: Final = 128
+"""Results that a thread has at most, in registers of 4 bytes."""
+
+SHORT_SUMS: Final = 256
+"""Terms up to which sums are short: products of so few are bound by memory."""
+
+COPY_ENGINE: Final = "tma"
+"""The feature of targets that have an engine which copies blocks of matrices."""
 
 UNKNOWN_SIDE: Final = 1024
 """What a side of unknown length is taken to have."""
@@ -40,9 +52,9 @@ UNKNOWN_SIDE: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factors:
-    """The contraction `node` of a kernel, and the ranges of its rows, columns, sum, and of all others."""
+    """The contractions `nodes` of a kernel, and the ranges of their rows, columns, sum, and of all others."""
 
-    node: Contraction
+    nodes: tuple[Contraction, ...]
     rows: tuple[Range, ...]
     columns: tuple[Range, ...]
     axes: tuple[Range, ...]
@@ -50,37 +62,46 @@ class Factors:
 
     @property
     def memory_bytes(self) -> tuple[int, int]:
-        """Sizes of an element of each factor in memory."""
-        dtype = self.node.left.dtype
-        return _memory_bytes(self.node.left, dtype), _memory_bytes(self.node.right, dtype)
+        """Sizes in memory of an element of all left factors, and of all right ones."""
+        left, right = (
+            sum(_memory_bytes(factor, factor.dtype) for factor in dict.fromkeys(factors))
+            for factors in ([node.left for node in self.nodes], [node.right for node in self.nodes])
+        )
+        return left, right
+
+    @property
+    def dtype(self) -> DType:
+        """What is multiplied: the widest type, if there are several."""
+        return max((node.left.dtype for node in self.nodes), key=lambda dtype: dtype.itemsize)
 
     @property
     def unit(self) -> Unit:
         """The directive that says which units multiply."""
-        return Unit(unit="mma" if self.node.left.dtype.itemsize <= 2 else "fma")
+        return Unit(unit="mma" if self.dtype.itemsize <= 2 else "fma")
 
 
 def get_contraction(kernel: Kernel) -> Factors:
-    """The contraction of `kernel`, which has one.
+    """The contractions of `kernel`, which has some.
 
     Raises:
-        EmitError: its factors share ranges in no way that products do, or products are added in no f32.
+        EmitError: their factors share ranges in no way that products do, or products are added in no f32.
     """
-    node = find_contraction(list_kernel_roots(kernel))
-    assert node is not None
-    parts = find_parts(
-        node.left, node.right, [r.symbol for r in kernel.ranges if r.kind == "parallel"], node.axes
-    )
-    if parts is None:
+    nodes = find_contractions(list_kernel_roots(kernel))
+    assert nodes
+    parallel = [r.symbol for r in kernel.ranges if r.kind == "parallel"]
+    node = nodes[0]
+    parts = find_parts(node.left, node.right, parallel, node.axes)
+    if parts is None or any(find_parts(o.left, o.right, parallel, o.axes) != parts for o in nodes):
         raise EmitError("contraction", "the factors do not tell rows, columns and a batch apart")
-    if node.dtype is not DType.F32:
-        raise EmitError(
-            "contraction", f"no products of {node.left.dtype.text} that are added in {node.dtype.text}"
-        )
+    for one in nodes:
+        if one.dtype is not DType.F32:
+            raise EmitError(
+                "contraction", f"no products of {one.left.dtype.text} that are added in {one.dtype.text}"
+            )
     ranges = {r.symbol: r for r in kernel.ranges}
     known = frozenset((*parts.rows, *parts.columns, *node.axes))
     return Factors(
-        node=node,
+        nodes=nodes,
         rows=tuple(ranges[s] for s in parts.rows),
         columns=tuple(ranges[s] for s in parts.columns),
         axes=tuple(ranges[s] for s in node.axes),
@@ -101,8 +122,10 @@ class Work:
 
     Attributes:
         rows, columns, length: estimated points.
-        left_bytes, right_bytes: size of an element of each factor in memory.
+        left_bytes, right_bytes: size in memory of an element of all left factors, and of all right ones.
         dtype: what is multiplied.
+        sums: how many sums a program has, each of them of the same rows and columns.
+        others: points of the batch.
     """
 
     rows: int
@@ -111,6 +134,12 @@ class Work:
     left_bytes: int
     right_bytes: int
     dtype: DType
+    sums: int = 1
+    others: int = 1
+
+    def term_bytes(self, rows: int, columns: int) -> int:
+        """Bytes that one term of a block's sums takes in shared memory."""
+        return rows * self.left_bytes + columns * self.right_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,12 +163,22 @@ class Blocks:
     reason: str = ""
 
 
+def is_bound_by_memory(rows: int, columns: int, length: int, target: Target) -> bool:
+    """True for a product whose memory traffic takes longer than its arithmetic: few rows, or short sums."""
+    return length <= SHORT_SUMS or is_skinny(rows, columns, target)
+
+
+def is_skinny(rows: int, columns: int, target: Target) -> bool:
+    """True for a product that is bound by reading one of its factors."""
+    return min(rows, columns) <= target.machine.products.skinny_rows
+
+
 def propose_blocks(work: Work, target: Target) -> tuple[Blocks, ...]:
     """Blocks to try for `work`. Each fits the shared memory of `target` with all its stages."""
-    if min(work.rows, work.columns) <= target.machine.products.skinny_rows:
+    if is_skinny(work.rows, work.columns, target):
         blocks = _skinny(work, target)
     else:
-        blocks = _exact(work) if work.dtype is DType.F32 else _square(work)
+        blocks = _exact(work) if work.dtype is DType.F32 else _square(work, target)
     return tuple(dict.fromkeys(_fit_blocks(block, work, target) for block in blocks))
 
 
@@ -172,7 +211,9 @@ def compute_work(factors: Factors) -> Work:
         length=_estimate(points["r"]),
         left_bytes=left,
         right_bytes=right,
-        dtype=factors.node.left.dtype,
+        dtype=factors.dtype,
+        sums=len(factors.nodes),
+        others=_estimate(points["z"]),
     )
 
 
@@ -207,7 +248,10 @@ def _memory_bytes(factor: Scalar, dtype: DType) -> int:
 def _skinny(work: Work, target: Target) -> list[Blocks]:
     short = max(LEAST_SIDE, _round_up(min(work.rows, work.columns)))
     right = work.rows <= work.columns
-    depth = target.machine.products.strip_depth_bytes // (work.right_bytes if right else work.left_bytes)
+    each_bytes = work.right_bytes if right else work.left_bytes
+    if work.sums > 1:
+        each_bytes = work.dtype.itemsize
+    depth = target.machine.products.strip_depth_bytes // each_bytes
     # every strip reads the other factor again, from the L2 cache: the more rows that has, the wider strips
     # are
     if short <= 16:
@@ -223,17 +267,40 @@ def _skinny(work: Work, target: Target) -> list[Blocks]:
     return blocks if right else [replace(b, rows=b.columns, columns=b.rows) for b in blocks]
 
 
-def _square(work: Work) -> list[Blocks]:
-    if work.rows * work.columns < 128 * 128 * 256:
-        why = "results are few: smaller blocks are for more multiprocessors"
-        return [
-            _block(64, 128, 64, 4, 4, why),
-            _block(64, 64, 64, 4, 5, why),
-            _block(128, 128, 64, 8, 4, why),
-        ]
-    why = "the largest blocks that registers hold read the factors least often"
-    # these take longest to compile, and a third was never the fastest
-    return [_block(128, 256, 64, 8, 3, why), _block(128, 128, 64, 4, 4, why)]
+def _square(work: Work, target: Target) -> list[Blocks]:
+    if work.length <= SHORT_SUMS:
+        why = "sums are short: some programs load while others store"
+        return [_block(128, 64, 64, 4, 2, why), _block(64, 128, 64, 4, 2, why)]
+    why = "the fewest turns of all multiprocessors, and the largest blocks"
+    shapes = [(128, 256, 8, 3), (128, 128, 4, 4), (64, 128, 4, 4)]
+    blocks = [
+        fit_registers(_block(rows, columns, 64, 8 if work.sums > 1 else warps, stages, why), work, target)
+        for rows, columns, warps, stages in shapes
+    ]
+    # a third was never the fastest, and these take longest to compile
+    return sorted(blocks, key=lambda block: model_blocks_us(block, work, target))[:2]
+
+
+def model_blocks_us(block: Blocks, work: Work, target: Target) -> float:
+    """Time of `work`, which arithmetic bounds, in blocks that a copy engine brings, one program for each
+    multiprocessor.
+    """
+    figures = target.machine.product_kernels
+    results = block.rows * block.columns
+    tiles = work.others * -(-work.rows // block.rows) * -(-work.columns // block.columns)
+    turns = -(-tiles // target.multiprocessors)
+    whole = results * work.sums
+    rates = ((128 * 256, figures.wide_rate), (128 * 128, figures.square_rate), (0, figures.narrow_rate))
+    rate = next(rate for least, rate in rates if whole >= least) / target.multiprocessors
+    each_us = 2 * whole * work.length / rate + results / figures.stored_results
+    flops = 2.0 * work.others * work.rows * work.columns * work.length * work.sums
+    most = figures.sustained_rate if work.sums == 1 else figures.gated_rate
+    return max(turns * each_us, flops / most) + figures.start_us
+
+
+def best_blocks_us(work: Work, target: Target) -> float:
+    """Time of `work`, which arithmetic bounds, in the best of its blocks."""
+    return min(model_blocks_us(block, work, target) for block in _square(work, target))
 
 
 def _exact(work: Work) -> list[Blocks]:
@@ -253,9 +320,21 @@ def _fit_blocks(block: Blocks, work: Work, target: Target) -> Blocks:
         columns=min(block.columns, max(LEAST_SIDE, _round_up(work.columns))),
         depth=min(block.depth, max(LEAST_SIDE, _round_up(work.length))),
     )
-    each = block.depth * (block.rows * work.left_bytes + block.columns * work.right_bytes)
+    block = fit_registers(block, work, target)
+    each = block.depth * work.term_bytes(block.rows, block.columns)
     stages = max(1, min(block.stages, target.shared_memory_bytes // each))
     return replace(block, stages=stages)
+
+
+def fit_registers(block: Blocks, work: Work, target: Target) -> Blocks:
+    """`block`, with its longer side halved until registers hold the results of all sums."""
+    most = block.warps * target.warp_size * RESULTS_PER_THREAD
+    while block.rows * block.columns * work.sums > most and max(block.rows, block.columns) > LEAST_SIDE:
+        if block.columns >= block.rows:
+            block = replace(block, columns=block.columns // 2)
+        else:
+            block = replace(block, rows=block.rows // 2)
+    return block
 
 
 def _round_up(number: int) -> int:

@@ -32,7 +32,7 @@ from typing import Final, Literal
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.text import format_kernel
-from coilwork_ir.mapping.arithmetic import Choose, Contract, Functions, Limit, Order, Unit
+from coilwork_ir.mapping.arithmetic import Choose, Contract, Fetch, Functions, Limit, Order, Unit
 from coilwork_ir.mapping.directive import Directive, read_form
 from coilwork_ir.mapping.memory import (
     Evict,
@@ -60,15 +60,25 @@ from coilwork_ir.mapping.threads import (
     Vector,
     Warps,
 )
-from coilwork_ir.mapping.tiling import Coarsen, FlatGrid, Keep, Loop, Sequential, Share, Straddle, Tile
+from coilwork_ir.mapping.tiling import (
+    Coarsen,
+    FlatGrid,
+    Keep,
+    Loop,
+    Resident,
+    Sequential,
+    Share,
+    Straddle,
+    Tile,
+)
 from coilwork_ir.text.reader import Reader
 
 # Every directive there is, in the order in which documentation lists them.
 DIRECTIVES: Final[tuple[type[Directive], ...]] = (
-    Tile, FlatGrid, Keep, Loop, Sequential, Share, Coarsen, Straddle,
+    Tile, FlatGrid, Resident, Keep, Loop, Sequential, Share, Coarsen, Straddle,
     Lanes, Runs, Vector, Warps, Threads, Block, Grain, Join, Accumulators, Fold, Peel, Invariant,
     Transpose, Privatise, Sort, Select, Evict, Prefetch, Save, Index, Values,
-    Unit, Order, Functions, Contract, Limit, Choose,
+    Unit, Fetch, Order, Functions, Contract, Limit, Choose,
 )  # fmt: skip
 _BY_KEYWORD: Final[MappingOf[str, type[Directive]]] = MappingProxyType(
     {kind.keyword(): kind for kind in DIRECTIVES}

@@ -80,6 +80,23 @@ class FlatGrid(Directive):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resident(Directive):
+    """So many programs go through all tiles of a flat grid: what the next tile needs is on its way while the
+    results of one are stored.
+    """
+
+    TEMPLATE: ClassVar[str] = "resident {count:whole}"
+
+    count: int
+
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
+        """The grid is flat."""
+        if not any(isinstance(d, FlatGrid) for d in directives):
+            return "the grid is not flat"
+        return explain_not_positive(self.count, "the number of programs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Keep(Directive):
     """Reduced ranges as one tile in registers, which all passes share.
 

@@ -203,6 +203,11 @@ def find_contraction(values: Iterable[Scalar]) -> Contraction | None:
     return next((node for node in iterate_postorder(tuple(values)) if isinstance(node, Contraction)), None)
 
 
+def find_contractions(values: Iterable[Scalar]) -> tuple[Contraction, ...]:
+    """All contractions among `values` and below, operands first."""
+    return tuple(node for node in iterate_postorder(tuple(values)) if isinstance(node, Contraction))
+
+
 def _is_point(symbol: Expr) -> bool:
     """True for a range of one point."""
     return symbol.extent is not None and as_int(symbol.extent) == 1

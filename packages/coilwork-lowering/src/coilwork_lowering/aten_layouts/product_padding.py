@@ -70,7 +70,10 @@ def pad_products(
         return gm, PaddingDecision(products=len(slow))
     graph = copy_graph(gm.graph)
     named = {node.name: node for node in graph.nodes}
-    sizes, rows = SizePadding(graph, mode, by_rows=options.by_rows and not joint), RowPadding(mode)
+    sizes = SizePadding(
+        graph, mode, by_rows=options.by_rows and not joint, stores_odd_rows=not options.by_rows
+    )
+    rows = RowPadding(mode)
     for name in slow:
         product = match_product(named[name], options.devices, options.find_model)
         if product is not None and can_pad_sizes(product):

@@ -31,6 +31,10 @@ _SMALL: Final = 16_000_000
 _ROOM: Final = 64_000_000
 _SHARE_OF_GRAPH: Final = 0.05
 _SHARE_OF_PRODUCT: Final = 0.25
+# A product that takes five times as long as captured, whatever is done with its rows, gets more room. A
+# result's copy is made when those of the operands are gone.
+_MUCH_SLOWER: Final = 4
+_SHARE_OF_SLOW_PRODUCT: Final = 0.75
 
 Pads = Mapping[int, int]
 """Elements to append, by dimension."""
@@ -74,12 +78,21 @@ class SizePadding:
 
     `names`, `reasons`, `saved_us` and `padding_bytes` say what was done: nodes with padding in their memory,
     a sentence per product, and what all of them together save and add. `by_rows` computes what cannot be
-    padded; None: nothing.
+    padded; None: nothing. With `stores_odd_rows`, kernels store dense rows of odd lengths as fast as others,
+    if rows of the operands are whole vectors.
     """
 
-    def __init__(self, graph: torch.fx.Graph, mode: AbstractContextManager[object], *, by_rows: bool) -> None:
+    def __init__(
+        self,
+        graph: torch.fx.Graph,
+        mode: AbstractContextManager[object],
+        *,
+        by_rows: bool,
+        stores_odd_rows: bool,
+    ) -> None:
         self.graph = graph
         self.mode = mode
+        self.stores_odd_rows = stores_odd_rows
         self.names: list[str] = []
         self.reasons: list[str] = []
         self.aligned = 0
@@ -100,6 +113,10 @@ class SizePadding:
         if isinstance(planned, str) or isinstance(result, str):
             self._leave(product, str(result))
             return
+        if result is not None and result.copied and self.stores_odd_rows:
+            narrow = self._operands(product, keeps_columns=True)
+            if not isinstance(narrow, str):
+                planned, result = narrow, None
         copied = [o.copied_bytes for o in planned if o.copied_bytes]
         if result is not None and result.copied:
             copied.append(estimate_bytes(product.node.meta["val"]))
@@ -124,23 +141,25 @@ class SizePadding:
 
     # what would have to be done
 
-    def _operands(self, product: Product) -> tuple[_Operand, ...] | str:
-        """Operands to pad, or what stands in the way."""
+    def _operands(self, product: Product, *, keeps_columns: bool = False) -> tuple[_Operand, ...] | str:
+        """Operands to pad, or what stands in the way. With `keeps_columns`, the result gets no more of them:
+        of the right operand they are padding between rows.
+        """
         inner, columns = product.padding
         left, right = product.tensors[:2]
+        if keeps_columns and right.meta["val"].stride()[-1] != 1:
+            columns = 0
         rank = product.node.meta["val"].dim()
         wanted = [(product.places[0], left, {rank - 1: inner}), (product.places[1], right, {rank - 2: inner})]
         wanted[1][2][rank - 1] = columns
-        if product.added is not None:
+        if product.added is not None and not keeps_columns:
             bias = product.node.args[product.added]
             assert isinstance(bias, torch.fx.Node)
             shape = bias.meta["val"].shape
             if shape and not (type(shape[-1]) is int and shape[-1] == 1):
                 wanted.append((product.added, bias, {len(shape) - 1: columns}))
         operands: list[_Operand] = []
-        room = max(
-            self._room, int(_SHARE_OF_PRODUCT * sum(estimate_bytes(t.meta["val"]) for t in product.tensors))
-        )
+        room = self._find_room(product)
         for place, tensor, pads in wanted:
             needed = {k: n for k, n in pads.items() if n}
             if not needed:
@@ -155,6 +174,11 @@ class SizePadding:
         if copied > room:
             return f"copies of {copied} bytes would be large beside what is in memory"
         return tuple(operands)
+
+    def _find_room(self, product: Product) -> int:
+        """Bytes that copies of operands may take."""
+        share = _SHARE_OF_SLOW_PRODUCT if _is_slow(product) else _SHARE_OF_PRODUCT
+        return max(self._room, int(share * sum(estimate_bytes(t.meta["val"]) for t in product.tensors)))
 
     def _operand(self, place: int, tensor: torch.fx.Node, pads: Pads) -> _Operand:
         """How `tensor` gets `pads`, which count its own dimensions."""
@@ -204,7 +228,7 @@ class SizePadding:
                 return _Result()
             obstacle = "a view needs dense rows"
         size = estimate_bytes(value)
-        if size > self._room:
+        if size > (self._find_room(product) if _is_slow(product) else self._room):
             return f"{obstacle}, and a copy of {size} bytes would be large beside what is in memory"
         return _Result(copied=True)
 
@@ -214,7 +238,10 @@ class SizePadding:
         node = product.node
         args = list(node.args)
         for operand in operands:
-            args[operand.place] = self._pad_operand(operand, product)
+            padded = self._pad_operand(operand, product)
+            if operand.place == product.places[1] and result is None:
+                padded = self._cut_columns(padded, node)
+            args[operand.place] = padded
         node.args = tuple(args)
         for turn in reversed([turn for operand in operands for turn in operand.turns]):
             if not turn.users:
@@ -251,6 +278,15 @@ class SizePadding:
             found = self._insert(product.node, turn, turn.target, args, value, dict(turn.kwargs))
             _keep_side(found, base, product.node)
         return found
+
+    def _cut_columns(self, right: torch.fx.Node, product: torch.fx.Node) -> torch.fx.Node:
+        """`right` with the columns of the product's result."""
+        columns, last = product.meta["val"].shape[-1], right.meta["val"].dim() - 1
+        if right.meta["val"].shape[last] == columns:
+            return right
+        with self.mode:
+            part = _aten.slice.Tensor(right.meta["val"], last, 0, columns)
+        return self._insert(product, right, _aten.slice.Tensor, (right, last, 0, columns), part)
 
     def _pad(self, operand: _Operand, product: Product) -> torch.fx.Node:
         base, value = operand.base, operand.base.meta["val"]
@@ -366,6 +402,14 @@ class SizePadding:
             for k in pads:
                 part = _aten.slice.Tensor(part, k, 0, value.shape[k])
         return part
+
+
+def _is_slow(product: Product) -> bool:
+    """Tell if `product` takes several times as long as captured, and so it does by rows."""
+    vector_bytes = product.figures.vector_bytes
+    if not any(is_unaligned(tensor.meta["val"], vector_bytes) for tensor in product.tensors[:2]):
+        return False
+    return product.lost_by_sizes_us >= _MUCH_SLOWER * product.enlarged_us
 
 
 def can_pad_sizes(product: Product) -> bool:

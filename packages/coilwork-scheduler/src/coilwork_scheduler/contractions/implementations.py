@@ -29,7 +29,14 @@ from coilwork_ir.kernels.rewrite import list_kernel_roots
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, View
 from coilwork_ir.loops.matrix_products import BATCHED_PRODUCT, PRODUCT, MatrixProduct
 from coilwork_ir.machine.model import Products
-from coilwork_ir.mapping.product_blocks import propose_candidates
+from coilwork_ir.mapping.product_blocks import (
+    COPY_ENGINE,
+    Work,
+    best_blocks_us,
+    is_bound_by_memory,
+    is_skinny,
+    propose_candidates,
+)
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Op, find_contraction, iterate_postorder, list_loads
 from coilwork_ir.target import Target, Targets
@@ -42,6 +49,7 @@ from coilwork_scheduler.settings import ScheduleOptions, Settings
 _WIDENING: Final = 16
 _STEPS: Final = 4
 NO_NUMBERS: Final[Mapping[str, float]] = MappingProxyType({})
+_HALVES: Final = frozenset({DType.F16, DType.BF16})
 _KERNEL_TYPES: Final = frozenset({DType.F32, DType.F16, DType.BF16})
 
 
@@ -193,6 +201,54 @@ class ImplementationContext:
             return False
         return all(_has_whole_rows(b, vector) for b in (product.left, product.right))
 
+    def has_whole_rows(self, product: MatrixProduct, target: Target) -> bool:
+        """True if rows of the factors are whole vectors."""
+        vector = target.machine.products.halves_per_vector
+        return all(_has_whole_rows(b, vector) for b in (product.left, product.right))
+
+    def product_us(self, product: MatrixProduct, target: Target, *, sums: int = 1) -> float:
+        """Time of a kernel of ours for `product` in 16 bits, or for `sums` alike that share a factor."""
+        work, figures = self._work_of(product, sums), target.machine.product_kernels
+        few = is_skinny(work.rows, work.columns, target)
+        share = figures.skinny_memory_share if few else figures.memory_share
+        memory_us = self._memory_us(product, share, sums)
+        if is_bound_by_memory(work.rows, work.columns, work.length, target):
+            return memory_us
+        if work.others > 1 or not target.has(COPY_ENGINE):
+            return max(memory_us, self.flops(product) * sums / figures.loaded_rate + figures.start_us)
+        return max(memory_us, best_blocks_us(work, target))
+
+    def call_us(self, product: MatrixProduct, target: Target) -> float:
+        """Time of a library's call for `product` in 16 bits, at its best."""
+        figures = target.machine.product_kernels
+        work = self._work_of(product, 1)
+        memory_us = self._memory_us(product, figures.call_memory_share, 1)
+        if is_bound_by_memory(work.rows, work.columns, work.length, target):
+            return memory_us
+        return max(memory_us, self.flops(product) / figures.call_rate + figures.call_start_us)
+
+    def _memory_us(self, product: MatrixProduct, share: float, sums: int) -> float:
+        """Time to move factors, of which the smaller one is shared, and one result at a share of the
+        bandwidth.
+        """
+        shared, other = sorted(self.size(b) for b in (product.left, product.right))
+        launch_us = self.move_us(0, 0)
+        moved_us = self.move_us(shared + sums * other, self.size(product.output)) - launch_us
+        return launch_us + moved_us / share
+
+    def _work_of(self, product: MatrixProduct, sums: int) -> Work:
+        rows, columns, length = (self.sizes.value(size) for size in product.sizes)
+        return Work(
+            rows=rows,
+            columns=columns,
+            length=length,
+            left_bytes=product.left.dtype.itemsize,
+            right_bytes=product.right.dtype.itemsize * sums,
+            dtype=product.output.dtype,
+            sums=sums,
+            others=self.sizes.numel(product.batch),
+        )
+
     def sums(self, target: Target) -> SumBuilder:
         """The builder of contractions as loops."""
         return SumBuilder(
@@ -268,6 +324,8 @@ class AtenCall:
         if context.has_odd_columns(product, target):
             columns = context.sizes.value(product.sizes[1])
             us = max(us, context.flops(product) / target.machine.products.unaligned_rate(columns))
+        elif target.has(CUBLAS) and product.output.dtype in _HALVES:
+            us = max(us, context.call_us(product, target))
         us += context.widen_us(product)
         return Quote(us=us, numbers={"call_us": round(us, 3)})
 
@@ -456,11 +514,7 @@ class OddColumnSums(SumsOfProducts):
             return Quote(us=inf, reason="no kernel is known to be faster")
         if not context.has_odd_columns(product, target):
             return Quote(us=inf, reason="rows of the result are whole vectors")
-        once = sum(context.size(b) for b in (product.left, product.right))
-        moved_us = context.move_us(once, context.size(product.output))
-        us = max(context.flops(product) / target.machine.products.kernel_rate, moved_us) + context.widen_us(
-            product
-        )
+        us = context.product_us(product, target) + context.widen_us(product)
         reason = "stores rows that are no whole vectors, for which a library has slow kernels"
         return Quote(us=us, reason=reason, numbers={"kernel_us": round(us, 3)})
 

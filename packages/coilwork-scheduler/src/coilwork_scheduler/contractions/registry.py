@@ -28,6 +28,7 @@ from coilwork_scheduler.contractions import convolutions
 from coilwork_scheduler.contractions.aten_products import ATEN_PRODUCTS, GROUPED_PRODUCTS
 from coilwork_scheduler.contractions.attention import ATTENTIONS, AttentionImplementation, AttentionNode
 from coilwork_scheduler.contractions.attention_template import AttentionInBlocks
+from coilwork_scheduler.contractions.fused_products import FusedProducts
 from coilwork_scheduler.contractions.implementations import (
     IMPLEMENTATIONS,
     Implementation,
@@ -140,7 +141,7 @@ class Registry:
 
 
 REGISTRY: Final = Registry(
-    products=(*IMPLEMENTATIONS, *ATEN_PRODUCTS),
+    products=(*IMPLEMENTATIONS, FusedProducts, *ATEN_PRODUCTS),
     grouped=GROUPED_PRODUCTS,
     convolutions=convolutions.IMPLEMENTATIONS,
     attentions=ATTENTIONS,

@@ -387,6 +387,11 @@ class Factors:
     columns: tuple[Expr, ...]
     axes: tuple[Expr, ...]
 
+    def shares_a_kernel(self, other: Factors) -> bool:
+        """True if both have the same rows, columns and axes, and a factor in common."""
+        parts = [(one.rows, one.columns, frozenset(one.axes)) for one in (self, other)]
+        return parts[0] == parts[1] and (self.left is other.left or self.right is other.right)
+
     @property
     def node(self) -> ScalarContraction:
         """The sum as kernels say it, in f32."""
@@ -423,14 +428,30 @@ def match_contraction(
     )
 
 
-def find_contraction(values: Iterable[Scalar], ranges: Iterable[Expr]) -> tuple[ScalarReduce, Factors] | None:
-    """The only reduction among `values` and below, if it is a contraction over `ranges`."""
-    found = [node for node in iterate_postorder(tuple(values)) if isinstance(node, ScalarReduce)]
-    if len(found) != 1 or len(found[0].operands) != 1:
-        return None
-    (node,) = found
-    factors = match_contraction(node.kind, node.operands[0], ranges, node.axes)
-    return None if factors is None else (node, factors)
+def contractions_in(values: Iterable[Scalar], ranges: Iterable[Expr]) -> dict[ScalarReduce, Factors]:
+    """The reductions among `values` and below, if all are contractions over `ranges` that one kernel may
+    have.
+
+    They have the same axes, rows and columns, and one factor in common: with that read once, they are less
+    work in one kernel than in several. Empty if one of them is anything else.
+    """
+    ranges = tuple(ranges)
+    found: dict[ScalarReduce, Factors] = {}
+    for node in iterate_postorder(tuple(values)):
+        if not isinstance(node, ScalarReduce):
+            continue
+        one = (
+            match_contraction(node.kind, node.operands[0], ranges, node.axes)
+            if len(node.operands) == 1
+            else None
+        )
+        if one is None:
+            return {}
+        found[node] = one
+    first, *others = found.values() or (None,)
+    if first is not None and not all(first.shares_a_kernel(one) for one in others):
+        return {}
+    return found
 
 
 def match_contraction_node(node: Node) -> Factors | None:

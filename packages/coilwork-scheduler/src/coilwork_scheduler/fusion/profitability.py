@@ -367,6 +367,9 @@ class Weigher:
         refused = self._find_obstacle(both)
         if refused is not None:
             return refused
+        if not flows and all(any(part.contracted for part in c.parts) for c in (one, two)):
+            # blocks of several sums are smaller; one that gates the other saves what it would store
+            return Verdict(None, "reject-contraction", "sums of products that nothing joins stay apart")
         shared = self.traffic.common_bytes(one, two)
         least = min(work.read_bytes + work.write_bytes for work in works)
         if (not flows and shared * 5 < least) or self._is_transposed_pair(one, two, both, least):

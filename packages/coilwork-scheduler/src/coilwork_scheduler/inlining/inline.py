@@ -15,10 +15,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Final
 
+from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, get_extent
 from coilwork_ir.kernels import Decision
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import list_bodies, list_defined_buffers
+from coilwork_ir.mapping.product_blocks import COPY_ENGINE, is_bound_by_memory
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import (
     Load,
@@ -283,9 +285,30 @@ class Inliner:
                 needed = True
         if not consumers or self._grows_by_copies(position, name, consumers):
             return False
+        if not _is_copy(node) and any(self._copies_blocks(consumer, name) for consumer in consumers):
+            self._pending.note("inline", (name,), False, "stored: a copy engine brings whole blocks of it")
+            return False
         if not self._facts[position].leaves and self._is_cheap(position):
             return True
         return self._pays(position, node, consumers, needed=needed)
+
+    def _copies_blocks(self, position: int, name: str) -> bool:
+        """True if the node at `position` is a product of which `name` is a factor, and arithmetic bounds it.
+
+        Factors that lie in memory come to matrix units without a detour over the threads.
+        """
+        node = self._graph.nodes[position]
+        factors = match_contraction_node(node)
+        target = self._targets.of(self._device(position))
+        if factors is None or not target.has(COPY_ENGINE) or factors.left.dtype is DType.F32:
+            return False
+        rows, columns, length = (
+            self._sizes.numel(tuple(get_extent(r) for r in side))
+            for side in (factors.rows, factors.columns, factors.axes)
+        )
+        if is_bound_by_memory(rows, columns, length, target):
+            return False
+        return any(isinstance(f, Load) and f.buffer == name for f in (factors.left, factors.right))
 
     def _grows_by_copies(self, position: int, name: str, consumers: list[int]) -> bool:
         """True if several places would each compute all that `name` has become.
@@ -579,6 +602,11 @@ class Inliner:
 
 # The second one finds nearly everything.
 _ROUNDS: Final = 3
+
+
+def _is_copy(node: Pointwise) -> bool:
+    """True if `node` only moves elements, none of which it leaves out: its operand is read in its place."""
+    return isinstance(node.body, Load) and not node.body.operands
 
 
 def inline(graph: Graph, facts: Dependence, settings: Settings) -> Graph:

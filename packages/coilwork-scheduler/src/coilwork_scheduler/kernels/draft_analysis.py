@@ -1,7 +1,7 @@
 """What is known of a draft kernel: its accesses to memory, outputs that may alias inputs, and contractions.
 
 Tiling orders ranges by the accesses. Aliasing pairs let a call write an output over an input. A draft that is
-one contraction becomes a kernel for matrix units.
+one contraction, or several of a common factor, becomes a kernel for matrix units.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from coilwork_ir.kernels.rewrite import list_kernel_roots, replace_roots
 from coilwork_ir.scalar import (
     IndexValue,
     Load,
+    Reduce,
     Scalar,
     const,
     find_index_symbols,
@@ -27,7 +28,7 @@ from coilwork_ir.scalar import (
     rewrite,
 )
 from coilwork_ir.target import Target
-from coilwork_scheduler.contractions.sum_of_products import find_contraction
+from coilwork_scheduler.contractions.sum_of_products import contractions_in
 from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.kernels.compose import Draft
 
@@ -229,28 +230,29 @@ def find_aliasing(draft: Draft, buffers: Mapping[str, Buffer]) -> tuple[tuple[st
 
 
 def is_contraction(draft: Draft) -> bool:
-    """True if the kernel `draft` is one contraction, and what becomes of its sums at the same points."""
+    """True if the kernel `draft` is contractions, and what becomes of their sums at the same points."""
     scalars = list_scalars(draft)
-    found = find_contraction(scalars, draft.parallel)
-    if found is None or draft.walked or draft.bound is not None:
+    found = contractions_in(scalars, draft.parallel)
+    if not found or draft.walked or draft.bound is not None:
         return False
-    node, _ = found
-    if frozenset(node.axes) != frozenset(draft.reduced):
+    if any(frozenset(node.axes) != frozenset(draft.reduced) for node in found):
         return False
     # what remains once the sums are known
-    rest = rewrite(scalars, lambda value: const(0.0, value.dtype) if value is node else value)
+    rest = rewrite(scalars, lambda value: const(0.0, value.dtype) if value in found else value)
     touched = find_index_symbols(rest).union(*(store.index.free_symbols for store in draft.stores))
     return touched.isdisjoint(draft.reduced)
 
 
 def contract_kernel(kernel: Kernel) -> Kernel:
-    """`kernel`, whose draft is a contraction, with a contraction in the place of its sum of products.
+    """`kernel`, whose draft is contractions, with contractions in the place of its sums of products.
 
     The factor of the outermost rows or columns in the kernel's order of ranges is the left one.
     """
     roots = list_kernel_roots(kernel)
-    found = find_contraction(roots, [r.symbol for r in kernel.ranges if r.kind == "parallel"])
-    if found is None:
-        return kernel
-    node, factors = found
-    return replace_roots(kernel, rewrite(roots, lambda value: factors.node if value is node else value))
+    found = contractions_in(roots, [r.symbol for r in kernel.ranges if r.kind == "parallel"])
+
+    def visit(value: Scalar) -> Scalar:
+        factors = found.get(value) if isinstance(value, Reduce) else None
+        return value if factors is None else factors.node
+
+    return replace_roots(kernel, rewrite(roots, visit)) if found else kernel
