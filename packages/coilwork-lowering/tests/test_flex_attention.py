@@ -148,3 +148,52 @@ def test_open_sizes() -> None:
             torch._dynamo.mark_dynamic(x, 2)
         torch.testing.assert_close(compiled(*given), function(*given))
     assert mask is not None and len(nodes_of(recorder)) == len(recorder.lowered)
+
+
+def test_an_operator_that_torch_cannot_batch_is_named() -> None:
+    """It would be called, and written down, once for each score."""
+    library = torch.library.Library("coilwork_unbatched", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+    twice = torch.ops.coilwork_unbatched.twice
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return flex.flex_attention(q, k, v, lambda score, b, h, i, j: twice(score))
+
+    with pytest.raises(Exception, match="coilwork_unbatched::twice has no batching rule") as caught:
+        torch.compile(function, backend=Recorder(), dynamic=False)(*draw())
+    assert "register_vmap" in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+def test_gradients_of_captured_tensors_are_sums_of_rows(dtype: torch.dtype) -> None:
+    table = torch.rand(4, generator=torch.Generator().manual_seed(2)).to(dtype)
+    mask = flex.create_block_mask(near, 1, 1, ROWS, KEYS, device="cpu", BLOCK_SIZE=8)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor) -> Any:
+        def bend(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return 3 * torch.tanh((score + slopes[h] * (j - i)) / 3)
+
+        return flex.flex_attention(q, k, v, bend, mask)
+
+    def reference(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor) -> Tensor:
+        i, j = torch.arange(ROWS)[:, None], torch.arange(KEYS)
+        scores = 3 * torch.tanh((q @ k.mT / math.sqrt(8) + slopes[:, None, None] * (j - i)) / 3)
+        zero = torch.zeros(())
+        return scores.masked_fill(~near(zero, zero, i, j), -1e9).softmax(-1) * (i > 2) @ v
+
+    recorder = Recorder()
+    ours = [x.clone().requires_grad_() for x in (*draw(dtype=dtype), table)]
+    theirs = [x.detach().double().requires_grad_() for x in ours]
+    result = torch.compile(attend, backend=recorder, dynamic=False)(*ours)
+    exact = reference(*theirs)
+    up = torch.randn(exact.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    found = torch.autograd.grad(result, ours, up.to(dtype))
+    wanted = torch.autograd.grad(exact, theirs, up)
+    tolerance = 1e-4 if dtype is torch.float32 else 4e-2
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=tolerance, atol=tolerance * 3)
+    kinds = [type(node) for node in nodes_of(recorder)]
+    assert kinds == [Attention, AttentionGradient]
+    gradient = nodes_of(recorder)[1]
+    assert isinstance(gradient, AttentionGradient) and gradient.bias_at == gradient.weights.rows

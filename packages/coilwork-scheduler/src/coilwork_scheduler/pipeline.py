@@ -30,6 +30,7 @@ from coilwork_scheduler.assemble import (
 from coilwork_scheduler.contractions.choose import implement_attention, implement_contractions
 from coilwork_scheduler.contractions.implementations import NamesBlocks
 from coilwork_scheduler.contractions.registry import REGISTRY, Registry
+from coilwork_scheduler.contractions.written_attention import find_written_attention
 from coilwork_scheduler.cost_model import CostModel, RooflineCost
 from coilwork_scheduler.dependence import Dependence, analyse, remove_dead
 from coilwork_scheduler.errors import ScheduleError
@@ -74,6 +75,8 @@ ORDER: Final = (
         "attend",
         "an attention's operand that is overwritten later is read where it was",
     ),
+    Before("separate", "find-attention", "what an attention reads must not be overwritten before it is done"),
+    Before("find-attention", "attend", "an attention that was written out is a node like others"),
     Before("attend", "contract", "an attention that is written out is made of products like others"),
     Before("contract", "dead", "views of operands that loads see through are read by nobody any more"),
     Before("contract", "inline", "what widens an operand may be computed inside the sum of products"),
@@ -278,6 +281,11 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
             name="separate",
             run=_graph_pass(break_overlaps),
             why="what is read across places that the same loop overwrites needs memory of its own",
+        ),
+        Pass(
+            name="find-attention",
+            run=_graph_pass(find_written_attention),
+            why="products around a softmax are an attention, whose scores need no memory",
         ),
         Pass(
             name="attend",

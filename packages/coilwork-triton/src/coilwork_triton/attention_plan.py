@@ -54,8 +54,9 @@ from coilwork_ir.mapping import (
 from coilwork_ir.mapping import Tile as TileOf
 from coilwork_ir.mapping.directive import list_values
 from coilwork_ir.mapping.product_blocks import LEAST_SIDE, list_names
-from coilwork_ir.scalar import Op, Parameter, Scalar, cast, iterate_postorder, op, rewrite
+from coilwork_ir.scalar import Parameter, iterate_postorder
 from coilwork_ir.target import Target
+from coilwork_triton.attention_scores import shorten_bodies
 from coilwork_triton.iteration.mapping_parameters import (
     ParameterPlace,
     get_single_value,
@@ -129,8 +130,6 @@ def roles_of(kernel: Kernel) -> Roles:
 # ---- Plans ----
 
 
-# Operations that round nothing.
-_EXACT: Final = frozenset({"cast", "bitcast", "where"})
 MOST_COLUMNS: Final = 512
 _MOST_BLOCK: Final = 256
 _MOST_STAGES: Final = 6
@@ -171,7 +170,7 @@ def propose_attention(kernel: Kernel, target: Target, options: TritonOptions) ->
     Raises:
         EmitError: it is no attention that Triton has text for.
     """
-    kernel = widen_bodies(kernel)
+    kernel = _shorten(kernel)
     roles = roles_of(kernel)
     likely = dict(zip(kernel.sizes, check_likely(kernel, options), strict=False))
     limit = 1 if options.batch_invariant else options.max_configs
@@ -193,7 +192,7 @@ def plan_attention_mapping(
     Raises:
         EmitError: there is no text for a directive, which the error names.
     """
-    kernel = widen_bodies(kernel)
+    kernel = _shorten(kernel)
     roles = roles_of(kernel)
 
     def check_choice(choice: Mapping) -> None:
@@ -485,15 +484,9 @@ def index_of_store(kernel: Kernel, number: int) -> Expr | None:
 # ---- Bodies ----
 
 
-def widen_bodies(kernel: Kernel) -> Kernel:
-    """`kernel` with bodies of its core that compute with 16-bit floats in f32, and round the results."""
+def _shorten(kernel: Kernel) -> Kernel:
+    """`kernel` with shorter bodies of its core."""
     core = find_core(kernel)
     assert core is not None
-
-    def widen(value: Scalar) -> Scalar:
-        if not isinstance(value, Op) or not value.dtype.is_low_precision or value.op in _EXACT:
-            return value
-        wide = [cast(v, DType.F32) if v.dtype.is_low_precision else v for v in value.operands]
-        return cast(op(value.op, *wide), value.dtype)
-
-    return replace(kernel, core=core.with_bodies(rewrite(core.bodies, widen)))
+    is_exact = any(dtype.itemsize > 2 for dtype in _factor_types(kernel))
+    return shorten_bodies(kernel, core, is_exact=is_exact)

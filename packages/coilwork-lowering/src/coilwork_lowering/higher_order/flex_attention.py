@@ -27,6 +27,7 @@ from coilwork_ir.index import (
     as_expr,
     as_int,
     floordiv,
+    get_extent,
     provably_le,
     provably_lt,
     provably_nonneg,
@@ -54,12 +55,13 @@ from coilwork_ir.scalar import (
 )
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.simplify import simplify
-from coilwork_lowering.building.values import TensorValue, Value, make_whole_value
+from coilwork_lowering.building.values import TensorValue, Value, format_device, get_dtype, make_whole_value
 from coilwork_lowering.errors import make_refusal
-from coilwork_lowering.facts.fx_nodes import get_operator_name
+from coilwork_lowering.facts.fx_nodes import get_operator_name, get_packet_name
 from coilwork_lowering.higher_order.associative_scan import Trace, Traced
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.torch_compat.flex_attention import (
+    CAPTURED,
     FULL_KEY_LISTS,
     FULL_ROW_LISTS,
     KEY_BLOCK,
@@ -67,6 +69,8 @@ from coilwork_lowering.torch_compat.flex_attention import (
     MASK,
     ROW_BLOCK,
     ROW_LISTS,
+    UnbatchedOperatorError,
+    is_sum_of_terms,
     trace_over_scores,
 )
 from coilwork_lowering.torch_compat.graphs import find_mode_among
@@ -109,7 +113,8 @@ class _Function:
 class _Call:
     """What a call says: its arguments by name as FX arguments, and its functions.
 
-    `score` and `mask` are those of the user, `slope` is the derivative of `score`, if that is asked for.
+    `score` and `mask` are those of the user, `slope` is the derivative of `score`, if that is asked for, and
+    `captured` that of a tensor that `score` reads.
     """
 
     arguments: Mapping[str, Any]
@@ -117,6 +122,20 @@ class _Call:
     score: _Function
     mask: _Function
     slope: _Function | None
+    captured: _Captured | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Captured:
+    """The gradient of a captured tensor, the one at `position` among those of scores.
+
+    Each score adds `term` to the element at `index`, which are ranges of rows: those along which the others
+    are summed.
+    """
+
+    position: int
+    term: _Function
+    index: tuple[Expr, ...]
 
 
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -150,24 +169,51 @@ def _read_call(node: torch.fx.Node, module: torch.fx.GraphModule, traced: Trace)
     mode = find_mode_among((query,))
     point: list[Expr] = []
 
-    def read(function: Any, given: Any, numbers: int) -> _Function:
+    def trace(
+        function: Any, given: Any, numbers: int, results: Sequence[int] = (0,)
+    ) -> tuple[torch.fx.GraphModule, list[Any]]:
         submodule = module.get_submodule(str(function.target))
         if not isinstance(submodule, torch.fx.GraphModule):
             raise NotLowered("a function that is no graph")
         values = [_fake(one) if isinstance(one, torch.fx.Node) else one for one in given]
-        graph = trace_over_scores(submodule, shape, values, numbers=numbers, device=query.device, mode=mode)
-        found = traced(graph)
-        return _extract(found, numbers, values, point)
+        try:
+            graph = trace_over_scores(
+                submodule,
+                shape,
+                values,
+                numbers=numbers,
+                device=query.device,
+                mode=mode,
+                results=results,
+            )
+        except UnbatchedOperatorError as cause:
+            raise NotLowered(str(cause)) from cause
+        return graph, values
+
+    def read(function: Any, given: Any, numbers: int) -> _Function:
+        graph, values = trace(function, given, numbers)
+        return _extract(traced(graph), numbers, values, point)[0]
 
     score = read(arguments["score_mod"], arguments["score_buffers"], 1)
     mask = read(arguments["block_mask"][MASK], arguments["mask_buffers"], 0)
-    slope = read(arguments["joint"], arguments["score_buffers"], 2) if "joint" in arguments else None
+    slope, captured = None, None
+    if "joint" in arguments:
+        wanted = _list_captured(node)
+        results = (0, *(CAPTURED + position for position in wanted))
+        graph, values = trace(arguments["joint"], arguments["score_buffers"], 2, results)
+        if wanted:
+            _expose_terms(graph)
+        slope, *terms = _extract(traced(graph), 2, values, point)
+        if wanted:
+            captured = _read_captured(wanted[0], terms, point, values[wanted[0]])
     for function in (score, *(() if slope is None else (slope,))):
         if not function.body.dtype.is_float or function.body.dtype.itemsize > _WIDE.itemsize:
             raise NotLowered("a score that is no float")
     if not mask.body.dtype.is_bool:
         raise NotLowered("a mask that is no truth value")
-    return _Call(arguments=arguments, point=tuple(point), score=score, mask=mask, slope=slope)
+    return _Call(
+        arguments=arguments, point=tuple(point), score=score, mask=mask, slope=slope, captured=captured
+    )
 
 
 def _fake(argument: Any) -> Any:
@@ -198,27 +244,65 @@ def _require_operands(query: torch.Tensor, key: torch.Tensor, value: torch.Tenso
 def _require_gradient(node: torch.fx.Node, arguments: Mapping[str, Any]) -> None:
     if arguments["grad_out"] is None or not isinstance(arguments["joint"], torch.fx.Node):
         raise NotLowered("no gradient of the result")
-    captured = [user for user in node.users if user.target is operator.getitem and user.args[1] == 3]
-    if any(item.users for user in captured for item in user.users):
-        raise NotLowered("a captured tensor with a gradient")
+    if len(_list_captured(node)) > 1:
+        raise NotLowered("several captured tensors with a gradient")
+
+
+def _list_captured(node: torch.fx.Node) -> list[int]:
+    """The positions of the captured tensors whose gradients are used."""
+    items = [user for user in node.users if user.target is operator.getitem and user.args[1] == 3]
+    found = {one.args[1] for item in items for one in item.users if one.target is operator.getitem}
+    if any(one.target is not operator.getitem for item in items for one in item.users):
+        raise NotLowered("all gradients of captured tensors at once")
+    return sorted(number for number in found if isinstance(number, int))
 
 
 # ---- Functions ----
 
 
-def _extract(traced: Traced, numbers: int, given: Sequence[Any], point: list[Expr]) -> _Function:
-    """The function of one score that `traced` is; `point` becomes its ranges."""
-    if len(traced.results) != 1:
-        raise NotLowered("a function of several results")
-    (result,) = traced.results
-    if len(result.shape) != 4:
+def _expose_terms(graph: torch.fx.GraphModule) -> None:
+    """Make `graph` return terms, and the indices at which they are added, in place.
+
+    Its second result adds up what scores say of a captured tensor.
+    """
+    output = graph.graph.output_node()
+    results: Any = output.args[0]
+    first, second = results
+    while isinstance(second, torch.fx.Node) and get_packet_name(second.target) == "expand":
+        second = second.args[0]
+    if not isinstance(second, torch.fx.Node) or not is_sum_of_terms(second):
+        raise NotLowered("a captured tensor that is not read by an index")
+    arguments: tuple[Any, ...] = second.args
+    _, indices, term = arguments
+    output.args = ((first, term, *indices),)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+
+
+def _read_captured(
+    position: int, terms: Sequence[_Function], point: Sequence[Expr], given: torch.Tensor
+) -> _Captured:
+    """The gradient that `terms`, a term and its indices, are of."""
+    term, *indices = terms
+    index = tuple(_read_position(one.body) for one in indices)
+    rows = point[:3]
+    found: list[Expr] = []
+    for one, size in zip(index, given.shape, strict=True):
+        if one is None or one not in rows or one in found or as_int(get_extent(one)) != size:
+            raise NotLowered("a captured tensor with a gradient that is no sum of rows")
+        found.append(one)
+    return _Captured(position=position, term=term, index=tuple(found))
+
+
+def _extract(traced: Traced, numbers: int, given: Sequence[Any], point: list[Expr]) -> list[_Function]:
+    """The functions of one score that the results of `traced` are; `point` becomes their ranges."""
+    result, *_ = traced.results
+    if len(result.shape) != 4 or any(len(one.shape) > 4 for one in traced.results):
         raise NotLowered("a result that is not one per score")
     if not point:
         point += [symbol(f"i{k}", extent=size) for k, size in enumerate(result.shape[:3])]
         point.append(symbol("r0", extent=result.shape[3]))
-    coordinates = [
-        as_expr(0) if as_int(size) == 1 else at for size, at in zip(result.shape, point, strict=True)
-    ]
+    coordinates = _locate(result, point)
     inputs = [item for item in traced.inputs if isinstance(item, Buffer)]
     scores = {item.name: number for number, item in enumerate(inputs[:numbers])}
     places = {item.name for item in inputs[numbers : numbers + 4]}
@@ -243,21 +327,30 @@ def _extract(traced: Traced, numbers: int, given: Sequence[Any], point: list[Exp
         producers[node.output.name] = Pointwise(
             output=node.output, ranges=node.ranges, body=_inline(node.body, producers)
         )
-    access = load(result.buffer.name, result.at(coordinates), result.dtype)
-    body = _inline(access, producers)
     known = {*scores, *places, *others}
-    if any(one.buffer not in known for one in list_loads((body,))):
-        raise NotLowered("a function that does more than compute each score")
 
     def read_score(one: Scalar) -> Scalar:
         if not isinstance(one, Load) or one.buffer not in scores:
             return one
-        if one.index != tuple(coordinates) or one.indirect or one.mask is not None:
+        if one.index != coordinates or one.indirect or one.mask is not None:
             raise NotLowered("a function of several scores")
         return parameter(scores[one.buffer], _WIDE)
 
-    (body,) = rewrite((_read_places(body, places),), read_score)
-    return _Function(_fold(body), others)
+    found: list[_Function] = []
+    for made in traced.results:
+        access = load(made.buffer.name, made.at(_locate(made, point)), made.dtype)
+        body = _inline(access, producers)
+        if any(one.buffer not in known for one in list_loads((body,))):
+            raise NotLowered("a function that does more than compute each score")
+        (body,) = rewrite((_read_places(body, places),), read_score)
+        found.append(_Function(_fold(body), others))
+    return found
+
+
+def _locate(result: TensorValue, point: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Coordinates of `result`, whose last dimensions are those of scores, at `point`."""
+    behind = point[len(point) - len(result.shape) :]
+    return tuple(as_expr(0) if as_int(size) == 1 else at for size, at in zip(result.shape, behind))
 
 
 def _read_number(node: Node, producers: Mapping[str, Pointwise]) -> Pointwise | None:
@@ -431,21 +524,59 @@ class _Writer:
         slope = cast(self._load_given(call.slope, "score_buffers"), _WIDE)
         slope = simplify(op("mul", self._scaled(slope, scale), scale))
         of_query, of_key, of_value = grads
+        captured, of_rows, term = call.captured, None, None
+        if captured is not None:
+            term = self._scaled(cast(self._load_given(captured.term, "score_buffers"), _WIDE), scale)
+            of_rows = builder.declare(
+                tuple(get_extent(r) for r in weights.rows), _WIDE, format_device(fakes[0].device)
+            )
         builder.add(
             AttentionGradient(
                 weights=weights,
                 of_query=of_query,
                 of_key=of_key,
                 of_value=of_value,
+                of_bias=of_rows,
                 inner=self._sum_passed(weights, gradient),
                 logsumexp=builder.read(self._tensor("logsumexp"), self._at(weights.rows)),
                 gradient=builder.read(gradient, self._at(weights.ranges)),
                 slope=slope,
+                bias=term,
+                bias_at=() if of_rows is None else weights.rows,
                 origins=builder.origins,
             )
         )
-        none = tuple(None for _ in fakes[3])
-        return (*(make_whole_value(made) for made in grads), none)
+        of_captured: list[Value] = [None for _ in fakes[3]]
+        if captured is not None and of_rows is not None:
+            of_captured[captured.position] = self._sum_rows(captured, make_whole_value(of_rows), weights)
+        return (*(make_whole_value(made) for made in grads), tuple(of_captured))
+
+    def _sum_rows(self, captured: _Captured, of_rows: TensorValue, weights: Weights) -> TensorValue:
+        """The gradient of a captured tensor, of what its rows of scores add."""
+        builder, fake = self.builder, self.node.meta["val"][3][captured.position]
+        others = tuple(r for r in weights.rows if r not in captured.index)
+
+        def element(point: tuple[Expr, ...], along: tuple[Expr, ...]) -> Scalar:
+            places = dict(zip((*captured.index, *others), (*point, *along), strict=True))
+            return builder.read(of_rows, self._at_places(weights.rows, places))
+
+        shape = tuple(get_extent(r) for r in captured.index)
+        (sums,) = builder.reduce(
+            "sum", shape, tuple(get_extent(r) for r in others), of_rows.device, element, (_WIDE,)
+        )
+        assert sums is not None
+        dtype = get_dtype(fake.dtype)
+        return builder.pointwise(
+            shape,
+            dtype,
+            of_rows.device,
+            lambda point: cast(builder.read(sums, point), dtype),
+            strides=builder.result_strides(fake),
+        )
+
+    def _at_places(self, ranges: Sequence[Expr], places: Mapping[Expr, Expr]) -> tuple[Expr, ...]:
+        """Coordinates at `places` of `ranges`, 0 along those of one point."""
+        return tuple(as_expr(0) if as_int(get_extent(r)) == 1 else places[r] for r in ranges)
 
     def _sum_passed(self, weights: Weights, gradient: TensorValue) -> Scalar:
         """Build the sum over a row of output times its gradient, as a body over rows."""

@@ -19,8 +19,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
-from coilwork_lowering.facts.fx_nodes import get_operator_name
-from coilwork_lowering.torch_compat.flex_attention import use_batched_casts
+from coilwork_lowering.errors import make_refusal
+from coilwork_lowering.facts.fx_nodes import get_operator_name, get_origin
+from coilwork_lowering.torch_compat.flex_attention import (
+    UnbatchedOperatorError,
+    limit_calls,
+    use_batched_casts,
+)
 from coilwork_lowering.torch_compat.graphs import copy_graph, find_fake_mode, trace_call
 from coilwork_lowering.torch_compat.operators import (
     Overload,
@@ -58,9 +63,25 @@ def expand_meanings(
     result.meta.update(gm.meta)
     for node in list(result.graph.nodes):
         if node.name in names and node.target in meanings:
-            expand_call(result, node, meanings[node.target])
+            _expand_attention(result, node, meanings[node.target])
             note(node)
     return result
+
+
+def _expand_attention(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Callable[..., Any]) -> None:
+    """Replace `node` as `expand_call` does.
+
+    Raises:
+        LoweringError[no-lowering]: the user's function of a score calls an operator that torch cannot batch.
+    """
+    try:
+        with limit_calls(_shape_of_scores(node)):
+            expand_call(gm, node, meaning)
+    except UnbatchedOperatorError as cause:
+        what = f"{get_operator_name(node)} calls its function for one score at a time"
+        raise make_refusal(
+            node, "no-lowering", what, origins=(get_origin(node),), reason=str(cause)
+        ) from cause
 
 
 def _get_function(gm: torch.fx.GraphModule, node: torch.fx.Node) -> torch.nn.Module:
@@ -92,17 +113,33 @@ def expand_call(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Callable
             elif old.op == "get_attr":
                 replaced[old] = _constant(gm, node, getattr(inner.owning_module, str(old.target)))
     results: Any = torch.fx.map_arg(inner.output_node().args[0], replaced.__getitem__)
-    for user in list(node.users):
-        # the operator returns a tuple, of which nothing but items can be used
-        result = results[user.args[1]]
-        if isinstance(result, torch.fx.Node):
-            _unify_sizes(result.meta.get("val"), user.meta.get("val"))
-            user.replace_all_uses_with(result)
-        gm.graph.erase_node(user)
+    _replace_items(gm, node, results)
     gm.graph.erase_node(node)
     for attribute in held:
         if not attribute.users:
             gm.graph.erase_node(attribute)
+
+
+def _replace_items(gm: torch.fx.GraphModule, node: torch.fx.Node, results: Any) -> None:
+    """Replace the items of `node` by those of `results`, and erase them.
+
+    The operator returns a tuple, perhaps with others in it, of which nothing but items can be used.
+    """
+    for user in list(node.users):
+        result = results[user.args[1]]
+        if isinstance(result, torch.fx.Node):
+            _unify_sizes(result.meta.get("val"), user.meta.get("val"))
+            user.replace_all_uses_with(result)
+        elif isinstance(result, list | tuple):
+            _replace_items(gm, user, result)
+        gm.graph.erase_node(user)
+
+
+def _shape_of_scores(node: torch.fx.Node) -> tuple[Any, ...]:
+    """The sizes of all scores of `node`, attention with the user's functions."""
+    operands: tuple[Any, ...] = node.args[:2]
+    query, key = (argument.meta["val"].shape for argument in operands)
+    return (*query[:-1], key[-2])
 
 
 def _unify_sizes(made: Any, known: Any) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from math import prod
 from typing import Any, Final
 
 import torch
@@ -19,6 +20,53 @@ FULL_ROW_LISTS: Final = (8, 9)
 ROW_BLOCK: Final = -3
 KEY_BLOCK: Final = -2
 MASK: Final = -1
+# Where the gradients of captured tensors begin among the results of a function's derivative: behind those of
+# the score and of its position.
+CAPTURED: Final = 5
+
+# Scores for which an operator without a batching rule may be called one by one.
+_MOST_CALLS: Final = 64
+
+
+class UnbatchedOperatorError(RuntimeError):
+    """A function of scores calls an operator that torch can only call once for each score."""
+
+
+@contextmanager
+def limit_calls(shape: Sequence[Any]) -> Iterator[None]:
+    """Within, torch calls no operator once for each of the scores of `shape`, unless these are few.
+
+    `vmap` does so with operators that have no batching rule, and each call becomes a node of the graph. Only
+    one thread traces at a time, so the setting, which is the process's, may be changed.
+
+    Raises:
+        UnbatchedOperatorError: it would have to.
+    """
+    functorch: Any = torch._C._functorch
+    if all(isinstance(size, int) for size in shape) and prod(shape) <= _MOST_CALLS:
+        yield
+        return
+    before = functorch._is_vmap_fallback_enabled()
+    functorch._set_vmap_fallback_enabled(False)
+    try:
+        yield
+    except RuntimeError as cause:
+        if "vmap fallback" not in str(cause):
+            raise
+        operator = str(cause).partition(" ")[0] or "an operator"
+        raise UnbatchedOperatorError(
+            f"{operator} has no batching rule: torch would call it once for each of {list(shape)} scores; "
+            "register one with torch.library.register_vmap"
+        ) from cause
+    finally:
+        functorch._set_vmap_fallback_enabled(before)
+
+
+def is_sum_of_terms(node: torch.fx.Node) -> bool:
+    """Tell if `node` adds terms up at indices, as a function's derivative does for a captured tensor: a call
+    with the tensor's shape, the indices and the terms.
+    """
+    return node.target is torch.ops.flex_lib.zeros_and_scatter.default
 
 
 def use_batched_casts(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -45,25 +93,29 @@ def trace_over_scores(
     numbers: int,
     device: torch.device,
     mode: AbstractContextManager[object] | None,
+    results: Sequence[int] = (0,),
 ) -> torch.fx.GraphModule:
     """The graph of `function` at all places of `[batch, heads, rows, keys]` scores, of which it is asked for
-    the first result.
+    these `results`.
 
     `function` takes a score if `numbers` is at least 1, four positions, the gradient of what it returns if
     `numbers` is 2, and `given`. The graph takes `numbers` tensors of all scores, the four positions as lines,
     and the tensors and numbers among `given`.
+
+    Raises:
+        UnbatchedOperatorError: it calls an operator that torch cannot batch.
     """
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
     from torch.nn.attention.flex_attention import _vmap_for_bhqkv
 
     batched = use_batched_casts(function)
 
-    def first(*args: Any) -> Any:
+    def choose(*args: Any) -> Any:
         found = batched(*args)
-        return found[0] if isinstance(found, list | tuple) else found
+        return tuple(found[number] for number in results) if isinstance(found, list | tuple) else found
 
     over = _vmap_for_bhqkv(
-        first, prefix=(0,) * (numbers > 0), suffix=(0,) * (numbers > 1) + (None,) * len(given)
+        choose, prefix=(0,) * (numbers > 0), suffix=(0,) * (numbers > 1) + (None,) * len(given)
     )
 
     def call(*values: Any) -> Any:
@@ -77,6 +129,7 @@ def trace_over_scores(
 
     with nullcontext() if mode is None else mode:
         made = make()
-    graph = trace_call(call, [*made, *given], mode)
+    with limit_calls(shape):
+        graph = trace_call(call, [*made, *given], mode)
     module = graph.owning_module
     return torch.fx.GraphModule({} if module is None else module, graph)

@@ -41,8 +41,8 @@ class AttentionInBlocks:
         reason = _why_no_blocks(weights)
         if reason is not None or isinstance(node, Attention):
             return reason
-        if node.of_bias is not None:
-            return "no gradient of a bias is summed"
+        if node.of_bias is not None and node.bias_at != weights.rows:
+            return "the gradient of a bias is summed along the keys of each row, and no further"
         shared = [_count_sharing(body, weights) for body in (weights.query, weights.key, weights.value)]
         if shared[0] is None or any(count != 1 for count in shared[0]):
             return "several points load one element of a query"

@@ -46,6 +46,7 @@ from coilwork_scheduler.contractions.implementations import (
     make_context,
 )
 from coilwork_scheduler.contractions.registry import Template, find_template
+from coilwork_scheduler.contractions.split_keys import split_keys
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.optimization_remarks import Remarks
@@ -286,7 +287,7 @@ class _AttentionChooser:
         found = find_template(node, target, capabilities, self.templates, least)
         if found is not None:
             self._note(first, True, found[1])
-            return (node,)
+            return self._split(node, target, found[0])
         if isinstance(node, Attention) and node.epilogue is not None:
             return self._implement_apart(node, node.epilogue)
         if not quotes:
@@ -300,6 +301,15 @@ class _AttentionChooser:
         quote, row = min(quotes, key=lambda pair: pair[0].us)
         self._note(first, isinstance(row, DecomposedAttention), quote)
         return row.build(node, target)
+
+    def _split(self, node: AttentionNode, target: Target, template: Template) -> tuple[Node, ...]:
+        """`node`, for `template`, or nodes for pieces of its keys, if it has too few rows for the device."""
+        pieces = split_keys(node, self.context, target) if isinstance(node, Attention) else None
+        if pieces is None:
+            return (node,)
+        first = pieces[0]
+        assert isinstance(first, Attention)
+        return pieces if template.claims(first, target) is None else (node,)
 
     def _implement_apart(self, node: Attention, epilogue: Scalar) -> tuple[Node, ...]:
         """The nodes that compute `node` less its epilogue, as a library rounds it, and one for that."""

@@ -106,12 +106,15 @@ def _require_sides(kernel: Kernel) -> None:
     if row in find_index_symbols((weights.key,)) or row in find_index_symbols((weights.value,)):
         raise EmitError(core.kind, "keys or values differ from row to row")
     if isinstance(core, AttentionGradientCore):
-        if core.bias is not None:
-            raise EmitError(core.kind, "no gradient of a bias is summed")
-        index = index_of_store(kernel, 0)
-        shared = None if index is None else find_sharing(kernel, roles, index)
-        if shared is None or any(as_int(one.count) != 1 for one in shared):
-            raise EmitError(core.kind, "several points share a query")
+        of_bias = index_of_store(kernel, 3) if core.bias is not None else None
+        if of_bias is not None and (
+            row not in of_bias.free_symbols or roles.keys.symbol in of_bias.free_symbols
+        ):
+            raise EmitError(core.kind, "the gradient of a bias is summed along the keys of a row alone")
+        for index in (index_of_store(kernel, 0), *(() if of_bias is None else (of_bias,))):
+            shared = None if index is None else find_sharing(kernel, roles, index)
+            if shared is None or any(as_int(one.count) != 1 for one in shared):
+                raise EmitError(core.kind, "several points share a query, or a row of a bias")
         find_key_sharing(kernel)
 
 
@@ -124,6 +127,9 @@ class _Forward(AttentionBranch):
     def __init__(self, plan: PlannedAttention, core: AttentionCore, library: set[str]) -> None:
         roles = roles_of(plan.kernel)
         super().__init__(plan, core, library, fixed=roles.rows, looped=roles.keys)
+        scale = scale_of(core.weights.score, 0)
+        self.factor = LOG2_E * (1.0 if scale is None else scale)
+        self.is_far = self.has_far_scores()
 
     def statements(self) -> tuple[Statement, ...]:
         """All statements behind the program's number."""
@@ -146,7 +152,8 @@ class _Forward(AttentionBranch):
             for s in kernel.stores
             for v in iterate_postorder((s.value,))
         ):
-            logs: Expression = Binary("+", most, tl("log2", total))
+            scaled = _times(most, self.factor) if self.is_far else most
+            logs: Expression = Binary("+", scaled, tl("log2", total))
             if weights.logsumexp == "natural":
                 natural = Binary("*", logs, Number(log(2)))
                 logs = tl("where", Binary("==", most, NOWHERE), Number(0.0), natural)
@@ -155,7 +162,8 @@ class _Forward(AttentionBranch):
         for store in kernel.stores:
             self.store(store, "x", results)
         lines = self.lines(Name("yprogram"), Name(PROGRAM.name))
-        return (*self.number_programs(), *lines, *writer.statements)
+        count = multiply_all(r.extent for r in self.roles.others)
+        return (*self.number_programs(count), *lines, *writer.statements)
 
     def _step(self, has_mask: bool, ragged: bool) -> tuple[Statement, ...]:
         weights = self.weights
@@ -180,7 +188,7 @@ class _Forward(AttentionBranch):
         inner = Scope(writer=writer.inner(), parent=outer, bound={given: raw})
         values.compute(inner, values.find_pending(inner, roots))
         score: Expression = raw if scale is not None else values.expression(inner, weights.score)
-        factor = LOG2_E * (1.0 if scale is None else scale)
+        factor = self.factor
         hidden = hide(values, inner, mask, ragged)
         if hidden is not None:
             score = inner.writer.bind("score", tl("where", hidden, score, NOWHERE))
@@ -191,17 +199,27 @@ class _Forward(AttentionBranch):
         most, total, sums = Name("most"), Name("total"), Name("sums")
         if scale is None and self.levels.varies[weights.score].isdisjoint((self.fixed.symbol,)):
             score = writer.bind("score", Binary("+", score, tl("zeros_like", raw)))
-        top = Binary("*", tl("max", score, Number(1)), Number(factor))
-        new = writer.bind("new_most", tl("maximum", most, top))
+        # times the factor, or before that if scores may be so large that products with it are infinite
+        top: Expression = tl("max", score, Number(1))
+        new = writer.bind("new_most", tl("maximum", most, top if self.is_far else _times(top, factor)))
         base: Expression = new
         if hidden is not None or self.is_hiding():
             base = writer.bind("base", tl("where", Binary("==", new, NOWHERE), Number(0.0), new))
-        power = tl("exp2", Binary("-", Binary("*", score, Number(factor)), insert_column(base)))
-        weight = writer.bind("weight", power)
-        kept = writer.bind("kept", tl("exp2", Binary("-", most, base)))
+        if self.is_far:
+            power = _times(Binary("-", score, insert_column(base)), factor)
+            shrunk = _times(Binary("-", most, base), factor)
+        else:
+            power = Binary("-", _times(score, factor), insert_column(base))
+            shrunk = Binary("-", most, base)
+        weight = writer.bind("weight", tl("exp2", power))
+        kept = writer.bind("kept", tl("exp2", shrunk))
         writer.assign((total,), Binary("+", Binary("*", total, kept), tl("sum", weight, Number(1))))
         writer.assign((sums,), Binary("*", sums, insert_column(kept)))
         value = self.operand(weights.value, tile, self.tile("x", 1), writer)
         writer.assign((sums,), dot(convert(weight, weights.value.dtype), value, weights.value.dtype, sums))
         writer.assign((most,), new)
         return tuple(writer.statements)
+
+
+def _times(value: Expression, factor: float) -> Expression:
+    return Binary("*", value, Number(factor))

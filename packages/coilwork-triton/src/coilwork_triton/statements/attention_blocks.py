@@ -68,6 +68,9 @@ BLOCK: Final = symbol(BLOCKS["y"], lo=1)
 _STEP: Final = symbol(BLOCKS["r"], lo=1)
 _PLACE: Final = symbol("place", lo=0)
 PROGRAM: Final = symbol("zprogram", lo=0)
+_OWN: Final = "yprogram"
+# Points of the other ranges whose programs run together.
+_GROUP: Final = 32
 SHARED: Final = symbol("shared", lo=0)
 NOWHERE: Final = call("float", Text("-inf"))
 # Operations whose results are finite where their operands are, of a moderate size.
@@ -294,20 +297,41 @@ class AttentionBranch:
 
     # programs
 
-    def number_programs(self) -> tuple[Statement, ...]:
-        """A program's number along its own side, and along the other ranges. Those with the longest loops
-        begin first.
+    def number_programs(self, count: Expr) -> tuple[Statement, ...]:
+        """A program's number along its own side, and along the `count` points of the other ranges.
+
+        Where loops differ in length, programs with the longest begin first, of all points in a group: so the
+        last programs to begin are short ones, and those that run together still share keys in the cache.
         """
-        count = tl("cdiv", self.print_index(self.fixed.extent), Name(BLOCKS["y"]))
-        number: Expression = Binary("%", Name("program"), Name("yprograms"))
-        span = self.find_span()
-        if OFFSET in span.last.free_symbols and OFFSET not in span.first.free_symbols:
-            number = Binary("-", Binary("-", Name("yprograms"), Number(1)), number)
-        return (
-            Assign(("yprograms",), count),
-            Assign(("yprogram",), number),
-            Assign((PROGRAM.name,), Binary("//", Name("program"), Name("yprograms"))),
+        blocks, program, point = Name("yprograms"), Name("program"), PROGRAM.name
+        starts: tuple[Statement, ...] = (
+            Assign((blocks.id,), tl("cdiv", self.print_index(self.fixed.extent), Name(BLOCKS["y"]))),
         )
+        span = self.find_span()
+        grows, shrinks = (OFFSET in end.free_symbols for end in (span.last, span.first))
+        if grows == shrinks:
+            number = Binary("%", program, blocks)
+            return (*starts, Assign((_OWN,), number), Assign((point,), Binary("//", program, blocks)))
+        rest: Expression = program
+        members: Expression = self.print_index(count)
+        first: Name | None = None
+        known = as_int(count)
+        if known is None or known > _GROUP:
+            first, size = Name("first_point"), Number(_GROUP)
+            group = Binary("//", program, Binary("*", blocks, size))
+            starts += (
+                Assign((first.id,), Binary("*", group, size)),
+                Assign(("points",), tl("minimum", Binary("-", members, first), size)),
+                Assign(("within",), Binary("-", program, Binary("*", first, blocks))),
+            )
+            rest, members = Name("within"), Name("points")
+        number = Binary("//", rest, members)
+        if grows:
+            number = Binary("-", Binary("-", blocks, Number(1)), number)
+        found: Expression = Binary("%", rest, members)
+        if first is not None:
+            found = Binary("+", first, found)
+        return (*starts, Assign((_OWN,), number), Assign((point,), found))
 
     def lines(self, program: Expression, other: Expression) -> tuple[Statement, ...]:
         """Definitions of extents and positions, for the block `program` and the point `other` of the rest."""
@@ -342,6 +366,15 @@ class AttentionBranch:
             or (isinstance(node, Load) and not node.dtype.is_float)
             or (isinstance(node, Op) and node.op in _FINITE)
             or not node.dtype.is_float
+            for node in iterate_postorder((self.weights.score,))
+        )
+
+    def has_far_scores(self) -> bool:
+        """True if a score may be among the largest floats: a mask that is added, and given for each key."""
+        return any(
+            isinstance(node, Load)
+            and node.dtype.is_float
+            and self.roles.keys.symbol in self.levels.varies[node]
             for node in iterate_postorder((self.weights.score,))
         )
 

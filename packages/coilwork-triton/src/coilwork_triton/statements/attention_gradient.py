@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, multiply_all
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.nodes import AttentionGradientCore
-from coilwork_ir.scalar import Parameter, iterate_postorder, parameter
+from coilwork_ir.scalar import Parameter, Scalar, iterate_postorder, parameter
 from coilwork_ir.syntax.python import (
     Assign,
     Binary,
@@ -54,12 +55,19 @@ from coilwork_triton.text.language import Writer, fill_shape, get_triton_type, i
 # ---- The gradient ----
 
 
+_OF_BIAS: Final = Name("of_bias")
+
+
 class _Gradient(AttentionBranch):
     """What both kinds of programs of the gradient share: weights and slopes of a block of scores."""
 
     core: AttentionGradientCore
     first: Expression
     second: Expression
+    bias: Scalar | None = None
+    """What each score adds to the gradient of a bias, if that is summed here."""
+    term: Expression = Number(0)
+    """A block of that."""
 
     def slopes(
         self,
@@ -81,7 +89,8 @@ class _Gradient(AttentionBranch):
         wanted = [] if scale is not None else [weights.score]
         wanted += [core.logsumexp, *(() if core.inner is None else (core.inner,))]
         before = (*wanted, *(() if mask is None else (mask,)))
-        roots = (*before, *(() if slope is not None else (core.slope,)))
+        behind = (*(() if slope is not None else (core.slope,)), *(() if self.bias is None else (self.bias,)))
+        roots = (*before, *behind)
         values = self.values((self.tile("y", 0), replace(tile, axis=1)), roots)
         outer = self.outer.setdefault(weights.score, Scope(writer=self.writer))
         raw_score, passed_on = parameter(0, DType.F32), parameter(1, DType.F32)
@@ -107,12 +116,18 @@ class _Gradient(AttentionBranch):
         through = of_weight()
         passed = scope.writer.bind("passed", Binary("*", weight, Binary("-", through, inner)))
         found: Expression = passed
-        if slope is None:
+        if behind:
             scope.bound[passed_on] = passed
-            values.compute(scope, values.find_pending(scope, (core.slope,)))
+            values.compute(scope, values.find_pending(scope, behind))
+        if slope is None:
             found = values.expression(scope, core.slope)
             if hidden is not None:
                 found = tl("where", hidden, found, Number(0.0))
+        if self.bias is not None:
+            term = values.expression(scope, self.bias)
+            self.term = scope.writer.bind(
+                "term", term if hidden is None else tl("where", hidden, term, Number(0.0))
+            )
         if not isinstance(found, Name):
             found = scope.writer.bind("slope", found)
         self._close_scope(values, scope, writer)
@@ -147,7 +162,7 @@ class GradientOfQuery(_Gradient):
     def __init__(self, plan: PlannedAttention, core: AttentionGradientCore, library: set[str]) -> None:
         roles = roles_of(plan.kernel)
         super().__init__(plan, core, library, fixed=roles.rows, looped=roles.keys)
-        self.core = core
+        self.core, self.bias = core, core.bias
 
     def statements(self) -> tuple[Statement, ...]:
         """All statements behind the program's number."""
@@ -161,10 +176,15 @@ class GradientOfQuery(_Gradient):
             self.inner = writer.bind("inner", self.sum_rows(self.second, output, along=(True, False)))
         total = Name("of_query")
         writer.assign((total,), fill_shape((BLOCKS["y"], BLOCKS["l"]), 0, DType.F32))
+        if self.bias is not None:
+            writer.assign((_OF_BIAS,), fill_shape((BLOCKS["y"],), 0, DType.F32))
         self.loop(self._step)
         self.store_result(0, "l", writer.bind("result", self.scaled(total)))
+        if self.bias is not None:
+            self.store_result(3, "l", insert_axes(_OF_BIAS, (True, False)))
         lines = self.lines(Name("yprogram"), Name(PROGRAM.name))
-        return (*self.number_programs(), *lines, *writer.statements)
+        count = multiply_all(r.extent for r in self.roles.others)
+        return (*self.number_programs(count), *lines, *writer.statements)
 
     def _step(self, has_mask: bool, ragged: bool) -> tuple[Statement, ...]:
         weights, core = self.weights, self.core
@@ -184,6 +204,8 @@ class GradientOfQuery(_Gradient):
         )
         total, dtype = Name("of_query"), weights.key.dtype
         writer.assign((total,), dot(convert(slope, dtype), key, dtype, total))
+        if self.bias is not None:
+            writer.assign((_OF_BIAS,), Binary("+", _OF_BIAS, tl("sum", self.term, Number(1))))
         return tuple(writer.statements)
 
 
@@ -206,9 +228,12 @@ class GradientOfKeys(_Gradient):
 
     def count_programs(self) -> Expression:
         """The number of programs that have a block of keys."""
-        outer = multiply_all(floordiv(s.extent, s.count) for s in self.sharing)
         count = tl("cdiv", self.print_index(self.fixed.extent), Name(BLOCKS["y"]))
-        return Binary("*", count, self.print_index(outer))
+        return Binary("*", count, self.print_index(self.count_points()))
+
+    def count_points(self) -> Expr:
+        """The number of points of the other ranges with keys of their own."""
+        return multiply_all(floordiv(s.extent, s.count) for s in self.sharing)
 
     def statements(self) -> tuple[Statement, ...]:
         """All statements behind the program's number."""
@@ -228,7 +253,7 @@ class GradientOfKeys(_Gradient):
         before = len(top.statements)
         self.store_result(1, "l", top.bind("result", self.scaled(of_key)))
         self.store_result(2, "x", of_value)
-        starts = self.number_programs()
+        starts = self.number_programs(self.count_points())
         point = self._find_point(SHARED if shared else as_expr(0))
         other = Number(0) if point is None else self.print_index(point)
         lines = self.lines(Name("yprogram"), other)
