@@ -505,3 +505,14 @@ def gpu(session: nox.Session) -> None:
     folders = [f"packages/{name}/tests" for name in PACKAGES]
     command = ("-m", "pytest", *folders, "integration_tests", "-q", "-m", "gpu", *session.posargs)
     session.run(sys.executable, *command, env=environment)
+
+
+@nox.session(venv_backend="none")
+def gpus(session: nox.Session) -> None:
+    """Several ranks over NCCL, one a GPU, beside eager, and what they cost: words go to the command, as `--
+    --worlds 4 --json ranks.json`; `-- --device cpu` for two ranks over gloo.
+    """
+    environment = use_present_environment(session)
+    environment["PYTHONPATH"] += os.pathsep + str(ROOT)
+    command = ("-m", "integration_tests.ranks", *session.posargs)
+    session.run(sys.executable, *command, env=environment, external=True)

@@ -28,6 +28,7 @@ from integration_tests.delayed_group import RANKS, DelayedGroup, delayed_group
 from integration_tests.fuzz.flights import Flights, draw
 
 RUNS = 2
+CPU = torch.device("cpu")
 # over gloo without a wrapper named, one program after the other
 DRIVERS: tuple[dict[str, Any], ...] = (
     {}, {"wrapper": "cpp"}, {"executor": "python"}, {}, {"wrapper": "fx"}, {}, {"executor": "python"},
@@ -47,6 +48,10 @@ class Outcome:
     error: str = ""
 
 
+class EagerRefusal(Exception):
+    """Eager mode refuses a program, on all ranks alike: NCCL takes no operand that is not contiguous."""
+
+
 def _function(program: Flights, groups: tuple[str, str], rank: int) -> Any:
     scope: dict[str, Any] = {
         "torch": torch,
@@ -59,9 +64,9 @@ def _function(program: Flights, groups: tuple[str, str], rank: int) -> Any:
     return scope["f"]
 
 
-def _inputs(program: Flights, rank: int) -> list[Tensor]:
+def _inputs(program: Flights, rank: int, device: torch.device) -> list[Tensor]:
     generator = torch.Generator().manual_seed(1000 * program.seed + rank)
-    return [torch.randn(shape, generator=generator) for shape in program.inputs]
+    return [torch.randn(shape, generator=generator).to(device) for shape in program.inputs]
 
 
 def _results(function: Any, program: Flights, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -78,12 +83,21 @@ def check(
     rank: int,
     options: dict[str, Any],
     delayed: DelayedGroup | None = None,
+    *,
+    device: torch.device = CPU,
 ) -> str:
-    """What is wrong with `program`, compiled; empty if nothing."""
+    """What is wrong with `program`, compiled; empty if nothing.
+
+    Raises:
+        EagerRefusal: there is nothing to compare with.
+    """
     function = _function(program, groups, rank)
     if delayed is not None:
         delayed.holds = True
-    expected = _results(function, program, _inputs(program, rank))
+    try:
+        expected = _results(function, program, _inputs(program, rank, device))
+    except RuntimeError as error:
+        raise EagerRefusal(str(error)) from error
     torch._dynamo.reset()
     compiled = torch.compile(
         function,
@@ -96,7 +110,7 @@ def check(
         # the program alone has to keep what is in flight; what it returns in flight, nobody can keep
         delayed.holds = bool(program.unwaited)
     for number in range(RUNS):
-        found = _results(compiled, program, _inputs(program, rank))
+        found = _results(compiled, program, _inputs(program, rank, device))
         for place, (got, wanted) in enumerate(zip(found, expected, strict=True)):
             close = torch.allclose(got, wanted, rtol=1e-3, atol=1e-3 * max(1.0, float(wanted.abs().max())))
             if got.shape != wanted.shape or not close:

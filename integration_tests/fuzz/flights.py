@@ -77,6 +77,7 @@ class _Drawing:
     ranks: int
     columns: int
     delayed: bool
+    on_streams: bool
     lines: list[str] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
     pending: list[tuple[Value, tuple[str, ...]]] = field(default_factory=list)
@@ -135,7 +136,7 @@ class _Drawing:
             (
                 f"{copy.name}[1:2] = 0.25",
                 f"{copy.name}.add_(1)",
-                f"{copy.name}[torch.tensor([0, 1])] = 0.5",
+                f"{copy.name}[torch.tensor([0, 1], device=x0.device)] = 0.5",
                 f"{copy.name}[:, 2:5] *= 2",
             )
         )
@@ -145,12 +146,12 @@ class _Drawing:
         given = self.value()
         if given.rows < 2:
             return
-        rows = f"torch.zeros(1, {self.columns})"
+        rows = f"torch.zeros(1, {self.columns}, device=x0.device)"
         how = self.rng.choice(
             (
                 f"torch.slice_scatter({given.name}, {rows}, 0, 1, 2)",
                 f"torch.select_scatter({given.name}, {rows}[0], 0, 0)",
-                f"{given.name}.index_add(0, torch.tensor([1]), {rows} + 1)",
+                f"{given.name}.index_add(0, torch.tensor([1], device=x0.device), {rows} + 1)",
             )
         )
         self.emit(how, given.rows)
@@ -187,13 +188,13 @@ class _Drawing:
         given = self.value()
         sent = given.name if given.contiguous else f"{given.name}.contiguous()"
         zeros, start, stop = self.name("z"), 0, given.rows
-        self.lines.append(f"{zeros} = torch.zeros({given.rows + 2}, {self.columns})")
+        self.lines.append(f"{zeros} = torch.zeros({given.rows + 2}, {self.columns}, device=x0.device)")
         if self.rng.random() < 0.5:
             start, stop = 1, given.rows + 1
         into = f"{zeros}[{start}:{stop}]"
         following, before = f"(rank + 1) % {self.ranks}", f"(rank - 1) % {self.ranks}"
         results = [self.name("g"), self.name("g")]
-        if not self.delayed and self.rng.random() < 0.5:
+        if not self.delayed and (self.on_streams or self.rng.random() < 0.5):
             peers = f"[{following}, {before}]"
             call = f'ops.batch_p2p_ops(["isend", "irecv"], {peers}, [0, 0], [{sent}, {into}], group)'
             self.lines.append(f"{', '.join(results)} = {call}")
@@ -234,7 +235,8 @@ class _Drawing:
         made = _CALLS[kind](self.ranks)
         if kind == "all_gather_into_given":
             into = self.name("z")
-            self.lines.append(f"{into} = torch.empty({operands[0].rows * self.ranks}, {self.columns})")
+            shape = f"{operands[0].rows * self.ranks}, {self.columns}"
+            self.lines.append(f"{into} = torch.empty({shape}, device=x0.device)")
             made = replace(made, text=made.text.replace("INTO", into))
         if made.divides:
             operands = [one for one in operands if one.rows % self.ranks == 0]
@@ -324,12 +326,18 @@ _CALLS: dict[str, Callable[[int], _Call]] = {
 }
 
 
-def draw(seed: int, ranks: int, *, delayed: bool = False) -> Flights:
-    """The program of `seed` for so many ranks; `delayed`: for the group that does everything at the wait."""
+def draw(
+    seed: int, ranks: int, *, delayed: bool = False, on_streams: bool = False, exchanges: bool = True
+) -> Flights:
+    """The program of `seed` for so many ranks; `delayed`: for the group that does everything at the wait.
+
+    `on_streams`: what a rank sends and receives is started together, for a stream runs it in order. Without
+    `exchanges`, which not every torch has, it sends nothing to one rank alone.
+    """
     rng = random.Random(seed)
     columns = rng.choices(COLUMNS, (3, 1))[0]
     rows = rng.choice((ranks * 2, ranks * 4, columns)) if columns == 8 else ranks * 64
-    made = _Drawing(rng, ranks, columns, delayed)
+    made = _Drawing(rng, ranks, columns, delayed, on_streams)
     shapes = [(rows, columns)] * rng.choice((1, 2))
     for number, shape in enumerate(shapes):
         made.values.append(Value(f"x{number}", shape[0], f"x{number}"))
@@ -338,7 +346,7 @@ def draw(seed: int, ranks: int, *, delayed: bool = False) -> Flights:
         (made.update, 2),
         (made.functional_update, 2), (made.part, 1), (made.transpose, 1), (made.mutate_input, 1), (made.start,
         2),
-        (made.wait, 3), (made.ring, 1),
+        (made.wait, 3), (made.ring, int(exchanges)),
     ]  # fmt: skip
     whole = delayed or rng.random() < 0.85
     if whole:

@@ -46,10 +46,29 @@ os.write = half
 store.put(content_key("k", "0"), b"new" * 50_000)
 """
 
+# Makes an entry under a claim, slowly, unless it is there; says which of the two.
+CLAIMER = """
+import sys, time
+from pathlib import Path
+from coilwork_cache import LocalStore, content_key
+store, key = LocalStore(Path(sys.argv[1])), content_key("k", "0")
+print("ready", flush=True)
+sys.stdin.readline()
+with store.claim(key):
+    if store.contains(key):
+        print("found", flush=True)
+    else:
+        print("making", flush=True)
+        time.sleep(float(sys.argv[2]))
+        store.put(key, b"made")
+"""
+
 
 def start(program: str, *arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-W", "error", "-c", program, *map(str, arguments)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     if process.stdout.readline() != "ready\n":
         raise RuntimeError(process.communicate()[1])
@@ -111,3 +130,24 @@ def test_killed_at_arbitrary_moments(tmp_path: Path) -> None:
                 assert data is None or data == data[:1] * SIZE_BYTES
             store.put(KEYS[0], b"\1" * SIZE_BYTES)
             assert store.get(KEYS[0]) == b"\1" * SIZE_BYTES
+
+
+def test_one_of_several_processes_makes_an_entry(tmp_path: Path) -> None:
+    claimers = [start(CLAIMER, tmp_path / "cache", 0.2) for _ in range(3)]
+    for claimer in claimers:
+        assert claimer.stdin is not None
+        claimer.stdin.write("go\n")
+        claimer.stdin.flush()
+    said = sorted(claimer.communicate(timeout=60)[0] for claimer in claimers)
+    assert said == ["found\n", "found\n", "making\n"]
+
+
+def test_a_claim_ends_with_its_process(tmp_path: Path) -> None:
+    first, second = (start(CLAIMER, tmp_path / "cache", seconds) for seconds in (600, 0))
+    assert first.stdin is not None and first.stdout is not None
+    first.stdin.write("go\n")
+    first.stdin.flush()
+    assert first.stdout.readline() == "making\n"
+    first.kill()
+    first.communicate()
+    assert second.communicate("go\n", timeout=60)[0] == "making\n"

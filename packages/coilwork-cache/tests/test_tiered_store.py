@@ -57,3 +57,12 @@ def test_a_damaged_fast_entry_is_healed_from_the_slow_store(tmp_path: Path) -> N
     with pytest.warns(CacheCorruptionWarning):
         assert store.get(KEY) == b"value"
     assert fast.get(KEY) == b"value"
+
+
+def test_a_claim_is_the_fast_stores(tmp_path: Path) -> None:
+    """It lets processes of this machine wait for each other; memory, which they do not share, has none."""
+    local = LocalStore(tmp_path)
+    with TieredStore(local, MemoryStore()).claim(KEY):
+        assert (tmp_path / "v1" / "claims").is_dir()
+    with TieredStore(MemoryStore(), local).claim(KEY):
+        pass

@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from coilwork_ir.loops import Contraction, Extern, Graph, Pointwise
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_lowering import lower
-from coilwork_lowering.facts.alias_analysis import get_flight, is_barrier, is_wait, may_retain
+from coilwork_lowering.facts.alias_analysis import communicates, get_flight, is_barrier, is_wait, may_retain
 from coilwork_lowering.rewrites.clean_up import merge_common_subexpressions
 
 ops: Any = torch.ops._c10d_functional
@@ -230,3 +230,23 @@ def test_waits_for_streams_stand_where_they_stood() -> None:
         if isinstance(n, Contraction | Extern)
     ]
     assert order == ["product", "record_event", "wait_event", "product", "record_event", "wait_event"]
+
+
+def test_calls_in_a_process_group_keep_their_order() -> None:
+    """Also those that wait by themselves, and return a tensor as any other operator does."""
+    library = torch.library.Library("coilwork_test_ranks", "DEF")
+    library.define("exchange(Tensor x, str group_name) -> Tensor")
+    library.define("compute(Tensor x, str name) -> Tensor")
+    for name in ("exchange", "compute"):
+        library.impl(name, lambda x, name: torch.empty_like(x), "Meta")
+    made: Any = torch.ops.coilwork_test_ranks
+
+    def function(x: Tensor) -> Any:
+        return made.exchange(x, "0"), made.compute(x, "0")
+
+    found = [node for node in lowered(function).nodes if isinstance(node, Extern)]
+    assert [(call.target.split(".")[1], call.effect) for call in found] == [
+        ("exchange", True),
+        ("compute", False),
+    ]
+    assert communicates(ops.all_reduce.default) and not communicates(torch.ops.aten.mm.default)

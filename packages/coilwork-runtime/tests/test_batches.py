@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,15 @@ def test_kernels_of_a_graph_are_compiled_in_one_go(compilations: Path, tmp_path:
         launchers = Builder(LocalStore(root), workers=1).build(specs)
         assert [product(launch) for launch in launchers.values()] == [2, 3, 4, 5]
         assert count(compilations) == 1
+
+
+def test_builders_that_share_a_folder_compile_a_group_once(compilations: Path, tmp_path: Path) -> None:
+    builders = [Builder(LocalStore(tmp_path / "store"), workers=1) for _ in range(2)]
+    specs = [kernel(2), kernel(3)]
+    with ThreadPoolExecutor(2) as threads:
+        for launchers in threads.map(lambda builder: builder.build(specs), builders):
+            assert [product(launchers[spec.name]) for spec in specs] == [2, 3]
+    assert count(compilations) == 1
 
 
 def test_a_kernel_that_is_there_is_not_compiled_with_others(compilations: Path) -> None:

@@ -104,6 +104,21 @@ def test_equal_sources_are_compiled_once_even_from_several_threads(compilations:
     assert count(compilations) == 1
 
 
+def test_builders_that_share_a_folder_compile_once(compilations: Path, tmp_path: Path) -> None:
+    """As processes of one machine do: each has a builder and a store of its own."""
+    start = threading.Barrier(3)
+
+    def build() -> float:
+        builder = Builder(LocalStore(tmp_path / "store"))
+        start.wait()
+        return doubled(builder)
+
+    with ThreadPoolExecutor(3) as threads:
+        results = [future.result() for future in [threads.submit(build) for _ in range(3)]]
+    assert results == [2, 2, 2]
+    assert count(compilations) == 1
+
+
 def test_threads_that_write_and_compile_share_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """One kernel comes from the store while the other is linked against what lies in the folder."""
     made: list[Path] = []
@@ -309,6 +324,14 @@ class BrokenPool(WorkerPool):
         return metadata | rest | {"launch_cooperative_grid": False, "launch_pdl": False}, b"code"
 
 
+class SlowPool(BrokenPool):
+    """Takes long enough for others to ask for the same."""
+
+    def compile(self, request: object, *, timeout_s: float | None = None) -> tuple[dict[str, object], bytes]:
+        time.sleep(0.2)
+        return super().compile(request, timeout_s=timeout_s)
+
+
 def test_a_candidate_that_does_not_compile_is_left_out() -> None:
     triton = pytest.importorskip("triton", reason="its version is part of the key")
     assert triton
@@ -378,6 +401,16 @@ def test_compiled_triton_kernels_come_from_the_store() -> None:
     for _ in range(2):
         Builder(store, pool=pool).build([triton_kernel(blocks=(512, 256))])
     assert pool.requests == 2
+
+
+def test_builders_that_share_a_folder_compile_triton_kernels_once(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="its version is part of the key")
+    pools = [SlowPool(), SlowPool()]
+    builders = [Builder(LocalStore(tmp_path / "store"), pool=pool) for pool in pools]
+    specs = [triton_kernel(blocks=(512, 256))]
+    with ThreadPoolExecutor(2) as threads:
+        assert len(list(threads.map(lambda builder: builder.build(specs), builders))) == 2
+    assert sum(pool.requests for pool in pools) == 2
 
 
 def test_a_damaged_triton_entry_is_compiled_again() -> None:

@@ -50,7 +50,7 @@ from coilwork_cache.maintenance import (
     verify,
 )
 from coilwork_cache.memory_store import MemoryStore, NullStore
-from coilwork_cache.store import EntryInfo, InspectableStore, Store, StoreStats
+from coilwork_cache.store import ClaimableStore, EntryInfo, InspectableStore, Store, StoreStats
 from coilwork_cache.tiered_store import TieredStore, connect_shared, open_store
 from coilwork_cache.typed_cache import (
     Entry,
@@ -67,6 +67,7 @@ __version__ = "0.1.0"
 __all__ = [
     # stores
     "Store",
+    "ClaimableStore",
     "InspectableStore",
     "LocalStore",
     "open_local_store",

@@ -4,6 +4,7 @@ r"""The store on local disk: one file per entry, safe against crashes, full disk
     ROOT/v1/tmp/            files being written; renamed into place, cleaned by age after a crash
     ROOT/v1/ledger          running size
     ROOT/v1/sweep.lock      held by the process that evicts
+    ROOT/v1/claims/abc      held by the process that makes an entry whose key begins so
 
 No lock is taken to read or write: an entry appears by an atomic rename, and of two writers the last one wins.
 A file's modification time is its last use; eviction removes the least recently used.
@@ -164,6 +165,10 @@ LAYOUT = "v1"
 LOW_WATER = 0.9
 # No entry takes an hour to write: what is older in tmp/ was left by a process that died.
 STALE_TEMPORARY_S = 3600.0
+# Longer than any kernel takes to compile: whoever holds a claim for so long hangs.
+CLAIM_S = 120.0
+# 4,096 claims: more than all processes of a machine build kernels at once.
+CLAIM_DIGITS = 3
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -270,6 +275,23 @@ class LocalStore:
             self._tally.add(StoreStats(failures=1))
             self._announcer.once(CacheUnavailableWarning(str(path), f"reading: {error}"), topic="read")
             return False
+
+    @contextlib.contextmanager
+    def claim(self, key: str) -> Iterator[None]:
+        """Be the only one that makes the entry under `key`, as `ClaimableStore` says, for `CLAIM_S` at most.
+
+        Keys with the same first digits share a claim, which costs time alone: do not claim a second one
+        meanwhile.
+        """
+        lock = FileLock(self._folder / "claims" / check_key(key)[:CLAIM_DIGITS], mode=PRIVATE_FILE)
+        # whatever ails the folder, the entry can be made without
+        with contextlib.suppress(Timeout, OSError, NotImplementedError):
+            make_private_folders(self._folder / "claims")
+            lock.acquire(timeout=CLAIM_S)
+        try:
+            yield
+        finally:
+            lock.release()
 
     def entries(self) -> Iterator[EntryInfo]:
         for entry in self._walk():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -109,6 +110,19 @@ class Store(Protocol):
 
     def contains(self, key: str) -> bool:
         """Tell if an entry seems to be there. A later `get` may still miss: it verifies, this does not."""
+        ...
+
+
+@runtime_checkable
+class ClaimableStore(Store, Protocol):
+    """A Store whose processes can leave the making of an entry to one of them."""
+
+    def claim(self, key: str) -> AbstractContextManager[None]:
+        """Be the only one that makes the entry under `key` while it is entered, among threads and processes.
+
+        Whoever enters later waits, and asks `contains` first. A claim ends with its process. It is no
+        promise: after a while, or where the medium has no locks, several enter at once.
+        """
         ...
 
 

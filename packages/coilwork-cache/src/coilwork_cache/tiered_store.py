@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from coilwork_cache.local_store import open_local_store
-from coilwork_cache.store import EntryInfo, InspectableStore, Store, StoreStats, Tally
+from coilwork_cache.store import ClaimableStore, EntryInfo, InspectableStore, Store, StoreStats, Tally
 
 
 class TieredStore:
@@ -46,6 +47,10 @@ class TieredStore:
 
     def contains(self, key: str) -> bool:
         return self.fast.contains(key) or self.slow.contains(key)
+
+    def claim(self, key: str) -> AbstractContextManager[None]:
+        """Claim `key` in the fast store, among the processes of this machine."""
+        return self.fast.claim(key) if isinstance(self.fast, ClaimableStore) else nullcontext()
 
     def entries(self) -> Iterator[EntryInfo]:
         found = {entry.key: entry for entry in self.slow.entries()}

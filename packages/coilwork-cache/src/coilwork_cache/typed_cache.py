@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -30,7 +31,7 @@ from coilwork_cache.codec import (
 from coilwork_cache.errors import CacheCorruptionWarning, CodecError, UnencodableValueWarning, announce
 from coilwork_cache.key import check_kind, content_key
 from coilwork_cache.memory_store import NullStore
-from coilwork_cache.store import InspectableStore, Store, StoreStats, Tally
+from coilwork_cache.store import ClaimableStore, InspectableStore, Store, StoreStats, Tally
 
 T = TypeVar("T")
 
@@ -83,6 +84,10 @@ class TypedCache(Generic[T]):
             value = make()
             self.put(key, value)
         return value
+
+    def claim(self, key: str) -> AbstractContextManager[None]:
+        """Let only one make the value under `key` while it is entered, if the store can."""
+        return self.store.claim(key) if isinstance(self.store, ClaimableStore) else nullcontext()
 
     def delete(self, key: str) -> None:
         self.store.delete(key)

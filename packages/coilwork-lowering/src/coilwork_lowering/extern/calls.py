@@ -49,6 +49,7 @@ from coilwork_lowering.extern.asynchronous import find_flight, find_received
 from coilwork_lowering.extern.quantization import is_dequantizing
 from coilwork_lowering.facts.alias_analysis import (
     COLLECTIVES,
+    communicates,
     get_flight,
     is_barrier,
     list_undeclared_writes,
@@ -596,7 +597,7 @@ def _family(target: Overload) -> ExternFamily:
 
 
 def _has_effect(target: Overload, results: list[Any], mutated: Sequence[Mutation]) -> bool:
-    if target.namespace in COLLECTIVES:
+    if communicates(target):
         return True
     kinds = (torch.Tensor, torch.SymInt, torch.SymFloat, Buffer)
     return not mutated and not any(isinstance(r, kinds) for r in results)

@@ -105,6 +105,15 @@ def is_wait(target: object) -> bool:
     return isinstance(target, Overload) and _name(target) in _WAITS
 
 
+def communicates(target: Overload) -> bool:
+    """Tell if calls of `target` communicate in a process group: all its ranks must make them in one order.
+
+    Ranks may schedule the same calls differently, since shards that are uneven have other sizes on each.
+    """
+    names = {argument.name for argument in get_schema(target).arguments}
+    return target.namespace in COLLECTIVES or "group_name" in names
+
+
 def is_barrier(target: Overload) -> bool:
     """Tell if calls of `target` choose the stream of what stands behind them, or wait for other streams."""
     return target.namespace == _STREAMS

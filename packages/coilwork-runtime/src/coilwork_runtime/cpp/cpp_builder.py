@@ -192,7 +192,12 @@ class CppBuilder:
 
     def _library(self, spec: KernelSpec, key: str, toolchain: Toolchain) -> Path:
         known = self._file(key) or self._find_library(key)
-        return known or self._keep(key, self._compile(spec, key, toolchain))
+        if known is not None:
+            return known
+        # another process of this machine may be at it
+        with self._kernels.claim(key):
+            known = self._find_library(key) if self._kernels.contains(key) else None
+            return known or self._keep(key, self._compile(spec, key, toolchain))
 
     def _own_library(self, spec: KernelSpec, key: str, toolchain: Toolchain) -> Path:
         """Do as `_library`, for a library that holds this kernel alone."""
@@ -218,9 +223,19 @@ class CppBuilder:
         return library
 
     def _together(self, specs: Mapping[str, KernelSpec], toolchain: Toolchain) -> Mapping[str, Path]:
-        """One library for all; nothing if they do not compile, for then it has to be said which."""
+        """One library for all, or what another process has made of them meanwhile; nothing if they do not
+        compile, for then it has to be said which.
+        """
         if len(specs) < 2:
             return {}
+        with self._kernels.claim(content_key("kernel", "cpp-library", *specs)):
+            stored = {key: self._find_library(key) for key in specs if self._kernels.contains(key)}
+            found = {key: library for key, library in stored.items() if library is not None}
+            left = {key: spec for key, spec in specs.items() if key not in found}
+            return {**found, **self._join(left, toolchain)} if len(left) > 1 else found
+
+    def _join(self, specs: Mapping[str, KernelSpec], toolchain: Toolchain) -> Mapping[str, Path]:
+        """One library for all; nothing if they do not compile."""
         features = next(iter(specs.values())).features
         data, _ = compile_library(
             toolchain, join_sources(specs.values()), features, self._folder_with_stub(toolchain)

@@ -274,10 +274,18 @@ class TritonBuilder:
         if known is None:
             known = self._read_stored(candidate.key)
         if known is None:
-            known = read_binary(*self._pool.compile(candidate.request, timeout_s=timeout_s))
-            self._kernels.put(candidate.key, encode_binary(known))
+            known = self._compile_once(candidate, timeout_s)
         with self._lock:
             self._built[candidate.key] = known
+        return known
+
+    def _compile_once(self, candidate: Candidate, timeout_s: float | None) -> GpuBinary:
+        """Compile `candidate`, or wait for the process of this machine that is at it."""
+        with self._kernels.claim(candidate.key):
+            known = self._read_stored(candidate.key) if self._kernels.contains(candidate.key) else None
+            if known is None:
+                known = read_binary(*self._pool.compile(candidate.request, timeout_s=timeout_s))
+                self._kernels.put(candidate.key, encode_binary(known))
         return known
 
     def _read_stored(self, key: str) -> GpuBinary | None:
