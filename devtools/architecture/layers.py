@@ -26,6 +26,8 @@ COMPONENTS: Mapping[str, frozenset[str]] = MappingProxyType(
         "coilwork-cpp-wrapper": IR | {"coilwork-runtime"},
         "coilwork-cache": frozenset(),
         "coilwork-runtime": frozenset({"coilwork-cache"}),
+        # loading needs the runtime alone; exporting is an extra (decision 0083)
+        "coilwork-aot": IR | {"coilwork-cache", "coilwork-runtime", "coilwork-frontend"},
         "coilwork-tools": IR | {"coilwork-runtime", "coilwork-frontend"},
     }
 )

@@ -38,6 +38,10 @@ ALLOWED: Mapping[tuple[str | None, str], str] = {
         "_AROUND",
     ): "what the blocks `with coilwork.options(...)` say that a thread is in",
     (
+        "coilwork_aot.wrapper",
+        "_KEPT",
+    ): "where the programs go that a thread is exporting: a registered wrapper is handed nothing else",
+    (
         "coilwork_runtime.triton_kernels.user_kernels",
         "_DEFINED",
     ): "what is behind operators that launches defined in torch's table, which keeps them for the process",

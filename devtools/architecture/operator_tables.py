@@ -99,6 +99,7 @@ ATTENTION = re.compile(r"(^|\b(aten)(\.|::))_(scaled_dot_product|flash|efficient
 ATTENTION_NAMES: Mapping[str, str] = {
     "coilwork_lowering.ops.attention": "reads them, and makes nodes",
     "coilwork_scheduler.contractions.attention": "calls what computes a node",
+    "coilwork_frontend.retargeting": "writes the call that torch chooses on a device that is not here",
     TABLE: "facts about operators",
     "coilwork_runtime.c_shim": "the runtime imports no IR: its own table of C functions",
 }

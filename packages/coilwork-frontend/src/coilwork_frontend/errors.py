@@ -45,6 +45,10 @@ class CompileError(CoilworkError):
     """A graph could not be compiled and `strict` is on."""
 
 
+class ExportError(CoilworkError):
+    """A model cannot be exported: what it is exported as, or for which target, is beyond a package."""
+
+
 class PassError(CoilworkError):
     """A user's pass failed, or its result has other inputs and outputs than the graph."""
 

@@ -8,7 +8,7 @@ lowerings read it. So a threshold stands in one place: where the kernels are wri
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -384,6 +384,34 @@ def get_target(name: str) -> Target:
         return TARGETS[name]
     except KeyError:
         raise ValueError(f"unknown target {name!r}; built in: {', '.join(TARGETS)}") from None
+
+
+# Architectures of NVIDIA GPUs with half as many units for f64 as for f32; others have few.
+_FULL_F64: Final = frozenset({"80", "90", "100"})
+# The target whose figures stand for those of a GPU that has none of its own.
+_ANY_GPU: Final = "sm_80"
+
+
+def describe_gpu_target(
+    name: str, arch: str, *, multiprocessors: int = 0, shared_memory_bytes: int = 0, l2_bytes: int = 0
+) -> Target:
+    """The target of a GPU as its driver describes it; a figure of 0 is that of the built-in target."""
+    base = TARGETS.get(name) or TARGETS[_ANY_GPU]
+    has_fast_f64 = arch in _FULL_F64 or name in TARGETS
+    return replace(
+        base,
+        traits=base.traits if has_fast_f64 else base.traits - {FAST_F64},
+        name=name,
+        arch=arch,
+        multiprocessors=multiprocessors or base.multiprocessors,
+        shared_memory_bytes=shared_memory_bytes or base.shared_memory_bytes,
+        l2_bytes=l2_bytes or base.l2_bytes,
+    )
+
+
+def list_targets(kinds: tuple[str, ...]) -> Mapping[str, Target]:
+    """The built-in targets of these kinds, by name."""
+    return {name: target for name, target in TARGETS.items() if target.kind in kinds}
 
 
 def get_machine_model(target: Target) -> MachineModel:

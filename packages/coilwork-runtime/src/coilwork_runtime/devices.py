@@ -14,6 +14,7 @@ from coilwork_runtime.errors import DeviceError
 
 AVX512: Final = frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl"})
 AVX2: Final = frozenset({"avx2", "fma", "f16c"})
+_GPU: Final = "cuda"
 CPU_INFO: Final = Path("/proc/cpuinfo")
 _TORCH_FEATURES: Final[Mapping[str, frozenset[str]]] = {"AVX2": AVX2, "AVX512": AVX2 | AVX512}
 
@@ -35,6 +36,16 @@ class DeviceFacts:
     multiprocessors: int
     shared_memory_bytes: int = 0
     l2_bytes: int = 0
+
+
+def count_devices(kind: str) -> int:
+    """Return how many devices of a type torch sees beside the processor."""
+    return torch.cuda.device_count() if kind == _GPU and torch.cuda.is_available() else 0
+
+
+def current_device(kind: str) -> int:
+    """Return the index of this thread's current device of a type."""
+    return torch.cuda.current_device() if count_devices(kind) else 0
 
 
 def describe_cpu() -> DeviceFacts:

@@ -31,6 +31,26 @@ from coilwork_tools.explain.trace_folder import MAPPING_SUFFIX
 Backends: TypeAlias = Registry[Backend[Any, Any, Any]]
 
 
+def print_errors_of(*kinds: type[Exception]) -> type[click.Group]:
+    """Return a group of commands that print errors of `kinds` like usage errors, without a traceback; exit
+    status 1.
+    """
+
+    class Printing(click.Group):
+        def invoke(self, ctx: click.Context) -> Any:
+            try:
+                return super().invoke(ctx)
+            except kinds as error:
+                raise click.ClickException(str(error)) from error
+            except OSError as error:
+                # of a file that was named; others, such as a closed pipe, click handles
+                if error.filename is None:
+                    raise
+                raise click.ClickException(f"{error.strerror}: {error.filename}") from error
+
+    return Printing
+
+
 def make_info_command(
     packages: Sequence[str], backends: Backends, wrappers: Registry[Wrapper]
 ) -> click.Command:

@@ -7,15 +7,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from coilwork.aot import export, load, standalone_compile
     from coilwork.backend import compile, options
     from coilwork.compile_options import list_options
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "compile", "list_options", "options"]
+__all__ = ["__version__", "compile", "export", "list_options", "load", "options", "standalone_compile"]
 
 
-_PLACES = MappingProxyType({"compile": "backend", "list_options": "compile_options", "options": "backend"})
+_PLACES = MappingProxyType(
+    {"compile": "backend", "list_options": "compile_options", "options": "backend"}
+    | {"export": "aot", "load": "aot", "standalone_compile": "aot"}
+)
 
 
 # On use: whoever asks for the version alone waits for no compiler.

@@ -13,8 +13,8 @@ import torch
 
 from coilwork_cache import Store
 from coilwork_ir.backend import Codegen
-from coilwork_ir.device_traits import DEVICE_TRAITS, FAST_F64
-from coilwork_ir.target import TARGETS, Target
+from coilwork_ir.device_traits import DEVICE_TRAITS
+from coilwork_ir.target import TARGETS, Target, describe_gpu_target, list_targets
 from coilwork_runtime import (
     CppCompiler,
     CpuDevice,
@@ -48,7 +48,7 @@ class CpuBackend:
         return replace(TARGETS[facts.name], arch=facts.arch, multiprocessors=facts.multiprocessors)
 
     def targets(self) -> Mapping[str, Target]:
-        return {name: target for name, target in TARGETS.items() if target.kind in self.kinds}
+        return list_targets(self.kinds)
 
     def codegen(self, target: Target) -> Codegen:
         from coilwork_cpp import CppCodegen
@@ -63,12 +63,6 @@ class CpuBackend:
 
 
 CPU: Final = CpuBackend()
-
-
-# Architectures of NVIDIA GPUs with half as many units for f64 as for f32; others have few.
-_FAST_F64: Final = frozenset({"80", "90", "100"})
-# The target whose figures stand for those of a GPU that has none of its own.
-_ANY_GPU: Final = "sm_80"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +86,16 @@ class CudaBackend:
 
     def describe(self, device: str) -> Target:
         facts = describe_gpu(int(device.partition(":")[2] or 0))
-        base = TARGETS.get(facts.name) or TARGETS[_ANY_GPU]
-        has_fast_f64 = facts.arch in _FAST_F64 or facts.name in TARGETS
-        return replace(
-            base,
-            traits=base.traits if has_fast_f64 else base.traits - {FAST_F64},
-            name=facts.name,
-            arch=facts.arch,
-            multiprocessors=facts.multiprocessors or base.multiprocessors,
-            shared_memory_bytes=facts.shared_memory_bytes or base.shared_memory_bytes,
-            l2_bytes=facts.l2_bytes or base.l2_bytes,
+        return describe_gpu_target(
+            facts.name,
+            facts.arch,
+            multiprocessors=facts.multiprocessors,
+            shared_memory_bytes=facts.shared_memory_bytes,
+            l2_bytes=facts.l2_bytes,
         )
 
     def targets(self) -> Mapping[str, Target]:
-        return {name: target for name, target in TARGETS.items() if target.kind in self.kinds}
+        return list_targets(self.kinds)
 
     def codegen(self, target: Target) -> Codegen:
         from coilwork_triton import TritonCodegen

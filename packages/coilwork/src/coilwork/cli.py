@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 import coilwork
 from coilwork.compile_options import list_options
+from coilwork.errors import CoilworkError
 from coilwork.graph_key import COMPONENTS
 from coilwork.registries import BACKENDS, WRAPPERS
+from coilwork_aot.commands import inspect, make_export_command
 from coilwork_cache import CacheError
 from coilwork_cache.commands import cache
 from coilwork_ir.registration import RegistrationError
@@ -21,28 +21,14 @@ from coilwork_tools.commands import (
     make_info_command,
     make_options_command,
     mappings,
+    print_errors_of,
 )
 from coilwork_tools.explain.compile_coverage import uncompiled
 
 PACKAGES = (*(name.replace("_", "-") for name in COMPONENTS), "torch", "triton")
 
 
-class ToldErrors(click.Group):
-    """Commands that print expected errors like usage errors, without a traceback; exit status 1."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except (CacheError, RegistrationError, RuntimeFault) as error:
-            raise click.ClickException(str(error)) from error
-        except OSError as error:
-            # of a file that was named; others, such as a closed pipe, click handles
-            if error.filename is None:
-                raise
-            raise click.ClickException(f"{error.strerror}: {error.filename}") from error
-
-
-@click.group(cls=ToldErrors)
+@click.group(cls=print_errors_of(CacheError, CoilworkError, RegistrationError, RuntimeFault))
 @click.version_option(coilwork.__version__, prog_name="coilwork")
 @click.pass_context
 def main(context: click.Context) -> None:
@@ -55,6 +41,8 @@ for command in (
     make_info_command(PACKAGES, BACKENDS, WRAPPERS),
     make_options_command(list_options),
     make_conform_command(BACKENDS),
+    make_export_command("coilwork.aot"),
+    inspect,
     executor,
     bench,
     cache,

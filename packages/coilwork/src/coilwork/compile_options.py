@@ -50,6 +50,9 @@ _NATIVE: Final = Need(
     "without it",
 )
 _ON_GPUS: Final = Need(who="GPUs", device_types=list_types(CUBLAS), otherwise="its tensors are on {devices}")
+_PACKED: Final = Need(
+    is_met=lambda o: o.wrapper == "package", otherwise="programs that run here are compiled for what is here"
+)
 _UNWATCHED: Final = Need(
     is_met=lambda o: o.check_nan == "off",
     otherwise="check_nan={o.check_nan!r} looks at each launch",
@@ -266,6 +269,12 @@ class CompileOptions(Options):
         "with a file NAME.mapping.txt for each, as a trace has them",
         key=True,
         kind=Texts(suffix=MAPPING_SUFFIX),
+    )
+    target: str = option(
+        "",
+        "what coilwork.export compiles for; empty for the devices that are here",
+        key=True,
+        needs=(_PACKED,),
     )
     triton_on_cpu: bool = option(
         False,

@@ -15,6 +15,7 @@ from coilwork_ir.device_traits import GROUP
 
 COMPONENTS: Final = (
     "coilwork",
+    "coilwork_aot",
     "coilwork_cache",
     "coilwork_cpp",
     "coilwork_cpp_wrapper",
@@ -30,8 +31,10 @@ COMPONENTS: Final = (
 """The packages that make one compiler."""
 
 
-# The cache checks by itself what it reads; tools decide nothing about what is compiled.
-_STAGES: Final = tuple(name for name in COMPONENTS if name not in ("coilwork_cache", "coilwork_tools"))
+# The cache checks by itself what it reads; tools and packages decide nothing about what is compiled.
+_STAGES: Final = tuple(
+    name for name in COMPONENTS if name not in ("coilwork_aot", "coilwork_cache", "coilwork_tools")
+)
 
 
 def make_graph_key(graphs: GraphCache, graph_text: str, targets_text: str, options: CompileOptions) -> str:

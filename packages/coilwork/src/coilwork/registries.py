@@ -41,6 +41,7 @@ WRAPPERS: Final[Registry[Wrapper]] = Registry(
             "native": "coilwork_wrapper.module_wrapper:NATIVE",
             "fx": "coilwork_wrapper.fx_wrapper:FX",
             "cpp": "coilwork_cpp_wrapper.wrapper:CPP",
+            "package": "coilwork_aot.wrapper:PACKAGE",
         }
     ),
 )

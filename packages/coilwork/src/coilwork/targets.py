@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from coilwork.compile_options import CompileOptions
-from coilwork.registries import find_codegen, find_device_backend
+from coilwork.registries import find_codegen, find_device_backend, find_target_backend
 from coilwork_frontend.calling_convention.aten_graph import list_devices
 from coilwork_ir.emission import describe_targets
 from coilwork_ir.loops.nodes import Graph
@@ -25,11 +25,14 @@ def choose_targets(graph: Graph, options: CompileOptions) -> Targets:
 
 
 def find_target(device: str, options: CompileOptions) -> Target:
-    """Return the description of `device`, as its back end reads it off.
+    """Return the description of `device`, as its back end reads it off, or the target of an export.
 
     Raises:
         DeviceError: no back end serves it, or the device does not exist.
     """
+    wanted = TARGETS.get(options.target)
+    if wanted is not None and find_device_backend(device) is find_target_backend(wanted):
+        return wanted
     target = find_device_backend(device).describe(device)
     return TARGETS[_INTERPRETED] if options.triton_on_cpu and not target.is_gpu else target
 

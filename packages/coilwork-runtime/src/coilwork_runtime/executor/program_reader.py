@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import torch
 
 from coilwork_runtime.errors import ProgramBytesError
-from coilwork_runtime.manifest.wire_format import ByteReader
+from coilwork_runtime.manifest.wire_format import ByteReader, block, u32, write_list
 
 MAGIC: Final = b"coilwork"
 VERSION: Final = 6
@@ -147,6 +147,26 @@ def read_heading(reader: ProgramReader) -> Tables:
     kernels = reader.read_list(reader.text)
     calls = reader.read_list(lambda: _call(reader))
     return Tables(keys=tuple(keys), kernels=tuple(kernels), calls=tuple(calls))
+
+
+def rename_devices(data: bytes, names: Mapping[str, str]) -> bytes:
+    """Return the program with other devices, by their names: texts stand in one table.
+
+    Raises:
+        ProgramBytesError: the bytes are no program, or of another version.
+    """
+    if not names:
+        return data
+    with refuse_damage():
+        reader = ProgramReader(data)
+        read_heading(reader)
+        texts = [names.get(one, one).encode("utf-8", "surrogatepass") for one in reader.strings]
+        behind = ProgramReader(data)
+        head = behind.raw(len(MAGIC) + 4)
+        behind.u32()
+        behind.read_list(behind.block)
+        body = write_list(texts, block) + behind.raw(behind.remaining())
+        return head + u32(len(body)) + body
 
 
 def _call(reader: ProgramReader) -> RecordedCall:

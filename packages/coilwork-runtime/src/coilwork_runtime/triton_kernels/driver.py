@@ -321,10 +321,16 @@ def _address(function: Any) -> int:
 
 
 def make_kernel(
-    driver: Driver, function: LoadedFunction, binary: GpuBinary, kinds: str, store: Store | None
+    driver: Driver,
+    function: LoadedFunction,
+    binary: GpuBinary,
+    kinds: str,
+    store: Store | None,
+    *,
+    may_build: bool = True,
 ) -> Kernel:
     """A callable over grid, stream, scratch and arguments. `kinds`: see launcher.cpp."""
-    extension = find_launcher_extension(store)
+    extension = find_launcher_extension(store, may_build=may_build)
     if extension is None:
         return make_slow_kernel(driver, function, binary, kinds)
     kernel: Kernel = extension.Kernel(
@@ -343,6 +349,6 @@ def make_kernel(
     return kernel
 
 
-def find_launcher_extension(store: Store | None) -> Any | None:
+def find_launcher_extension(store: Store | None, *, may_build: bool = True) -> Any | None:
     """The extension module, or None where there is neither a stored one nor what it takes to build it."""
-    return load_own_extension(LAUNCHER, store)
+    return load_own_extension(LAUNCHER, store, may_build=may_build)

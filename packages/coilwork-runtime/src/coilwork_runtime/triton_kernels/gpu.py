@@ -74,14 +74,16 @@ class Gpu:
     here: Callable[[], str]
 
 
-def make_torch_gpu(store: Store | None) -> Gpu:
-    """The GPUs that torch uses, through the driver. `store` keeps the launcher extension."""
+def make_torch_gpu(store: Store | None, *, may_build: bool = True) -> Gpu:
+    """The GPUs that torch uses, through the driver. `store` keeps the launcher extension, which is built if
+    it `may_build`.
+    """
 
     def load(binary: GpuBinary, device: int, kinds: str) -> LoadedKernel:
         driver = present_driver()
         function = driver.load(binary, device)
         return LoadedKernel(
-            launch=make_kernel(driver, function, binary, kinds, store),
+            launch=make_kernel(driver, function, binary, kinds, store, may_build=may_build),
             entry=GpuEntry(
                 launch_address=driver.launch_address,
                 set_context_address=driver.set_context_address,
@@ -101,7 +103,7 @@ def make_torch_gpu(store: Store | None) -> Gpu:
 
     def prepare() -> None:
         if torch.cuda.is_available():
-            find_launcher_extension(store)
+            find_launcher_extension(store, may_build=may_build)
 
     return Gpu(
         prepare=prepare,

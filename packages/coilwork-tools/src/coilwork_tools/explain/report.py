@@ -220,7 +220,7 @@ class CompiledGraph:
     """A compiled graph, called with one list of inputs, which it empties (AOTAutograd's boxed convention).
 
     `direct`, if there is one, takes the inputs one by one. `roles` are those around both that are not applied
-    yet, if there are such.
+    yet, if there are such; `bound` are those that are.
     """
 
     _boxed_call: ClassVar = True
@@ -229,6 +229,7 @@ class CompiledGraph:
     report: CompileReport
     direct: Callable[..., Sequence[Any]] | None = None
     roles: Roles | None = None
+    bound: Roles | None = None
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         return self.call(args)
@@ -237,8 +238,8 @@ class CompiledGraph:
         """This with `outer` around it, and with its own roles: all of them are interpreted at once."""
         roles = outer if self.roles is None else self.roles.wrap(outer)
         bound = bind_roles(self.call, str(roles.convention), roles.functions, direct=self.direct)
-        return CompiledGraph(bound.call, self.report, bound.direct)
+        return CompiledGraph(bound.call, self.report, bound.direct, bound=roles)
 
     def change_report(self, **facts: Any) -> CompiledGraph:
         """This with other `facts` in its report."""
-        return CompiledGraph(self.call, replace(self.report, **facts), self.direct, self.roles)
+        return replace(self, report=replace(self.report, **facts))
