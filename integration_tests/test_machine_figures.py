@@ -127,6 +127,9 @@ GPU_GRAPHS = (
         function=lambda x: F.group_norm(x.float(), 32),
         inputs=lambda: (empty(32, 320, 8, 8, dtype=BF16).to(memory_format=torch.channels_last),),
     ),
+    Given(
+        function=lambda x, w: (x @ w.t()).logsumexp(-1), inputs=lambda: (empty(4096, 64), empty(20000, 64))
+    ),
     Given(function=lambda x: x.amax((1, 3)), inputs=lambda: (empty(64, 256, 32, 96, dtype=BF16),)),
     Given(function=lambda x: x.cumsum(-1), inputs=lambda: (empty(64, 1 << 20),)),
     Given(function=lambda x: x.topk(8, -1), inputs=lambda: (empty(4096, 512),)),
@@ -168,6 +171,9 @@ GPU_GRAPHS = (
 
 CPU_GRAPHS = (
     Given(function=standardize, inputs=lambda: (empty(4096, 512),)),
+    Given(
+        function=lambda x, w: (x @ w.t()).logsumexp(-1), inputs=lambda: (empty(4096, 64), empty(20000, 64))
+    ),
     Given(
         function=lambda x, y: torch.cat([x.t(), y.t()]), inputs=lambda: (empty(1024, 1024), empty(1024, 1024))
     ),

@@ -47,6 +47,7 @@ RECOGNISED: Mapping[str, Recognised] = {
 BEHIND_LOWERING = ("scheduler", "triton", "cpp", "wrapper", "cpp-wrapper")
 # Modules of these packages that name operators whole: they write calls, and read none.
 WRITERS: Mapping[str, str] = {
+    "coilwork_scheduler.contractions.aten_products": "writes the calls that implement products",
     "coilwork_scheduler.contractions.convolutions": "writes the calls that implement nodes",
     "coilwork_scheduler.legalize": "writes sorts that kernels lack as calls",
 }

@@ -57,6 +57,8 @@ class LoweringOptions:
             accelerator. Default: True.
         updates_in_place: let updates of tensors whose old contents nobody needs overwrite them. Default:
             True.
+        chunk_products: a backward computes large products again that a scheduler computes in chunks, instead
+            of reading all of them. Default: True.
         max_index_size: nodes of an index expression, written out, up to which a view is a map of coordinates;
             one with a longer map is laid out in memory.
         resident_bytes: how much of what is combined with in memory, where data say, stays in an accelerator's
@@ -78,6 +80,7 @@ class LoweringOptions:
     sorting: Sorting = "auto"
     sorts_in_memory: bool = True
     updates_in_place: bool = True
+    chunk_products: bool = True
     max_index_size: int = 256
     resident_bytes: int = _H200.resident_bytes
     find_model: FindModel = field(default=find_like_model, repr=False, compare=False)

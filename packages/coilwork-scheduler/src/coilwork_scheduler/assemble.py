@@ -6,13 +6,13 @@ kernels once and lists what a program runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from coilwork_ir.buffers import Buffer, Constant, Ref
-from coilwork_ir.index import as_expr, provably_divisible
+from coilwork_ir.index import Expr, as_expr, provably_divisible
 from coilwork_ir.kernels import Candidate, Kernel, KernelCall, Proposal, Schedule, Step
 from coilwork_ir.loops import (
     AssertSize,
@@ -67,6 +67,7 @@ class Context:
     facts: Dependence
     settings: Settings
     blocks: Mapping[str, NamesBlocks]
+    chunks: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +157,31 @@ def generalize_kernels(assembly: Assembly, context: Context) -> Assembly:
         if len(run) == 1 and run[0] in built and _capabilities(context, built[run[0]][1].args).opens_extents
     }
     buffers, most = context.facts.buffers, context.settings.options.most_sizes
-    opened = generalize_sizes(alone, buffers, context.settings.remarks, most_sizes=most)
+    remarks = context.settings.remarks
+    opened = dict(generalize_sizes(alone, buffers, remarks, most_sizes=most))
+    for alike in _find_chunked(assembly, context, frozenset(alone)):
+        opened |= generalize_sizes(alike, buffers, remarks, most_sizes=1)
     return replace(assembly, built={**built, **opened})
+
+
+def _find_chunked(
+    assembly: Assembly, context: Context, others: Container[int]
+) -> Sequence[Mapping[int, tuple[Kernel, KernelCall]]]:
+    """Kernels of chunks of one size, which differ in where their chunk begins. They lose nothing by an
+    argument for that.
+    """
+    if not context.chunks:
+        return ()
+    found: dict[tuple[Expr | None, ...], dict[int, tuple[Kernel, KernelCall]]] = {}
+    for run in assembly.runs:
+        place = run[0]
+        if len(run) > 1 or place not in assembly.built or place in others:
+            continue
+        kernel, call = assembly.built[place]
+        if not context.chunks.keys().isdisjoint(call.args):
+            extents = tuple(r.extent for r in kernel.ranges)
+            found.setdefault(extents, {})[place] = (kernel, call)
+    return tuple(found.values())
 
 
 def name_blocks(assembly: Assembly, context: Context) -> Assembly:

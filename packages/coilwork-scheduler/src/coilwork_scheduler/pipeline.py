@@ -27,6 +27,7 @@ from coilwork_scheduler.assemble import (
     order_works,
     share_launches,
 )
+from coilwork_scheduler.chunking.chunk_products import chunk_products
 from coilwork_scheduler.contractions.choose import implement_attention, implement_contractions
 from coilwork_scheduler.contractions.implementations import NamesBlocks
 from coilwork_scheduler.contractions.registry import REGISTRY, Registry
@@ -77,6 +78,9 @@ ORDER: Final = (
     ),
     Before("separate", "find-attention", "what an attention reads must not be overwritten before it is done"),
     Before("find-attention", "attend", "an attention that was written out is a node like others"),
+    Before("separate", "chunk", "what is overwritten inside of a region keeps it whole"),
+    Before("attend", "chunk", "products that are a part of attention are none of their own"),
+    Before("chunk", "contract", "a chunk's product is computed like any other"),
     Before("attend", "contract", "an attention that is written out is made of products like others"),
     Before("contract", "dead", "views of operands that loads see through are read by nobody any more"),
     Before("contract", "inline", "what widens an operand may be computed inside the sum of products"),
@@ -202,12 +206,14 @@ class Draft:
     """A schedule on its way: a graph with what is known of it, then groups of its stages too, then kernels,
     then steps.
 
-    `blocks` are templates that say how the sums in these buffers run.
+    `blocks` are templates that say how the sums in these buffers run. `chunks` are the numbers of the chunks
+    that buffers belong to.
     """
 
     graph: Graph
     facts: Dependence
     blocks: Mapping[str, NamesBlocks] = field(default_factory=lambda: MappingProxyType({}))
+    chunks: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     groups: tuple[Group, ...] | None = None
     assembly: Assembly | None = None
     schedule: Schedule | None = None
@@ -233,6 +239,13 @@ def _implement_contractions(draft: Draft, settings: Settings) -> Draft:
     return replace(draft, graph=found.graph, facts=analyse(found.graph), blocks=found.blocks)
 
 
+def _chunk_products(draft: Draft, settings: Settings) -> Draft:
+    found = chunk_products(draft.graph, draft.facts, settings)
+    if found.graph is draft.graph:
+        return draft
+    return replace(draft, graph=found.graph, facts=analyse(found.graph), chunks=found.chunks)
+
+
 def _remove_dead(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     return remove_dead(graph, facts)
 
@@ -241,12 +254,14 @@ def _fuse(draft: Draft, settings: Settings) -> Draft:
     stages = _stages(draft.graph, settings.targets)
     if not settings.options.fuse:
         return replace(draft, groups=tuple(group_of(stage) for stage in stages))
-    context = FusionContext(graph=draft.graph, facts=draft.facts, settings=settings)
+    context = FusionContext(graph=draft.graph, facts=draft.facts, settings=settings, chunks=draft.chunks)
     return replace(draft, groups=Fuser(context, stages, settings.remarks).run())
 
 
 def _context(draft: Draft, settings: Settings) -> Context:
-    return Context(graph=draft.graph, facts=draft.facts, settings=settings, blocks=draft.blocks)
+    return Context(
+        graph=draft.graph, facts=draft.facts, settings=settings, blocks=draft.blocks, chunks=draft.chunks
+    )
 
 
 def _build(draft: Draft, settings: Settings) -> Draft:
@@ -291,6 +306,11 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
             name="attend",
             run=_graph_pass(implement_attention),
             why="attention is the call, the loops or the template that costs least",
+        ),
+        Pass(
+            name="chunk",
+            run=_chunk_products,
+            why="a large product that only loops and products read needs no memory as a whole",
         ),
         Pass(
             name="contract",

@@ -37,6 +37,8 @@ class ScheduleOptions:
             product is a sum of products also where one of its sides is a single row or column.
         combine: where the target's code generator takes it, put small kernels of one kind that do not wait
             for each other into one launch.
+        chunk_products: compute products that are much larger than their factors in chunks, if nobody needs
+            all of the result at once.
         contractions: who computes matrix products: `aten`, kernels (`generated`), or whichever costs less, as
             far as that is known (`auto`).
         convolution_layout: `auto` gives convolutions operands that lie otherwise than captured where that
@@ -86,6 +88,7 @@ class ScheduleOptions:
     horizontal: bool = True
     batch_invariant: bool = False
     combine: bool = True
+    chunk_products: bool = True
     contractions: ContractionChoice = "auto"
     convolution_layout: ConvolutionLayout = "auto"
     tf32_convolutions: bool = False

@@ -235,6 +235,13 @@ class CompileOptions(Options):
         "cost with the native executor",
         key=True,
     )
+    chunk_products: bool = option(
+        True,
+        "compute products that are much larger than their factors chunk by chunk, if only generated code and "
+        "further products read them, as logits that end in a loss: they are never in memory as a whole, for "
+        "one more product in a backward",
+        key=True,
+    )
     verify: bool = option(False, "check every IR between stages")
     check: bool = option(
         False,

@@ -36,6 +36,7 @@ def make_lowering_options(options: CompileOptions, fallback: tuple[str, ...]) ->
         decompose_sdpa=options.batch_invariant,
         sum_products=options.batch_invariant,
         updates_in_place=options.reuse,
+        chunk_products=_chunks_products(options),
         find_model=cache(find_machine_model),
     )
 
@@ -95,6 +96,12 @@ def can_pack_weights(options: CompileOptions) -> bool:
     return options.freezing and options.numerics == "fast" and not _keeps_operators(options)
 
 
+def _chunks_products(options: CompileOptions) -> bool:
+    """Tell if large products may be computed in chunks: sums of parts round in another order."""
+    calls_libraries = options.contractions != "generated" and not options.batch_invariant
+    return options.chunk_products and calls_libraries and options.numerics != "strict"
+
+
 def _keeps_operators(options: CompileOptions) -> bool:
     return options.batch_invariant or torch.are_deterministic_algorithms_enabled()
 
@@ -113,6 +120,7 @@ def make_schedule_options(options: CompileOptions, *, apart: frozenset[str] = fr
         convolution_layout=options.conv_layout,
         tf32_convolutions=can_convolve_in_tf32(),
         batch_invariant=options.batch_invariant,
+        chunk_products=_chunks_products(options),
         apart=apart,
     )
 

@@ -199,6 +199,9 @@ class Products:
         copy_us: the start of such a copy.
         row_tile: rows of whole tiles of a library's kernels.
         least_columns: columns that a kernel for matrix units computes at least.
+        chunked_bytes: bytes of a result that nobody needs as a whole, from which on it is computed in chunks.
+        chunked_share: what such a result is at least, of its factors.
+        chunk_room_bytes: bytes of a chunk, and of sums to which each chunk adds a part.
     """
 
     vector_bytes: int
@@ -222,6 +225,9 @@ class Products:
     copy_us: float
     row_tile: int
     least_columns: int
+    chunked_bytes: int
+    chunked_share: float
+    chunk_room_bytes: int
 
     @property
     def halves_per_vector(self) -> int:

@@ -21,6 +21,7 @@ from coilwork_lowering.joint.corrections import (
     shape_tangents,
 )
 from coilwork_lowering.joint.free_strides import free_saved_strides
+from coilwork_lowering.joint.large_products import recompute_large_products
 from coilwork_lowering.joint.pool_offsets import narrow_pool_positions
 from coilwork_lowering.joint.recompute import (
     find_compared_extremes,
@@ -204,6 +205,17 @@ def _mark_recomputed(draft: JointDraft, context: JointContext) -> JointDraft:
     return draft
 
 
+def _mark_products(draft: JointDraft, context: JointContext) -> JointDraft:
+    lowering = context.lowering
+    if not lowering.chunk_products:
+        return draft
+    marked = recompute_large_products(
+        draft.gm, num_fwd_outputs=context.num_fwd_outputs, find_model=lowering.find_model
+    )
+    log.debug("computed again in chunks: %s", ", ".join(node.name for node in marked) or "nothing")
+    return draft
+
+
 def _keep_extremes(draft: JointDraft, context: JointContext) -> JointDraft:
     keep(draft.extremes)
     log.debug("joint graph: %d values that are compared with their extremes are kept", len(draft.extremes))
@@ -253,6 +265,11 @@ JOINT_PASSES: Final[PassTable[JointDraft, JointContext]] = PassTable(
             name="find extremes", run=_find_extremes, why="what equals an extreme has to be that very value"
         ),
         Pass(name="recompute", run=_mark_recomputed, why="what comes from memory anyway need not be saved"),
+        Pass(
+            name="large products",
+            run=_mark_products,
+            why="what is computed chunk by chunk is never in memory as a whole",
+        ),
         Pass(name="keep extremes", run=_keep_extremes, why="computed again, it could round otherwise"),
         Pass(name="draw again", run=_draw_again, why="a seed is smaller than a mask"),
         Pass(name="storages", run=_renew_storages, why="a view is of memory that its half has"),
@@ -273,6 +290,8 @@ JOINT_PASSES: Final[PassTable[JointDraft, JointContext]] = PassTable(
             "overwritten inputs", "find extremes", "what is read before it is overwritten may be compared"
         ),
         Before("find extremes", "recompute", "marks are looked through for it"),
+        Before("recompute", "large products", "marks in a graph are taken for the user's"),
+        Before("large products", "keep extremes", "what an extreme is compared with is kept, however large"),
         Before("recompute", "keep extremes", "the later mark counts, and this one is for results"),
         Before("keep extremes", "draw again", _EITHER),
         Before("draw again", "storages", _EITHER),

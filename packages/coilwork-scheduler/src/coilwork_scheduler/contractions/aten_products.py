@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Literal
 
 from coilwork_ir.buffers import Argument, Buffer, Ref
-from coilwork_ir.device_traits import ATEN_CPU
+from coilwork_ir.device_traits import ATEN_CPU, CUBLAS
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, as_int
-from coilwork_ir.loops import Extern, Node, View
+from coilwork_ir.loc import Origin
+from coilwork_ir.loops import Extern, Mutation, Node, View
 from coilwork_ir.loops.matrix_products import (
     ACTIVATED_PRODUCT,
     GROUPED_PRODUCT,
@@ -116,6 +117,34 @@ class AtenScaledCall(_AtenProduct):
 
 
 @dataclass(frozen=True, slots=True)
+class AtenWideCall(_AtenProduct):
+    """A call of ATen's `mm` that leaves sums of 16-bit products in f32, as cuBLAS adds them."""
+
+    def claims(self, product: MatrixProduct, target: Target) -> str | None:
+        """It multiplies two matrices of 16-bit floats into f32, on NVIDIA GPUs."""
+        factors = {product.left.dtype, product.right.dtype}
+        is_wide = product.output.dtype is DType.F32 and factors in ({DType.F16}, {DType.BF16})
+        if not is_wide or not target.has(CUBLAS):
+            return "it multiplies 16-bit floats into f32, where cuBLAS does"
+        if not product.is_plain or product.added is not None or product.is_weighted:
+            return "it adds products, and nothing else"
+        return None if len(product.output.shape) == 2 else "it multiplies two matrices"
+
+    def build(self, product: MatrixProduct, target: Target) -> tuple[Node, ...]:
+        """The call, which writes into given memory."""
+        call = Extern(
+            target="aten.mm.dtype",
+            args=(Ref(product.left.name), Ref(product.right.name), DType.F32),
+            outputs=(product.output,),
+            out_overload="aten.mm.dtype_out",
+            out_names=("out",),
+            fresh=True,
+            origins=product.node.origins,
+        )
+        return (call,)
+
+
+@dataclass(frozen=True, slots=True)
 class AtenGroupedCall(_AtenProduct):
     """A call of ATen's `_grouped_mm` or `_scaled_grouped_mm`, which make their own result."""
 
@@ -160,8 +189,32 @@ ATEN_PRODUCTS: Final[tuple[Callable[[ImplementationContext], Implementation[Matr
     AtenVectorCall,
     AtenActivationCall,
     AtenScaledCall,
+    AtenWideCall,
 )
 """The registry's rows for calls that have no rival."""
+
+
+def accumulate_product(
+    sums: Buffer, before: Buffer, left: Buffer, right: Buffer, *, origins: tuple[Origin, ...]
+) -> Extern:
+    """A call that adds `left @ right` to `before`, whose memory is called `sums` afterwards.
+
+    Factors are of the type of the sums, or on GPUs of 16 bits where sums are in f32.
+    """
+    names: tuple[Argument, ...] = (Ref(before.name), Ref(left.name), Ref(right.name))
+    mutates = (Mutation(output=sums, source=before.name),)
+    if left.dtype is sums.dtype:
+        return Extern(
+            target="aten.addmm_.default", args=names, outputs=(None,), mutates=mutates, origins=origins
+        )
+    return Extern(
+        target="aten.addmm.dtype_out",
+        args=(*names, sums.dtype),
+        kwargs=(("out", Ref(before.name)),),
+        outputs=(None,),
+        mutates=mutates,
+        origins=origins,
+    )
 
 
 # What ATen's grouped products refuse operands by: rows, or columns, begin at multiples of so many bytes.

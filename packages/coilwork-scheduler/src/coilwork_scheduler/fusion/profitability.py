@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, find_stride, get_extent
@@ -293,11 +294,15 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionContext:
-    """Facts that fusion reads besides the stages."""
+    """Facts that fusion reads besides the stages.
+
+    `chunks` are the numbers of the chunks that buffers belong to. No kernel is about several chunks.
+    """
 
     graph: Graph
     facts: Dependence
     settings: Settings
+    chunks: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +341,9 @@ class Weigher:
             return Verdict(None, "", "")
         if options.apart and not may_share_kernel(one.origins, two.origins, options.apart):
             return Verdict(None, "reject-apart", "a call that shares no kernel with others")
+        chunks = self.context.chunks
+        if chunks and len({chunks[name] for name in one.names | two.names if name in chunks}) > 1:
+            return Verdict(None, "reject-chunks", "both chunks would be in memory at once")
         if one.ops + two.ops > 2 * options.max_ops or len(one.parts) + len(two.parts) > MOST_STAGES:
             return Verdict(
                 None, "reject-size", "the kernel would grow too large", (("operations", one.ops + two.ops),)
