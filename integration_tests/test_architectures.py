@@ -12,8 +12,11 @@ import pytest
 import torch
 
 from integration_tests.architectures.database import configuration, sample
+from integration_tests.architectures.modes import mode_sample
+from integration_tests.architectures.quantised_layers import SCHEMES
 from integration_tests.architectures.shrinking import VOCABULARY
 from integration_tests.architectures.sweep import check_architecture
+from integration_tests.float64_runs import in_float64
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +45,30 @@ def test_samples_are_reproducible() -> None:
     torch.testing.assert_close(
         first.module(**first.keywords), second.module(**second.keywords), rtol=0, atol=0
     )
+
+
+def test_decoding_scores_a_text_and_what_follows() -> None:
+    made = mode_sample("qwen2", "decoding")
+    text, tokens = made.arguments
+    scores = made.module(text, tokens)
+    with torch.no_grad():
+        whole = made.module.inner(input_ids=torch.cat([text, tokens], dim=1)).logits
+    torch.testing.assert_close(torch.cat(scores, dim=1), whole)
+
+
+def test_quantised_models_have_layers_of_every_scheme() -> None:
+    made = mode_sample("qwen2", "quantised")
+    exact = sample("qwen2", training=False)
+    layers = {type(part) for part in made.module.modules()}
+    assert layers.issuperset(SCHEMES)
+    assert torch.nn.Linear not in layers
+    with torch.no_grad():
+        scores, reference = (one.module(**one.keywords)[0] for one in (made, exact))
+    assert 0 < (scores - reference).abs().max() < 0.2 * reference.abs().max()
+
+
+def test_a_reference_is_float64_whatever_a_model_names() -> None:
+    with in_float64():
+        narrow = torch.ones(2).float().to(torch.bfloat16) / 3
+    torch.testing.assert_close(narrow, torch.full((2,), 1 / 3, dtype=torch.float64), rtol=1e-15, atol=0)
+    assert (torch.ones(2).float() / 3).dtype == torch.float32

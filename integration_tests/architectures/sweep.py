@@ -4,30 +4,52 @@ transformers, small; of vision libraries.
     python -m integration_tests.architectures.sweep
     python -m integration_tests.architectures.sweep --only gpt2,t5,torchvision/resnet18
     python -m integration_tests.architectures.sweep --from timm --device cuda --processes 8
+    python -m integration_tests.architectures.sweep --modes autocast,dynamic,decoding,quantised
 
-Worker processes check them one after the other. Exit status 1 if any model is wrong, raises or is not
-compiled.
+`modes.py` says what the modes are. Worker processes check one architecture after the other. Exit status 1 if
+any model is wrong, raises or is not compiled.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from integration_tests.architectures import vision
-from integration_tests.architectures.database import NAMES, sample
-from integration_tests.modules.checks import check
+from integration_tests.architectures.database import NAMES
+from integration_tests.architectures.modes import MODES, NotOfferedError, mode_sample
+from integration_tests.modules.checks import Outcome, check
+from integration_tests.modules.database import Sample
 from integration_tests.modules.sweep import several, summarized, work
 from integration_tests.quicker_compiles import quicken_compiles
 
 
-def check_architecture(name: str, device: str = "cpu") -> list[dict[str, str]]:
-    """Outcomes of a training step and of inference on `device`, as records."""
-    make = vision.sample if "/" in name else sample
-    found = [one for mode in (True, False) for one in check([make(name, training=mode).on(device)])]
-    return [{"sample": one.sample, "status": one.status, "detail": one.detail} for one in found]
+def check_architecture(
+    name: str, device: str = "cpu", modes: Sequence[str] = ("training", "evaluation")
+) -> list[dict[str, str]]:
+    """Outcomes of the architecture in each of `modes` on `device`, as records."""
+    found = []
+    for mode in modes:
+        try:
+            made = (
+                vision.sample(name, training=mode == "training") if "/" in name else mode_sample(name, mode)
+            )
+        except NotOfferedError as error:
+            found.append({"mode": mode, "sample": name, "status": "refused", "detail": str(error)})
+            continue
+        found += [
+            {"mode": mode, "sample": one.sample, "status": one.status, "detail": one.detail}
+            for one in _check_mode(made.on(device), mode)
+        ]
+    return found
+
+
+def _check_mode(made: Sample, mode: str) -> list[Outcome]:
+    dynamic = True if mode == "dynamic" else None
+    return check([made], dynamic=dynamic, rounding=torch.bfloat16 if mode == "autocast" else None)
 
 
 def main() -> int:
@@ -39,6 +61,7 @@ def main() -> int:
     parser.add_argument(
         "--from", dest="library", choices=("transformers", *vision.LIBRARIES), default="transformers"
     )
+    parser.add_argument("--modes", default="training,evaluation", help=f"by commas, of {', '.join(MODES)}")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--processes", type=int, default=1, help="workers at a time")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds that an architecture may take")
@@ -51,9 +74,9 @@ def main() -> int:
     every = NAMES if chosen.library == "transformers" else vision.names(chosen.library)
     names = chosen.only.split(",") if chosen.only else list(every)
     if chosen.worker:
-        work(names, lambda name: check_architecture(name, chosen.device))
+        work(names, lambda name: check_architecture(name, chosen.device, chosen.modes.split(",")))
         return 0
-    options = ["--device", chosen.device]
+    options = ["--device", chosen.device, "--modes", chosen.modes]
     found = several("integration_tests.architectures.sweep", names, options, chosen.limit, chosen.processes)
     return summarized("architecture", found, results=chosen.results)
 

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from benchmarks.eager_spread import INTEGER_OF, off_by_a_last_bit
 from coilwork.backend import backend as coilwork_backend
 from coilwork.errors import CoilworkFallbackWarning
+from integration_tests.float64_runs import in_float64
 from integration_tests.modules.database import Sample
 from integration_tests.operators.database import tensors_of
 from integration_tests.operators.judge import judge
@@ -46,8 +47,18 @@ class Outcome:
         return self.status in GOOD
 
 
-def check(samples: Sequence[Sample], *, backend: Callable[..., Any] = coilwork_backend) -> list[Outcome]:
-    """An outcome for each sample."""
+def check(
+    samples: Sequence[Sample],
+    *,
+    backend: Callable[..., Any] = coilwork_backend,
+    dynamic: bool | None = None,
+    rounding: torch.dtype | None = None,
+) -> list[Outcome]:
+    """An outcome for each sample, compiled for sizes as `dynamic` says to `torch.compile`.
+
+    `rounding`: the narrower type in which the samples compute, whose last bits decide branches.
+    """
+    way = _Way(backend=backend, dynamic=dynamic, rounding=rounding)
     outcomes: list[Outcome] = []
     usable: list[tuple[Sample, Any]] = []
     for sample in samples:
@@ -56,32 +67,41 @@ def check(samples: Sequence[Sample], *, backend: Callable[..., Any] = coilwork_b
         except Exception as error:  # noqa: BLE001  what eager refuses is not compared
             outcomes.append(Outcome(sample=sample.describe(), status="refused", detail=str(error)[:200]))
     for start in range(0, len(usable), TOGETHER):
-        outcomes += _check_together(usable[start : start + TOGETHER], backend)
+        outcomes += _check_together(usable[start : start + TOGETHER], way)
     return outcomes
 
 
-def _check_together(pairs: Sequence[tuple[Sample, Any]], backend: Callable[..., Any]) -> list[Outcome]:
-    found = _compare(pairs, backend)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """How samples are compiled, and judged: see `check`."""
+
+    backend: Callable[..., Any]
+    dynamic: bool | None
+    rounding: torch.dtype | None
+
+
+def _check_together(pairs: Sequence[tuple[Sample, Any]], way: _Way) -> list[Outcome]:
+    found = _compare(pairs, way)
     if len(pairs) == 1 or all(one.good for one in found):
-        return [one if one.good else _blamed(pair, one) for pair, one in zip(pairs, found)]
-    return [outcome for pair in pairs for outcome in _check_together([pair], backend)]
+        return [one if one.good else _blamed(pair, one, way) for pair, one in zip(pairs, found)]
+    return [outcome for pair in pairs for outcome in _check_together([pair], way)]
 
 
-def _blamed(pair: tuple[Sample, Any], outcome: Outcome) -> Outcome:
+def _blamed(pair: tuple[Sample, Any], outcome: Outcome, way: _Way) -> Outcome:
     """The outcome, or "torch" if AOTAutograd with eager kernels is off as well."""
-    (other,) = _compare([pair], torch._dynamo.lookup_backend("aot_eager"))
+    (other,) = _compare([pair], replace(way, backend=torch._dynamo.lookup_backend("aot_eager")))
     status = outcome.status
     if other.status == status:
         status = "dynamo" if status == "eager" else "torch"
     return Outcome(sample=outcome.sample, status=status, detail=outcome.detail)
 
 
-def _compare(pairs: Sequence[tuple[Sample, Any]], backend: Callable[..., Any]) -> list[Outcome]:
+def _compare(pairs: Sequence[tuple[Sample, Any]], way: _Way) -> list[Outcome]:
     graphs: list[int] = []
 
     def counted(gm: torch.fx.GraphModule, inputs: Any, **keywords: Any) -> Any:
         graphs.append(len(inputs))
-        return backend(gm, inputs, **keywords)
+        return way.backend(gm, inputs, **keywords)
 
     torch._dynamo.reset()
     torch._dynamo.config.allow_rnn = True
@@ -89,7 +109,7 @@ def _compare(pairs: Sequence[tuple[Sample, Any]], backend: Callable[..., Any]) -
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            results = _run(torch.compile(_each, backend=counted), given)
+            results = _run(torch.compile(_each, backend=counted, dynamic=way.dynamic), given)
         except Exception:  # noqa: BLE001  any failure is a finding
             text = traceback.format_exc(limit=-4)[-900:]
             return [Outcome(sample=sample.describe(), status="raises", detail=text) for sample in given]
@@ -99,8 +119,10 @@ def _compare(pairs: Sequence[tuple[Sample, Any]], backend: Callable[..., Any]) -
         judgement = judge(
             result,
             expected,
-            lambda one=sample: _run(_each, [_wide(one)])[0],
-            nearby=lambda one=sample: [_run(_each, [_near(one, seed)])[0] for seed in range(NEARBY)],
+            lambda one=sample: _run_wide(one),
+            nearby=lambda one=sample: [
+                _run(_each, [_near(one, seed, way.rounding)])[0] for seed in range(NEARBY)
+            ],
         )
         status, detail = "ok", judgement.detail
         if judgement.verdict not in ("ok", "marginal"):
@@ -169,6 +191,17 @@ def _gradients(results: Sequence[Any], leaves: Sequence[Sequence[Tensor]]) -> li
     return [[next(found) for _ in part] for part in leaves]
 
 
+def _run_nearby(sample: Sample, rounding: torch.dtype | None) -> list[Any]:
+    """What eager gives for weights and inputs that are off by a last bit."""
+    return [_run(_each, [_near(sample, seed, rounding)])[0] for seed in range(NEARBY)]
+
+
+def _run_wide(sample: Sample) -> Any:
+    """What eager gives for the sample in float64."""
+    with in_float64():
+        return _run(_each, [_wide(sample)])[0]
+
+
 def _wide(sample: Sample) -> Sample:
     arguments, keywords = pytree.tree_map(_widened, (sample.arguments, sample.keywords))
     return Sample(
@@ -181,11 +214,13 @@ def _wide(sample: Sample) -> Sample:
     )
 
 
-def _near(sample: Sample, seed: int) -> Sample:
+def _near(sample: Sample, seed: int, rounding: torch.dtype | None) -> Sample:
     generator = torch.Generator().manual_seed(seed)
 
     def moved(leaf: Any) -> Any:
-        return off_by_a_last_bit(leaf, generator) if _is_float(leaf) else leaf
+        if not _is_float(leaf):
+            return leaf
+        return off_by_a_last_bit(leaf.detach().to(rounding or leaf.dtype), generator).to(leaf.dtype)
 
     module = copy.deepcopy(sample.module)
     for parameter in module.parameters():

@@ -71,6 +71,11 @@ def test_other_ways_and_subjects(name: str, way: str) -> None:
     assert sum(one.samples for one in found) > 5
 
 
+def test_what_guards_let_through() -> None:
+    found = check_bad_calls("aten.fractional_max_pool2d_backward.default", device="cpu", way="bad_guarded")
+    assert [(one.status, one.samples > 0) for one in found] == [("ok", True)], found
+
+
 @pytest.mark.parametrize("calls", [POSITIONS, NUMBERS, WORDS, MEMORY])
 def test_what_programs_compute(calls: Mapping[str, Call]) -> None:
     """With sizes that are known and sizes that are open, in turn."""

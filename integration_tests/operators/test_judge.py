@@ -108,3 +108,11 @@ def test_where_a_branch_decides_eager_with_other_last_bits_is_as_good_as_eager()
     assert judge(ours, eager, lambda: wide, nearby=lambda: nearby(2.0, 1.7)).verdict == "ok"
     assert judge(eager, eager, lambda: wide, nearby=lambda: nearby(2.0)).verdict == "ok"
     assert len(asked) == 2
+
+
+def test_integers_that_rounding_decides() -> None:
+    eager, other = torch.tensor([3, 7]), torch.tensor([4, 7])
+    runs = [torch.tensor([4, 7])]
+    assert judge(other, eager, lambda: None).verdict == "wrong"
+    assert judge(other, eager, lambda: None, nearby=lambda: runs).verdict == "ok"
+    assert judge(torch.tensor([3, 8]), eager, lambda: None, nearby=lambda: runs).verdict == "wrong"

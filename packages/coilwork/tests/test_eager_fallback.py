@@ -271,6 +271,31 @@ def test_a_call_that_torch_does_not_trace_costs_that_call(
     assert call in source[said.lineno - first]
 
 
+@pytest.mark.parametrize("call", ["cumsum", "prod"])
+def test_a_gradient_that_torch_does_not_trace_costs_that_call(call: str, parts: list[int]) -> None:
+    def program(kept: Tensor, x: Tensor) -> Tensor:
+        chosen = (x.exp() * 2)[kept]
+        return getattr(chosen, call)(0).sin() + chosen.cos().sum()
+
+    kept = torch.tensor([True, False, True, True])
+    x, same = (torch.linspace(-1, 1, 4).requires_grad_() for _ in range(2))
+    with (
+        torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True),
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        result = torch.compile(program, backend="coilwork")(kept, x)
+        result.sum().backward()
+    (said,) = [one for one in caught if issubclass(one.category, CoilworkFallbackWarning)]
+    expected = program(kept, same)
+    expected.sum().backward()
+    torch.testing.assert_close((result, x.grad), (expected, same.grad))
+    assert str(said.message).startswith(f"{call} runs in eager mode, and the graph is compiled in parts")
+    # forward and backward of two parts
+    assert len(parts) == 4
+    assert all(parts)
+
+
 def several(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     y.mul_(2)
     a = torch.sin(x) * 2 + y

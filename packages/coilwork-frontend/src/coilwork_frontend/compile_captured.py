@@ -37,6 +37,7 @@ from coilwork_frontend.capture.eager_fallback import (
     compile_around,
     compile_halves,
     find_failing_call,
+    find_failing_gradient,
     has_opaque_inputs,
     is_for_others,
     make_graph_error,
@@ -484,6 +485,8 @@ def _compile_split(
     """Compile `captured` around the call that `error` names, or in halves; one call runs in eager mode."""
     part = _compile_part(begin, splits)
     failing = find_failing_call(captured, error)
+    if failing is None:
+        failing = find_failing_gradient(captured, error)
     if failing is not None:
         reason = error if isinstance(error, CompileError) else make_trace_error(error)
         return compile_around(captured, {failing}, reason, part)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
+import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -35,7 +36,7 @@ from coilwork_frontend.torch_compat.dynamo import (
     guard_dual_level,
     may_carry_tangents,
 )
-from coilwork_frontend.torch_compat.tensors import is_functional_wrapper
+from coilwork_frontend.torch_compat.tensors import differentiate_alone, is_functional_wrapper
 from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.loc import Origin, get_trace_origin
 
@@ -113,6 +114,9 @@ class GuardedProgram:
 
 # What torch's interpreter of graphs adds to an error that a call raises.
 _EXECUTING: Final = re.compile(r"While executing %(\w+) :")
+
+# The function that runs autograd's formulas.
+_AUTOGRAD: Final = "_engine_run_backward"
 
 CompilePart = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -237,6 +241,27 @@ def find_failing_call(captured: fx.GraphModule, error: Exception) -> str | None:
     calls = [node.name for node in captured.graph.nodes if node.op in ("call_function", "call_method")]
     named = [name for name in _EXECUTING.findall(str(error)) if name in calls]
     return named[-1] if named and len(calls) > 1 else None
+
+
+def find_failing_gradient(captured: fx.GraphModule, error: Exception) -> str | None:
+    """Return the name of the first call of `captured` whose gradient torch cannot trace by itself.
+
+    An `error` of autograd's formulas names no call. The formulas of `cumsum` and `prod` ask how many elements
+    there are, which only data tell. None if `error` is no error of theirs, if there is no such call,
+    or if there is no other call.
+    """
+    calls = [node for node in captured.graph.nodes if node.op in ("call_function", "call_method")]
+    for node in calls if len(calls) > 1 and _is_of_gradients(error) else ():
+        try:
+            differentiate_alone(node)
+        except Exception:  # noqa: BLE001  whatever the call fails with
+            return str(node.name)
+    return None
+
+
+def _is_of_gradients(error: Exception) -> bool:
+    """Tell if torch raised `error` while autograd traced gradients."""
+    return any(frame.name == _AUTOGRAD for frame in traceback.extract_tb(error.__traceback__))
 
 
 def _find_place(captured: fx.GraphModule, calls: Collection[str]) -> Origin | None:

@@ -14,7 +14,7 @@ from torch.autograd.grad_mode import _force_original_view_tracking
 from torch.utils import _pytree as pytree
 
 from coilwork_frontend.torch_compat.operators import ROW_POOLS
-from coilwork_frontend.torch_compat.sizes import hint_of
+from coilwork_frontend.torch_compat.sizes import hint_of, is_from_data
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 
 
@@ -88,6 +88,48 @@ def _pools_rows_at_once(node: torch.fx.Node) -> bool:
         and has_trait(result.device.type, ATEN_CPU)
         and not result.requires_grad
     )
+
+
+def differentiate_alone(node: torch.fx.Node) -> None:
+    """Trace the gradients of a call of Dynamo's graph by itself, on the fake tensors of its arguments.
+
+    Does nothing if no floating-point argument has a size from data, or no result has a gradient. No guard is
+    added.
+
+    Raises:
+        Exception: what torch raises for the call or its gradients.
+    """
+
+    def detach(argument: torch.fx.Node) -> Any:
+        value = argument.meta["example_value"]
+        if not isinstance(value, torch.Tensor):
+            return value
+        alone = value.detach()
+        return alone.requires_grad_() if alone.is_floating_point() or alone.is_complex() else alone
+
+    values = [argument.meta.get("example_value") for argument in node.all_input_nodes]
+    fakes = [value for value in values if isinstance(value, FakeTensor)]
+    sizes: list[Any] = [size for fake in fakes for size in fake.shape]
+    sizes += [value for value in values if isinstance(value, torch.SymInt)]
+    mode = fakes[0].fake_mode if fakes else None
+    if mode is None or mode.shape_env is None or not any(map(is_from_data, sizes)):
+        return
+    with mode, mode.shape_env.suppress_guards(), mode.shape_env.ignore_fresh_unbacked_symbols():
+        # operators may overwrite what they are given, which a leaf forbids
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), detach)
+        leaves = [leaf for leaf in list_tensors((args, kwargs)) if leaf.requires_grad]
+        args, kwargs = map_leaves(_view_of, (args, kwargs))
+        called: Any = node.target
+        results = (
+            called(*args, **kwargs) if callable(called) else getattr(args[0], called)(*args[1:], **kwargs)
+        )
+        found = [result for result in list_tensors(results) if result.requires_grad]
+        if found and leaves:
+            torch.autograd.grad(found, leaves, list(map(torch.ones_like, found)), allow_unused=True)
+
+
+def _view_of(leaf: Any) -> Any:
+    return leaf.view_as(leaf) if isinstance(leaf, torch.Tensor) and leaf.requires_grad else leaf
 
 
 def _close(node: torch.fx.Node, mode: FakeTensorMode) -> Any:

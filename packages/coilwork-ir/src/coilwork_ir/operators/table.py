@@ -413,11 +413,13 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("fmod_", rejects_zero_divisor=True),
     OpInfo("frac", decomposition="none", limits=_FLOATS),
     OpInfo("fractional_max_pool2d", decision="selects"),
+    OpInfo("fractional_max_pool2d_backward", index_error="RuntimeError"),
     OpInfo(
         "fractional_max_pool3d",
         decision="selects",
         limits=EagerLimits(same_types=("self", "random_samples")),
     ),
+    OpInfo("fractional_max_pool3d_backward", index_error="RuntimeError"),
     OpInfo(
         "full",
         is_elementwise=True,
