@@ -24,6 +24,7 @@ from coilwork_ir.backend import Codegen
 from coilwork_ir.machine import TUNING, MachineModel, read_entries
 from coilwork_ir.target import TARGETS, Target
 from coilwork_lowering.aten_layouts import pad_products
+from coilwork_lowering.joint.large_products import recompute_large_products
 from coilwork_lowering.options import LayoutOptions, RewriteOptions
 from coilwork_lowering.rewrites import choose_rewrites, clean_up_copy, pack_weights
 from coilwork_lowering.rewrites.constant_folding import rewrite_captured
@@ -284,6 +285,7 @@ def rewrite_all(model: MachineModel, device: str) -> None:
         gm = make_fx(lambda x, w, b: torch.addmm(b, x, w).relu())(x, w, b)
     clean_up_copy(gm, choose_rewrites("aten", options))
     pack_weights(gm, [1, 2], find_model)
+    recompute_large_products(make_fx(lambda x, w: (x @ w,))(x, w), num_fwd_outputs=1, find_model=find_model)
     if device != "cpu":
         for by_rows in (True, False):
             pad_all(LayoutOptions(devices=("cpu",), by_rows=by_rows, find_model=find_model))

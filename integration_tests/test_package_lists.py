@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from architecture import layers
-from coilwork.graph_key import COMPONENTS
+from coilwork_tools.graph_key import COMPONENTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("packages/*/pyproject.toml")))

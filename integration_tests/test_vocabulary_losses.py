@@ -30,6 +30,7 @@ from coilwork_lowering import decompositions, partition
 ROWS, INNER, COLUMNS = 96, 32, 640
 SMALL = {
     "products.chunked_bytes": 4096,
+    "products.recomputed_bytes": 4096,
     "products.chunk_room_bytes": 60_000,
     "products.row_tile": 16,
 }
@@ -56,7 +57,7 @@ def capped(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tens
 
 @pytest.fixture
 def small_products_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    model_of, target_of = stage_settings.model_of_device, targets.find_target
+    model_of, target_of = stage_settings.find_machine_model, targets.find_target
 
     def model(device: str) -> MachineModel:
         return change_figures(model_of(device), SMALL)
@@ -65,7 +66,7 @@ def small_products_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
         found = target_of(device, options)
         return replace(found, model=change_figures(found.machine, SMALL))
 
-    monkeypatch.setattr(stage_settings, "model_of_device", model)
+    monkeypatch.setattr(stage_settings, "find_machine_model", model)
     monkeypatch.setattr(targets, "find_target", target)
 
 

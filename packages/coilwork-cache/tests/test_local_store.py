@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -433,3 +434,23 @@ def test_appended_bytes_and_another_key_are_damaged() -> None:
 def test_arbitrary_bytes_are_damaged(data: bytes) -> None:
     with pytest.raises(DamagedEntry):
         reopen(data)
+
+
+def test_entries_that_were_not_used_for_long_go(tmp_path: Path) -> None:
+    old, new = content_key("raw", "old"), content_key("raw", "new")
+    store = LocalStore(tmp_path)
+    for key in (old, new):
+        store.put(key, b"data")
+    place = next(Path(entry.location) for entry in store.entries() if entry.key == old)
+    os.utime(place, (time.time() - 1000, time.time() - 1000))
+    assert LocalStore(tmp_path).contains(old)
+    LocalStore(tmp_path, max_age_s=500.0)
+    assert [entry.key for entry in store.entries()] == [new]
+
+
+def test_ages_are_looked_at_once_in_a_while(tmp_path: Path) -> None:
+    key = content_key("raw", "old")
+    LocalStore(tmp_path, max_age_s=500.0).put(key, b"data")
+    place = next(Path(entry.location) for entry in LocalStore(tmp_path).entries())
+    os.utime(place, (time.time() - 1000, time.time() - 1000))
+    assert LocalStore(tmp_path, max_age_s=500.0).contains(key)

@@ -16,7 +16,7 @@ from coilwork_ir.machine import change_figures, find_like_model
 from coilwork_lowering import LoweringOptions, decompositions, partition
 
 ROWS, INNER, COLUMNS = 64, 8, 400
-SMALL = {"products.chunked_bytes": 4096, "products.chunked_share": 2.0}
+SMALL = {"products.recomputed_bytes": 4096, "products.chunked_share": 2.0}
 
 
 class Saved:

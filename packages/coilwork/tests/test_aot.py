@@ -204,7 +204,7 @@ def test_packages_for_others_are_refused(exported: Exported, monkeypatch: pytest
     assert code(digest="0" * 64) == "wrong-digest"
     assert code(weights={"a": torch.ones(1)}) == "wrong-state"
     with monkeypatch.context() as patch:
-        patch.setattr("coilwork_aot.loading.cpu_features", frozenset)
+        patch.setattr("coilwork_aot.loading.read_cpu_features", frozenset)
         assert code() == "missing-features"
     with monkeypatch.context() as patch:
         patch.setattr("platform.machine", lambda: "riscv64")

@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from coilwork.backend import backend
-from coilwork.caches import open_caches
+from coilwork.caches import list_key_parts, open_caches
 from coilwork.compile_options import CompileOptions
-from coilwork.graph_key import make_graph_key
 from coilwork_cache import (
     Bundle,
     BundleCodec,
@@ -58,6 +57,10 @@ for rows in (5, 9):
 kept += [p.grad for p in layer.parameters()]
 torch.save(kept, sys.argv[1])
 """
+
+
+def graph_key(text: str, targets: str, options: CompileOptions) -> str:
+    return GraphCache(NullStore()).key(*list_key_parts(text, targets, options).values())
 
 
 def reports(trace: Path) -> dict[str, dict[str, Any]]:
@@ -155,7 +158,7 @@ def damage_by_emptying(store: LocalStore) -> None:
 
 def replace_graphs(store: LocalStore, records: dict[str, bytes]) -> None:
     """Well-formed entries with other contents, as another program might write."""
-    codec = "graph-3/bundle-1"
+    codec = "graph-5/bundle-1"
     for entry in list(store.entries()):
         if entry.kind == "graph":
             data = store.get(entry.key)
@@ -238,7 +241,7 @@ def test_entries_come_back_as_they_went(tmp_path: Path) -> None:
         constant_keys=("a.b",),
         report=json.loads(report.to_json()),
     )
-    key = make_graph_key(graphs, "text", "cpu", CompileOptions())
+    key = graph_key("text", "cpu", CompileOptions())
     assert graphs.get(key) is None
     graphs.put(key, entry)
     assert graphs.get(key) == entry
@@ -246,17 +249,17 @@ def test_entries_come_back_as_they_went(tmp_path: Path) -> None:
 
 
 def test_versions_and_options_are_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs, plain = GraphCache(NullStore()), CompileOptions()
+    plain = CompileOptions()
     keys = {
-        make_graph_key(graphs, "text", "cpu", plain),
-        make_graph_key(graphs, "other", "cpu", plain),
-        make_graph_key(graphs, "text", "cpu", CompileOptions(fusion=False)),
-        make_graph_key(graphs, "text", "sm_90", plain),
+        graph_key("text", "cpu", plain),
+        graph_key("other", "cpu", plain),
+        graph_key("text", "cpu", CompileOptions(fusion=False)),
+        graph_key("text", "sm_90", plain),
     }
     monkeypatch.setattr(torch, "__version__", "2.12")
-    keys.add(make_graph_key(graphs, "text", "cpu", plain))
-    monkeypatch.setattr("coilwork.graph_key.compiler_identity", lambda *_: "another compiler")
-    keys.add(make_graph_key(graphs, "text", "cpu", plain))
+    keys.add(graph_key("text", "cpu", plain))
+    monkeypatch.setattr("coilwork.caches.compiler_identity", lambda *_: "another compiler")
+    keys.add(graph_key("text", "cpu", plain))
     assert len(keys) == 6
 
 

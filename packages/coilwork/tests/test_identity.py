@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import coilwork_triton
-from coilwork.graph_key import COMPONENTS
 from coilwork_cache.key import compiler_identity, digest_sources
+from coilwork_tools.graph_key import COMPONENTS
 from coilwork_triton.text.device_library import read_device_functions
 
 

@@ -37,6 +37,8 @@ ASKED: Final[Mapping[str, object]] = {
     "sorting": "kernels",
     "random": "eager",
     "contractions": "aten",
+    "chunk_products": False,
+    "target": "sm_90",
     "freezing": True,
     "skip_rewrites": (REWRITES[0].name,),
     "rewrites": (),
@@ -56,6 +58,8 @@ ASKED: Final[Mapping[str, object]] = {
     "check_inf": "results",
     "cache": False,
     "cache_dir": "somewhere",
+    "max_bytes": 1 << 20,
+    "max_age_days": 3,
     "redis_url": "redis://nowhere",
     "trace": "somewhere",
     "workers": 1,
@@ -76,6 +80,8 @@ HONOURED: Final[Mapping[str, Callable[[Setting], bool]]] = {
     **dict.fromkeys(("check_lifetimes", "products", "convolutions", "replay"), runs_natively),
     # the mode of this call does not search
     "autotune_budget": lambda _: False,
+    # the wrapper of packages alone
+    "target": lambda _: False,
 }
 
 

@@ -16,9 +16,9 @@ import torch
 
 import coilwork
 from coilwork import registries
+from coilwork.caches import list_key_parts
 from coilwork.compile_options import CompileOptions, list_options
 from coilwork.errors import CoilworkFallbackWarning, CompileError, IgnoredOptionWarning, OptionError
-from coilwork.graph_key import make_graph_key
 from coilwork.registries import BACKENDS, WRAPPERS, find_codegen, find_device_backend
 from coilwork.stage_settings import make_executor_options
 from coilwork.targets import find_target
@@ -167,7 +167,7 @@ def test_a_back_end_says_what_its_devices_are_like() -> None:
 
 def test_installing_a_back_end_is_another_compiler_to_caches(installed: Path) -> None:
     def key() -> str:
-        return make_graph_key(GraphCache(NullStore()), "graph", "cpu", CompileOptions())
+        return GraphCache(NullStore()).key(*list_key_parts("graph", "cpu", CompileOptions()).values())
 
     here = key()
     installed.write_text("")
@@ -194,7 +194,7 @@ def test_only_the_generator_that_is_needed_is_imported(target: str, needed: str,
 import sys
 import coilwork.backend
 from coilwork.registries import find_codegen
-from coilwork.graph_key import COMPONENTS
+from coilwork_tools.graph_key import COMPONENTS
 from coilwork_cache import compiler_identity
 from coilwork_ir.target import TARGETS
 compiler_identity(COMPONENTS)
@@ -293,9 +293,9 @@ def test_a_package_that_registers_no_wrapper_is_named(install: Install, text: st
     assert f"uninstall {name} 1.2" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", [name for name in WRAPPERS.own if name != "fx"])
+@pytest.mark.parametrize("name", [name for name in WRAPPERS.own if name not in ("fx", "package")])
 def test_ours_keep_the_contract_of_wrappers(name: str) -> None:
-    """FX is tried in its own package, with kernels that are interpreted."""
+    """FX is tried in its own package, with interpreted kernels. Packages run after they are loaded."""
     results = check_wrapper(WRAPPERS.find(name), codegen=CppCodegen(), target=get_target("x86-64-avx2"))
     assert format_failures(results) == ""
     refused = {result.case for result in results if result.status == "refused"}

@@ -37,7 +37,7 @@ from coilwork_cache.errors import (
 )
 from coilwork_cache.folder import find_default_root
 from coilwork_cache.key import compiler_identity, content_key
-from coilwork_cache.local_store import LocalStore, open_local_store
+from coilwork_cache.local_store import Limits, LocalStore, open_local_store
 from coilwork_cache.maintenance import (
     ArchiveReport,
     KindTotal,
@@ -47,6 +47,8 @@ from coilwork_cache.maintenance import (
     describe,
     export_archive,
     import_archive,
+    load,
+    save,
     verify,
 )
 from coilwork_cache.memory_store import MemoryStore, NullStore
@@ -58,6 +60,7 @@ from coilwork_cache.typed_cache import (
     GraphEntry,
     KernelCache,
     RemedyCache,
+    TraceCache,
     TuningCache,
     TypedCache,
 )
@@ -70,6 +73,7 @@ __all__ = [
     "ClaimableStore",
     "InspectableStore",
     "LocalStore",
+    "Limits",
     "open_local_store",
     "find_default_root",
     "MemoryStore",
@@ -86,6 +90,7 @@ __all__ = [
     "KernelCache",
     "TuningCache",
     "RemedyCache",
+    "TraceCache",
     "Entry",
     "Codec",
     "BytesCodec",
@@ -107,6 +112,8 @@ __all__ = [
     "ArchiveReport",
     "export_archive",
     "import_archive",
+    "save",
+    "load",
     # errors and warnings
     "CacheError",
     "InvalidKeyError",

@@ -4,12 +4,21 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import click
 
 from coilwork_cache.local_store import LocalStore
-from coilwork_cache.maintenance import clear, describe, export_archive, import_archive, verify
+from coilwork_cache.maintenance import (
+    clear,
+    compare_graphs,
+    describe,
+    export_archive,
+    find_key,
+    import_archive,
+    verify,
+)
 
 
 @click.group()
@@ -30,6 +39,27 @@ def stats(store: LocalStore) -> None:
     click.echo(store.root)
     for kind, entries, size in (("kind", "entries", "MiB"), *rows, total):
         click.echo(f"{kind:<16}{entries:>10}{size:>12}")
+
+
+@cache.command()
+@click.option("--kind", default=None, help="Only entries of this kind.")
+@click.pass_obj
+def ls(store: LocalStore, kind: str | None) -> None:
+    """List the entries, those used last first."""
+    entries = [entry for entry in store.entries() if kind in (None, entry.kind)]
+    for entry in sorted(entries, key=lambda entry: entry.last_used_s or 0.0, reverse=True):
+        used = datetime.fromtimestamp(entry.last_used_s or 0.0).strftime("%Y-%m-%d %H:%M:%S")
+        click.echo(f"{entry.key[:16]}  {entry.kind:<10}{entry.size_bytes / 2**10:>10.1f} KiB  {used}")
+
+
+@cache.command()
+@click.argument("one")
+@click.argument("other")
+@click.pass_obj
+def why(store: LocalStore, one: str, other: str) -> None:
+    """Show what differs between two graphs that were compiled apart. Keys may be cut short."""
+    for line in compare_graphs(store, find_key(store, one), find_key(store, other)):
+        click.echo(line)
 
 
 @cache.command(name="clear")

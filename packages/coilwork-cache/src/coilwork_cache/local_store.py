@@ -5,6 +5,7 @@ r"""The store on local disk: one file per entry, safe against crashes, full disk
     ROOT/v1/ledger          running size
     ROOT/v1/sweep.lock      held by the process that evicts
     ROOT/v1/claims/abc      held by the process that makes an entry whose key begins so
+    ROOT/v1/aged            its time: when entries were last removed for their age
 
 No lock is taken to read or write: an entry appears by an atomic rename, and of two writers the last one wins.
 A file's modification time is its last use; eviction removes the least recently used.
@@ -169,7 +170,21 @@ STALE_TEMPORARY_S = 3600.0
 CLAIM_S = 120.0
 # 4,096 claims: more than all processes of a machine build kernels at once.
 CLAIM_DIGITS = 3
+AGING_PERIOD_S = 86400.0
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a store keeps.
+
+    Attributes:
+        max_bytes: size on disk; beyond it the least recently used entries go.
+        max_age_s: seconds without use after which an entry goes; 0 for never.
+    """
+
+    max_bytes: int = DEFAULT_MAX_BYTES
+    max_age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +198,7 @@ class LocalStore:
     """Entries below `root`, at most `max_bytes` on disk (checked after each write, headers included).
 
     Between a write and the eviction it triggers, the limit may be exceeded by what was just written.
+    With `max_age_s`, entries that were not used for so long go when the store is opened, once a day at most.
     `durable` flushes every entry to the disk before it becomes visible: slower, and only useful if a power
     cut should cost no entry, since a torn one is detected either way.
 
@@ -195,12 +211,14 @@ class LocalStore:
         root: Path | None = None,
         *,
         max_bytes: int = DEFAULT_MAX_BYTES,
+        max_age_s: float = 0.0,
         durable: bool = False,
     ) -> None:
         if max_bytes <= 0:
             raise InvalidSettingError(f"max_bytes={max_bytes}", "must be at least 1")
         self.root = find_default_root(os.environ) if root is None else make_absolute(root)
         self.max_bytes = max_bytes
+        self.max_age_s = max_age_s
         self._durable = durable
         self._folder = self.root / LAYOUT
         self._temporary = self._folder / "tmp"
@@ -208,8 +226,11 @@ class LocalStore:
             open_private_folder(folder)
         self._ledger = Ledger(self._folder / "ledger")
         self._tally = Tally()
-        self._announcer = _announcer_of(self.root)
+        self._process = _process_record(self.root)
+        self._announcer = self._process.announcer
         remove_older_than(self._temporary, before_s=time.time() - STALE_TEMPORARY_S)
+        if max_age_s > 0:
+            self._remove_unused()
 
     def get(self, key: str) -> bytes | None:
         path = self._path(key)
@@ -239,6 +260,7 @@ class LocalStore:
         with contextlib.suppress(OSError):
             os.utime(path)
         self._tally.hit(len(data))
+        self._process.note_use(key)
         return data
 
     def put(self, key: str, data: bytes) -> None:
@@ -257,6 +279,7 @@ class LocalStore:
             self._write_failed(path, error)
             return
         self._tally.put(len(data))
+        self._process.note_use(key)
         try:
             total_bytes = self._ledger.append(size_bytes)
             if total_bytes is None or total_bytes > self.max_bytes:
@@ -315,6 +338,11 @@ class LocalStore:
     def stats(self) -> StoreStats:
         return self._tally.snapshot()
 
+    def used_keys(self) -> tuple[str, ...]:
+        """The keys of entries that this process read or wrote, by whatever store object, in the order of
+        their first use."""
+        return tuple(self._process.used)
+
     def _path(self, key: str) -> Path:
         return self._folder / check_key(key)[:2] / key
 
@@ -354,8 +382,22 @@ class LocalStore:
                     found = path.stat()
                     yield _Entry(path=path, size_bytes=found.st_size, last_used_s=found.st_mtime)
 
+    def _remove_unused(self) -> None:
+        """Sweep, if that was not done within the last day, or the last `max_age_s`."""
+        mark = self._folder / "aged"
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                if 0 <= time.time() - mark.stat().st_mtime < min(self.max_age_s, AGING_PERIOD_S):
+                    return
+            mark.touch(mode=PRIVATE_FILE)
+            self._sweep()
+        except OSError as error:
+            self._write_failed(self._folder, error)
+
     def _sweep(self) -> None:
-        """Evict the least recently used down to the low-water mark, unless another process is at it.
+        """Evict what is too old, and the least recently used down to the low-water mark.
+
+        If another process is at it, nothing is done.
 
         Raises OSError.
         """
@@ -372,9 +414,10 @@ class LocalStore:
             found = sorted(self._walk(), key=lambda entry: entry.last_used_s)
             total_bytes = sum(entry.size_bytes for entry in found)
             goal_bytes = LOW_WATER * self.max_bytes if total_bytes > self.max_bytes else total_bytes
+            oldest_s = time.time() - self.max_age_s if self.max_age_s > 0 else 0.0
             evicted = 0
             for entry in found:
-                if total_bytes <= goal_bytes:
+                if total_bytes <= goal_bytes and entry.last_used_s >= oldest_s:
                     break
                 if self._remove(entry.path):
                     evicted += 1
@@ -386,11 +429,15 @@ class LocalStore:
 
 
 def open_local_store(
-    root: Path | None = None, *, max_bytes: int = DEFAULT_MAX_BYTES, durable: bool = False
+    root: Path | None = None,
+    *,
+    max_bytes: int = DEFAULT_MAX_BYTES,
+    max_age_s: float = 0.0,
+    durable: bool = False,
 ) -> LocalStore | NullStore:
     """A LocalStore, or a NullStore and a warning where its root can't be trusted or used."""
     try:
-        return LocalStore(root, max_bytes=max_bytes, durable=durable)
+        return LocalStore(root, max_bytes=max_bytes, max_age_s=max_age_s, durable=durable)
     except InsecureRootError as error:
         announce(InsecureRootWarning(error.subject, error.reason))
     except RootUnavailableError as error:
@@ -398,12 +445,24 @@ def open_local_store(
     return NullStore()
 
 
-@functools.cache
-def _announcer_of(root: Path) -> OnceAnnouncer:
-    """One per folder and process: each compilation opens the store anew, and its folder ails as it did
-    before.
+class _ProcessRecord:
+    """What all store objects of one process have in common for one folder.
+
+    Each compilation opens the store anew, and its folder ails as it did before.
     """
-    return OnceAnnouncer()
+
+    def __init__(self) -> None:
+        self.announcer = OnceAnnouncer()
+        self.used: dict[str, None] = {}
+
+    def note_use(self, key: str) -> None:
+        # atomic
+        self.used.setdefault(key)
+
+
+@functools.cache
+def _process_record(root: Path) -> _ProcessRecord:
+    return _ProcessRecord()
 
 
 def _kind_of(path: Path) -> str:

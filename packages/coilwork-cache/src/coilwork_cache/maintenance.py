@@ -7,6 +7,7 @@ checksums find damage, not malice: import only archives from people whose progra
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import struct
 import warnings
@@ -20,7 +21,9 @@ from tempfile import TemporaryDirectory
 from coilwork_cache.codec import JsonValue, dump_json, load_json_object
 from coilwork_cache.errors import ArchiveError, CacheWarning, CodecError, InvalidKeyError
 from coilwork_cache.key import check_key
+from coilwork_cache.local_store import LocalStore
 from coilwork_cache.store import EntryInfo, InspectableStore, Store, StoreStats
+from coilwork_cache.typed_cache import GraphCache
 
 # ---- reports ----
 
@@ -94,6 +97,44 @@ def verify(store: InspectableStore) -> VerifyReport:
     return VerifyReport(intact=intact, problems=tuple(problems))
 
 
+# ---- differences ----
+
+
+def find_key(store: InspectableStore, start: str) -> str:
+    """The only key in `store` that begins with `start`.
+
+    Raises InvalidKeyError if there is none, or there are several.
+    """
+    found = [entry.key for entry in store.entries() if entry.key.startswith(start)]
+    if len(found) != 1:
+        reason = f"{len(found)} entries have keys that begin so; `coilwork cache ls` lists them"
+        raise InvalidKeyError(start, reason)
+    return found[0]
+
+
+def compare_graphs(store: InspectableStore, one: str, other: str) -> list[str]:
+    """What differs between the keys of two compiled graphs, in lines as of a diff.
+
+    Raises InvalidKeyError if a key is that of no graph.
+    """
+    parts = []
+    for key in (one, other):
+        entry = GraphCache(store).get(key)
+        if entry is None:
+            raise InvalidKeyError(key, "there is no such graph in the cache")
+        parts.append(entry.key_parts)
+    lines = []
+    for name in dict.fromkeys([*parts[0], *parts[1]]):
+        before, after = (part.get(name, "").splitlines() for part in parts)
+        if before == after:
+            lines.append(f"{name}: equal")
+            continue
+        lines.append(f"{name}: different")
+        changes = difflib.unified_diff(before, after, n=0, lineterm="")
+        lines += [f"  {line}" for line in changes if not line.startswith(("---", "+++", "@@"))]
+    return lines
+
+
 # ---- archives ----
 
 
@@ -156,6 +197,27 @@ def export_archive(
             _add(archive, MANIFEST, dump_json({"format": ARCHIVE_FORMAT, "entries": rows}))
         temporary.replace(path)
     return _report(members)
+
+
+def save(path: str | Path, *, folder: str | Path | None = None, everything: bool = False) -> ArchiveReport:
+    """Write what this process compiled or took from the cache to the file `path`, from which `load` makes
+    another machine start warm.
+
+    `folder` is that of the cache; default: the platform's user cache folder, or COILWORK_CACHE_DIR. With
+    `everything`, all of its entries are written. Raises OSError, and as `LocalStore` does.
+    """
+    store = LocalStore(None if folder is None else Path(folder))
+    return export_archive(store, Path(path), keys=None if everything else store.used_keys())
+
+
+def load(path: str | Path, *, folder: str | Path | None = None) -> ArchiveReport:
+    """Add what `save` wrote to the cache in `folder`, as there. The file holds code that will run: load only
+    what you would run.
+
+    Raises ArchiveError if any part of the file is damaged, before anything is stored; OSError if it can't be
+    opened.
+    """
+    return import_archive(LocalStore(None if folder is None else Path(folder)), Path(path))
 
 
 def import_archive(store: Store, path: Path) -> ArchiveReport:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from coilwork_cache.local_store import open_local_store
+from coilwork_cache.local_store import Limits, open_local_store
 from coilwork_cache.store import ClaimableStore, EntryInfo, InspectableStore, Store, StoreStats, Tally
 
 
@@ -67,13 +67,18 @@ class TieredStore:
         return self._tally.snapshot()
 
 
-def open_store(folder: str = "", *, shared: InspectableStore | None = None) -> Store:
-    """The store in `folder`, before the `shared` one, if there is one.
+def open_store(
+    folder: str = "", limits: Limits | None = None, *, shared: InspectableStore | None = None
+) -> Store:
+    """The store in `folder`, which keeps within `limits`, before the `shared` one, if there is one.
 
     Default: the platform's user cache folder. One that cannot be used is warned of, and nothing is cached
     there.
     """
-    local = open_local_store(Path(folder) if folder else None)
+    limits = limits or Limits()
+    local = open_local_store(
+        Path(folder) if folder else None, max_bytes=limits.max_bytes, max_age_s=limits.max_age_s
+    )
     return local if shared is None else TieredStore(local, shared)
 
 

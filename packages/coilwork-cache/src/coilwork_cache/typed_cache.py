@@ -4,17 +4,19 @@
 not decode (another version wrote it, say) is treated like a damaged one: warning, removal, miss.
 
 `KernelCache` holds built kernels and `TuningCache` what was measured of them; whoever builds and measures
-says what a key is made of. `GraphCache` holds compiled graphs, whose kernels lie in a `KernelCache`.
-`RemedyCache` remembers what helped around a fault of the compiler: the graph itself is not kept, so each
-process meets the fault again, warns of it, and tries first what helped before.
+says what a key is made of. `GraphCache` holds compiled graphs, whose kernels lie in a `KernelCache`, and
+`TraceCache` has what a process needs to run them without tracing. `RemedyCache` remembers what helped around
+a fault of the compiler: the graph itself is not kept, so each process meets the fault again, warns of it, and
+tries first what helped before.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from coilwork_cache.codec import (
@@ -131,6 +133,7 @@ class TuningCache(TypedCache[dict[str, JsonValue]]):
 
 
 _T = TypeVar("_T")
+MOST_PART_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +149,8 @@ class GraphEntry:
         constant_keys: names of the tensors that the program needs. Their contents are part of the key, and
             they are taken from the graph at hand.
         report: what the compiler says of the graph.
+        lines: the user's source line of each call, which the other texts name.
+        key_parts: what its key was made of, by name.
     """
 
     module: str
@@ -155,6 +160,34 @@ class GraphEntry:
     roles: str = ""
     constant_keys: tuple[str, ...] = ()
     report: dict[str, JsonValue]
+    lines: tuple[str, ...] = ()
+    key_parts: Mapping[str, str] = field(default_factory=dict)
+
+    def rename(self, texts: Callable[[str], str], *, program: bytes, kernels: bytes) -> GraphEntry:
+        """Return the entry with other source lines: of `program` and `kernels`, and as `texts` changes all
+        texts."""
+        report = {name: _rename_value(value, texts) for name, value in self.report.items()}
+        return replace(
+            self,
+            module=texts(self.module),
+            kernels=kernels,
+            program=program,
+            refusal=texts(self.refusal),
+            report=report,
+            lines=tuple(map(texts, self.lines)),
+        )
+
+
+def _rename_value(value: JsonValue, texts: Callable[[str], str]) -> JsonValue:
+    match value:
+        case str():
+            return texts(value)
+        case list():
+            return [_rename_value(item, texts) for item in value]
+        case dict():
+            return {name: _rename_value(item, texts) for name, item in value.items()}
+        case _:
+            return value
 
 
 def _write_records(entry: GraphEntry) -> Bundle:
@@ -166,6 +199,8 @@ def _write_records(entry: GraphEntry) -> Bundle:
         "roles.txt": entry.roles.encode(),
         "report.json": json.dumps(entry.report).encode(),
         "constants.json": json.dumps(list(entry.constant_keys)).encode(),
+        "lines.json": json.dumps(list(entry.lines)).encode(),
+        "key_parts.json.z": zlib.compress(json.dumps(dict(entry.key_parts)).encode()),
     }
     return Bundle(records=records)
 
@@ -183,7 +218,19 @@ def _read_records(bundle: Bundle) -> GraphEntry:
         roles=records["roles.txt"].decode(),
         constant_keys=tuple(str(key) for key in json.loads(records["constants.json"])),
         report=report,
+        lines=tuple(str(line) for line in json.loads(records["lines.json"])),
+        key_parts=_read_parts(records["key_parts.json.z"]),
     )
+
+
+def _read_parts(data: bytes) -> dict[str, str]:
+    # it may be damaged, and claim to be gigabytes
+    unpacked = zlib.decompressobj()
+    try:
+        parts = json.loads(unpacked.decompress(data, MOST_PART_BYTES))
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    return {str(name): str(text) for name, text in parts.items()}
 
 
 class GraphCache(TypedCache[GraphEntry]):
@@ -194,7 +241,7 @@ class GraphCache(TypedCache[GraphEntry]):
     """
 
     def __init__(self, store: Store) -> None:
-        codec = MappedCodec(BundleCodec(), name="graph-3", flatten=_write_records, revive=_read_records)
+        codec = MappedCodec(BundleCodec(), name="graph-5", flatten=_write_records, revive=_read_records)
         super().__init__(store, kind="graph", codec=codec)
 
 
@@ -203,6 +250,14 @@ class RemedyCache(TypedCache[dict[str, JsonValue]]):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, kind="remedy", codec=JsonCodec())
+
+
+class TraceCache(TypedCache[dict[str, JsonValue]]):
+    """Records of what tracing made of captured graphs, as JSON objects; their programs lie in a
+    `GraphCache`."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, kind="trace", codec=JsonCodec())
 
 
 @dataclass(frozen=True, slots=True)

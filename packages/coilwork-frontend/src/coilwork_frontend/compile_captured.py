@@ -93,6 +93,7 @@ from coilwork_frontend.torch_compat.aot_autograd import (
     get_result_facts,
     return_own_objects,
 )
+from coilwork_frontend.traced_graphs import TraceCache, compile_or_restore
 from coilwork_ir.calling_convention import CallingConvention, CallRole
 from coilwork_ir.passes import Before, Pass, PassTable
 
@@ -179,6 +180,10 @@ class Stages(Protocol):
 
     def is_other_shape(self, error: Exception) -> bool:
         """Tell if a compiled program failed because an operator returned another shape than captured."""
+
+    @property
+    def traces(self) -> TraceCache | None:
+        """The records of graphs that earlier processes traced; None if none are used."""
 
     def watch_in_eager(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return `call`, which runs a captured graph in eager mode, with the checks that options ask for."""
@@ -300,13 +305,19 @@ def _compile_whole(
         plain = others
         return _compile_whole(copy_graph(captured), example_inputs, lambda: plain, splits)
     compilers = _Compilers(stages=stages, results=results, trial=trial)
-    compiler = partial(
+    trace = partial(
         compile_with_aot_autograd,
         forward=unified.watch_compiler(assertions.watch_compiler(compilers.compile_forward)),
         backward=compilers.compile_backward,
         inference=unified.watch_compiler(assertions.watch_compiler(compilers.compile_inference)),
         decompositions=stages.decompositions,
         partition=compilers.partition,
+    )
+    compiler = partial(
+        compile_or_restore,
+        compiler=lambda gm, inputs, observer: trace(gm, inputs, observer=observer),
+        cache=stages.traces,
+        facts=str(results),
     )
     try:
         with pause_collector():

@@ -26,7 +26,7 @@ def make_graph_text(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> 
     Raises:
         UnkeyableGraphError: an argument has no canonical text, such as a script object.
     """
-    lines = [f"input {position} {_value_text(value)}" for position, value in enumerate(example_inputs)]
+    lines = [f"input {position} {value_text(value)}" for position, value in enumerate(example_inputs)]
     lines.append(_symbol_text(gm))
     lines.extend(_graph_lines(gm))
     return "\n".join(lines)
@@ -54,14 +54,14 @@ def _graph_lines(gm: torch.fx.GraphModule) -> list[str]:
     for number, node in enumerate(gm.graph.nodes):
         numbers[node] = number
         if node.op == "placeholder":
-            lines.append(f"{number} placeholder {_value_text(node.meta.get('val'))}")
+            lines.append(f"{number} placeholder {value_text(node.meta.get('val'))}")
         elif node.op == "get_attr":
             # a cached module looks up its constants by name
             lines.append(f"{number} attribute {node.target} {_attribute_text(gm, str(node.target))}")
         else:
-            args = _argument_text(node.args, numbers)
-            kwargs = _argument_text(node.kwargs, numbers)
-            value = _value_text(node.meta.get("val")) if node.op == "call_function" else ""
+            args = argument_text(node.args, numbers)
+            kwargs = argument_text(node.kwargs, numbers)
+            value = value_text(node.meta.get("val")) if node.op == "call_function" else ""
             # the operator that the call was decomposed from may decide how it is lowered
             original = node.meta.get("original_aten")
             part = f" of {original}" if is_operator(original) and original is not node.target else ""
@@ -88,7 +88,7 @@ def _attribute_text(gm: torch.fx.GraphModule, path: str) -> str:
     if isinstance(value, torch.fx.GraphModule):
         return "{" + "; ".join(_graph_lines(value)) + "}"
     if isinstance(value, torch.Tensor):
-        return f"{_value_text(value)} {digest_tensor(value)}"
+        return f"{value_text(value)} {digest_tensor(value)}"
     raise UnkeyableGraphError(f"attribute {path} is a {type(value).__name__}")
 
 
@@ -107,7 +107,7 @@ def digest_tensor(value: torch.Tensor) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _value_text(value: object) -> str:
+def value_text(value: object) -> str:
     match value:
         case torch.Tensor():
             shape = ",".join(str(extent) for extent in value.shape)
@@ -124,28 +124,28 @@ def _value_text(value: object) -> str:
         case torch.SymInt() | torch.SymFloat() | torch.SymBool():
             return str(value)
         case list() | tuple():
-            return "(" + ",".join(_value_text(item) for item in value) + ")"
+            return "(" + ",".join(value_text(item) for item in value) + ")"
         case _:
             raise UnkeyableGraphError(f"value of type {type(value).__name__}")
 
 
-def _argument_text(value: object, numbers: Mapping[torch.fx.Node, int]) -> str:
+def argument_text(value: object, numbers: Mapping[torch.fx.Node, int]) -> str:
     match value:
         case torch.fx.Node():
             return f"%{numbers[value]}"
         case Mapping():
-            return "{" + ",".join(f"{k}={_argument_text(v, numbers)}" for k, v in value.items()) + "}"
+            return "{" + ",".join(f"{k}={argument_text(v, numbers)}" for k, v in value.items()) + "}"
         case slice():
             bounds = (value.start, value.stop, value.step)
-            return f"slice({','.join(_argument_text(bound, numbers) for bound in bounds)})"
+            return f"slice({','.join(argument_text(bound, numbers) for bound in bounds)})"
         case list() | tuple():
-            return "(" + ",".join(_argument_text(item, numbers) for item in value) + ")"
+            return "(" + ",".join(argument_text(item, numbers) for item in value) + ")"
         case torch.dtype() | torch.device() | torch.layout() | torch.memory_format():
             return str(value)
         case _ if is_operator(value):
             return str(value)
         case _:
-            return _value_text(value)
+            return value_text(value)
 
 
 def _symbol_text(gm: torch.fx.GraphModule) -> str:

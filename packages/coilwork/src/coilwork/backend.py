@@ -17,7 +17,7 @@ from typing import Any, Final
 import torch
 
 from coilwork.caches import open_caches
-from coilwork.compile_graph import compile_graph
+from coilwork.compile_graph import StoredTraces, compile_graph
 from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.job import DECIDED
 from coilwork.stage_settings import (
@@ -151,6 +151,10 @@ class GraphStages:
     def decompositions(self) -> dict[Any, Callable[..., Any]]:
         table = decompositions(make_lowering_options(self.options, self.options.fallback))
         return watch_decompositions(table, self.guards.append)
+
+    @property
+    def traces(self) -> StoredTraces | None:
+        return StoredTraces(self.options) if self.options.keeps_traces else None
 
     def rewrite(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         options = self.options

@@ -8,12 +8,16 @@ from coilwork.compile_options import SECRET, CompileOptions
 from coilwork.errors import OptionError
 from coilwork_cache import (
     InvalidSettingError,
+    Limits,
     MissingExtraError,
     NullStore,
     Store,
+    compiler_identity,
     connect_shared,
     open_store,
 )
+from coilwork_ir.device_traits import GROUP
+from coilwork_tools.graph_key import STAGES, make_key_parts
 
 
 def open_caches(options: CompileOptions) -> Store:
@@ -27,8 +31,9 @@ def open_caches(options: CompileOptions) -> Store:
     """
     if not options.cache:
         return NullStore()
+    limits = Limits(max_bytes=options.max_bytes, max_age_s=86400.0 * options.max_age_days)
     if not options.redis_url:
-        return open_store(options.cache_dir)
+        return open_store(options.cache_dir, limits)
     secret = os.environ.get(SECRET, "")
     if not secret:
         raise OptionError(
@@ -38,6 +43,11 @@ def open_caches(options: CompileOptions) -> Store:
             remedy=f"set {SECRET} to the same secret of at least 16 bytes on all of them",
         )
     try:
-        return open_store(options.cache_dir, shared=connect_shared(options.redis_url, secret))
+        return open_store(options.cache_dir, limits, shared=connect_shared(options.redis_url, secret))
     except (MissingExtraError, InvalidSettingError) as error:
         raise OptionError("bad-option", "redis_url: no such store can be had", reason=str(error)) from error
+
+
+def list_key_parts(graph_text: str, targets_text: str, options: CompileOptions) -> dict[str, str]:
+    """Return what the key of a graph is made of, by name; registered back ends are a part of the compiler."""
+    return make_key_parts(graph_text, targets_text, options.key_text(), compiler_identity(STAGES, (GROUP,)))

@@ -7,7 +7,6 @@ import click
 import coilwork
 from coilwork.compile_options import list_options
 from coilwork.errors import CoilworkError
-from coilwork.graph_key import COMPONENTS
 from coilwork.registries import BACKENDS, WRAPPERS
 from coilwork_aot.commands import inspect, make_export_command
 from coilwork_cache import CacheError
@@ -24,6 +23,7 @@ from coilwork_tools.commands import (
     print_errors_of,
 )
 from coilwork_tools.explain.compile_coverage import uncompiled
+from coilwork_tools.graph_key import COMPONENTS
 
 PACKAGES = (*(name.replace("_", "-") for name in COMPONENTS), "torch", "triton")
 

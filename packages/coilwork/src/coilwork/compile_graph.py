@@ -13,16 +13,15 @@ from typing import Any
 
 import torch
 
-from coilwork.caches import open_caches
+from coilwork.caches import list_key_parts, open_caches
 from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.errors import OptionError
-from coilwork.graph_key import make_graph_key
 from coilwork.job import DECIDED, Job, open_job
 from coilwork.registries import WRAPPERS, find_device_backend, find_language
 from coilwork.stage_settings import make_executor_options, make_search
 from coilwork.stages import Compiled, make_lowering_context, run_stages
 from coilwork.targets import make_targets_text
-from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache, Store
+from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache, Store, TraceCache
 from coilwork_frontend.calling_convention.activation_strides import report_chosen_strides
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.lazy_conjugation import resolve_constant
@@ -30,6 +29,7 @@ from coilwork_frontend.calling_convention.result_aliasing import SharedMemory
 from coilwork_frontend.capture.eager_fallback import judge_fault, warn_of_driver
 from coilwork_frontend.capture.eager_trial import RefusedCallError
 from coilwork_frontend.capture.user_kernels import call_kernel_operators
+from coilwork_frontend.source_lines import list_source_lines
 from coilwork_ir.loc import Origin
 from coilwork_ir.program.walk import list_kernels
 from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, LoweringError, MistracedError
@@ -49,11 +49,19 @@ from coilwork_runtime.module_loader import load_kernels
 from coilwork_runtime.tensor_kinds import Call
 from coilwork_runtime.triton_kernels.user_kernels import define_kernel
 from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
-from coilwork_tools.explain.report import CompiledGraph, CompileReport, announce, read_report, report_program
+from coilwork_tools.explain.report import (
+    CompiledGraph,
+    CompileReport,
+    StageClock,
+    announce,
+    read_report,
+    report_program,
+)
 from coilwork_tools.explain.trace_folder import Trace, log_progress, log_search
 from coilwork_tools.op_fallback.cut_graph import Cuts, compile_cut, cut_around, cut_at, run_in_eager
 from coilwork_tools.op_fallback.faults import FaultKinds
 from coilwork_tools.op_fallback.retries import Plan, SubjectFacts, build_with_retries
+from coilwork_tools.stored_graphs import describe_graph, find_stored, load_graph, make_loadable
 from coilwork_wrapper.module_wrapper import ModuleOptions, drive_program
 
 # ---- Attempts ----
@@ -177,7 +185,12 @@ def compile_graph(
         cuts = cut_around(job.gm, job.graph_id, error)
         compiled = _run_in_eager(job, error) if cuts is None else _compile_parts(job, cuts)
     report_chosen_strides(job.gm, compiled.report.strides_by_position)
-    compiled = compiled.apply_roles(job.call_roles(shared, prepared))
+    outer = job.call_roles(shared, prepared)
+    if not guards and prepared is None:
+        # what another process needs to run the graph without tracing it
+        targets = make_targets_text(job.devices, job.options)
+        compiled = replace(compiled, record=describe_graph(job, job.graph_id, targets, compiled, outer))
+    compiled = compiled.apply_roles(outer)
     if guards:
         texts = [*announce(job.graph_id, guards), *filter(None, [compiled.report.guards])]
         compiled = compiled.change_report(guards="\n".join(texts))
@@ -191,15 +204,12 @@ def compile_graph(
 def _compile(job: Job) -> CompiledGraph:
     store = open_caches(job.options)
     graphs = GraphCache(store)
-    builder = Builder(
-        store=store,
-        workers=job.options.workers,
-        progress=partial(log_progress, job.graph_id),
-        search=make_search(job.options, partial(log_search, job.graph_id)),
-        find_language=find_language,
-    )
+    builder = _open_builder(store, job.options, job.graph_id)
     OPTIONS.warn_of_devices(job.options, job.graph_id, job.devices)
-    key = _cache_key(job, graphs)
+    parts = None
+    if job.key_text is not None and job.options.keeps_graphs:
+        parts = list_key_parts(job.key_text, make_targets_text(job.devices, job.options), job.options)
+    key = None if parts is None else graphs.key(*parts.values())
     log.debug("graph %s: %s", job.graph_id, "not cached" if key is None else f"cache key {key}")
     if key is not None:
         restored = _restore(job, key, graphs, builder)
@@ -229,11 +239,25 @@ def _compile(job: Job) -> CompiledGraph:
             roles=str(roles.convention),
             constant_keys=tuple(compiled.written.constants),
             report=asdict(report),
+            lines=tuple(list_source_lines(job.gm)),
+            key_parts=parts or {},
         )
         graphs.put(key, entry)
+    else:
+        key = None
     if job.options.checks.has_any:
         return CompiledGraph(_add_checks(driven.call, compiled, job, builder), report)
-    return CompiledGraph(driven.call, report, driven.direct, roles)
+    return CompiledGraph(driven.call, report, driven.direct, roles, key=key)
+
+
+def _open_builder(store: Store, options: CompileOptions, graph_id: str) -> Builder:
+    return Builder(
+        store=store,
+        workers=options.workers,
+        progress=partial(log_progress, graph_id),
+        search=make_search(options, partial(log_search, graph_id)),
+        find_language=find_language,
+    )
 
 
 def _add_checks(call: Call, compiled: Compiled, job: Job, builder: Builder) -> Call:
@@ -249,21 +273,10 @@ def _add_checks(call: Call, compiled: Compiled, job: Job, builder: Builder) -> C
     return watch_call(call, job.options.checks, graph, job.finish_program)
 
 
-def _cache_key(job: Job, graphs: GraphCache) -> str | None:
-    """Return the job's key in the graph cache; `None` if the graph is not cached."""
-    # Only programs as bytes are restored; other wrappers find their kernels in the cache. Checks need the
-    # program's instructions, which are not cached.
-    restorable = job.options.makes_module and not job.options.checks.has_any
-    if job.key_text is None or not job.options.cache or not restorable:
-        return None
-    targets = make_targets_text(job.gm, job.options)
-    return make_graph_key(graphs, job.key_text, targets, job.options)
-
-
 def _restore(job: Job, key: str, graphs: GraphCache, builder: Builder) -> CompiledGraph | None:
     """Return the graph from the cache, or None; an entry that does not load is dropped with a warning."""
     with job.clock.stage("cache"):
-        entry = graphs.get(key)
+        entry = find_stored(graphs, key, list_source_lines(job.gm))
     if entry is None:
         return None
     roles = job.program_roles()
@@ -274,31 +287,44 @@ def _restore(job: Job, key: str, graphs: GraphCache, builder: Builder) -> Compil
         stored = read_report(entry.report)
         constants = {name: resolve_constant(job.constant(name)) for name in entry.constant_keys}
         with job.clock.stage("build"):
-            graph = Loadable(
-                name=job.graph_id,
-                module=entry.module,
-                kernels=entry.kernels,
-                program=entry.program,
-                refusal=entry.refusal,
-                constants=constants,
-                devices=(),
-                is_stored=True,
-            )
-            driven = load(
-                job.complete(graph, stored.strides_by_position),
-                options=make_executor_options(job.options),
-                builder=builder,
-                store=graphs.store,
-                warn=warn_of_driver,
-            )
+            graph = make_loadable(entry, job.graph_id, constants)
+            graph = job.complete(graph, stored.strides_by_position)
+            driven = _load(graph, job.options, builder, graphs.store)
     except (ProgramBytesError, KernelBuildError, KeyError, TypeError) as error:
         graphs.drop(key, f"its program does not load: {error}")
         return None
+    if job.trace.wanted:
+        # the cache keeps no text of a stage
+        run_stages(replace(job, clock=StageClock()), fallback=job.options.fallback)
     job.trace.write_graph(graph)
     seconds = job.clock.seconds
     report = replace(stored, graph_id=job.graph_id, role=job.role, cache_hit=True, seconds=seconds)
     report = report.name_driver(driven)
-    return CompiledGraph(driven.call, report, driven.direct, roles)
+    return CompiledGraph(driven.call, report, driven.direct, roles, key=key)
+
+
+def _load(graph: Loadable, options: CompileOptions, builder: Builder, store: Store) -> Driven:
+    settings = make_executor_options(options)
+    return load(graph, options=settings, builder=builder, store=store, warn=warn_of_driver)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTraces:
+    """Records of the graphs that earlier processes traced with these options."""
+
+    options: CompileOptions
+
+    def open(self, text: str) -> Entry[dict[str, Any]]:
+        cache = TraceCache(open_caches(self.options))
+        return Entry(cache, cache.key(*list_key_parts(text, "", self.options).values()))
+
+    def load(self, record: Mapping[str, Any], lines: Sequence[str]) -> CompiledGraph | None:
+        options, graphs, name = self.options, GraphCache(open_caches(self.options)), record["name"]
+        if make_targets_text(record["devices"], options) != record["targets"]:
+            return None
+        OPTIONS.warn_of_devices(options, name, record["devices"])
+        builder = _open_builder(graphs.store, options, name)
+        return load_graph(record, lines, graphs, lambda graph: _load(graph, options, builder, graphs.store))
 
 
 def _report(job: Job, compiled: Compiled, driven: Driven, guards: tuple[str, ...]) -> CompileReport:

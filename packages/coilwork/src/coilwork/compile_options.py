@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from coilwork.registries import WRAPPERS
+from coilwork_cache.local_store import DEFAULT_MAX_BYTES
 from coilwork_frontend.compile_captured import Promises
 from coilwork_frontend.option_table import (
     Choice,
@@ -238,8 +239,8 @@ class CompileOptions(Options):
     chunk_products: bool = option(
         True,
         "compute products that are much larger than their factors chunk by chunk, if only generated code and "
-        "further products read them, as logits that end in a loss: they are never in memory as a whole, for "
-        "one more product in a backward",
+        "further products read them, as logits that end in a loss: they are never in memory as a whole. In "
+        "training, which takes one more product, only those that are a considerable part of the memory",
         key=True,
     )
     verify: bool = option(False, "check every IR between stages")
@@ -257,6 +258,10 @@ class CompileOptions(Options):
     check_inf: CheckedValues = option("off", "the same for infinities")
     cache: bool = option(True, "use the on-disk caches")
     cache_dir: str = option("", "folder of the caches; empty for the platform's user cache folder")
+    max_bytes: int = option(
+        DEFAULT_MAX_BYTES, "size of the on-disk caches, of which the least recently used goes", least=1
+    )
+    max_age_days: int = option(0, "days without use after which an entry goes; 0 for never", least=0)
     redis_url: str = option(
         "",
         "Redis server (redis://, rediss://, unix://) behind the on-disk caches, for several machines; "
@@ -298,6 +303,18 @@ class CompileOptions(Options):
     def makes_module(self) -> bool:
         """True if the wrapper makes a module or bytes, which the graph cache can keep."""
         return self.chosen_executor is not None
+
+    @property
+    def keeps_graphs(self) -> bool:
+        """True if compiled graphs are cached. Only programs as bytes are restored, and checks need the
+        program's instructions, which are not cached."""
+        return self.cache and self.makes_module and not self.checks.has_any
+
+    @property
+    def keeps_traces(self) -> bool:
+        """True if records of traced graphs are cached, too. Frozen parameters are in none of them, and who
+        asks for a trace wants every stage."""
+        return self.keeps_graphs and not (self.unkeyed or self.freezing or self.trace)
 
     @property
     def runs_natively(self) -> bool:

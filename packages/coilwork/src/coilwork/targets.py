@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import torch
@@ -51,10 +52,10 @@ def count_resident_bytes(gm: torch.fx.GraphModule, options: CompileOptions) -> i
     return min((target.resident_bytes for target in targets if target.is_gpu), default=None)
 
 
-def make_targets_text(gm: torch.fx.GraphModule, options: CompileOptions) -> str:
-    """Return the descriptions of the devices of `gm`, for its cache key.
+def make_targets_text(devices: Iterable[str], options: CompileOptions) -> str:
+    """Return the descriptions of the `devices` of a graph, for its cache key.
 
     Devices of one name differ between machines, and a cache may be shared: code for AVX-512 must not be
     restored on a CPU without it.
     """
-    return "\n".join(find_target(device, options).key_text for device in list_devices(gm))
+    return "\n".join(find_target(device, options).key_text for device in devices)

@@ -2,18 +2,24 @@
 
 Kernels read memory. Tensors without memory (fake, functional, batched, meta), or a dispatch mode that watches
 operators, need torch's own operators. Such calls are rare, so the graph is kept as a row per node, which is
-much smaller than the graph, and the rows are interpreted.
+much smaller than the graph, and the rows are interpreted. Rows of torch's own operators can be written down,
+and read when the first call needs them.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
+import torch
 from torch import fx
 from torch.fx.node import map_aggregate, map_arg
+
+from coilwork_frontend.torch_compat.operators import get_namespace
 
 Call = Callable[[list[Any]], Sequence[Any]]
 
@@ -47,7 +53,11 @@ def make_operator_call(gm: fx.GraphModule) -> Call:
     node."""
     rows = _record(gm.graph)
     roots = {row.target.partition(".")[0] for row in rows if row.op in ("get_attr", "call_module")}
-    owner = {name: getattr(gm, name) for name in roots}
+    return _run_rows(rows, {name: getattr(gm, name) for name in roots})
+
+
+def _run_rows(rows: Sequence[_Row], owner: Mapping[str, Any]) -> Call:
+    """Return a call that runs `rows`; `owner` has what they name by the first part of the name."""
 
     def call(args: list[Any]) -> Sequence[Any]:
         inputs = iter(tuple(args))
@@ -111,3 +121,110 @@ def _run(row: _Row, values: Sequence[Any], owner: Mapping[str, Any]) -> Any:
 def _attribute(target: str, owner: Mapping[str, Any]) -> Any:
     root, *path = target.split(".")
     return functools.reduce(getattr, path, owner[root])
+
+
+# ---- Rows as JSON ----
+
+
+_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
+    {f"operator.{one.__name__}": one for one in (operator.getitem, operator.add, operator.mul, operator.sub)}
+)
+_CONSTANTS: Final = (torch.dtype, torch.layout, torch.memory_format)
+
+
+class UnwritableError(Exception):
+    """A graph calls something that is none of torch's own operators, or with other arguments than data."""
+
+
+def write_rows(gm: fx.GraphModule) -> list[Any]:
+    """Return the operators of `gm` as JSON, from which `read_rows` makes their call.
+
+    Raises:
+        UnwritableError: the graph holds something that has no form as data.
+    """
+    return [
+        [row.op, _write_target(row), _write(row.args), _write(dict(row.kwargs)), list(row.ends)]
+        for row in _record(gm.graph)
+    ]
+
+
+def read_rows(data: Sequence[Any], constants: Mapping[str, torch.Tensor]) -> Call:
+    """Return the call of operators that were written; the first call reads them. `constants` are tensors that
+    they name."""
+
+    @functools.cache
+    def read() -> Call:
+        rows = [
+            _Row(op, _read_target(op, target), _read(args), _read(kwargs), tuple(ends))
+            for op, target, args, kwargs, ends in data
+        ]
+        return _run_rows(rows, constants)
+
+    return lambda args: read()(args)
+
+
+def _write_target(row: _Row) -> str:
+    if row.op in ("placeholder", "output", "get_attr") and "." not in str(row.target):
+        return str(row.target)
+    target = row.target
+    name = f"operator.{getattr(target, '__name__', '')}"
+    if row.op == "call_function" and _FUNCTIONS.get(name) is target:
+        return name
+    if row.op == "call_function" and get_namespace(target) in ("aten", "prims"):
+        return str(target)
+    raise UnwritableError(f"{row.op} of {row.target}")
+
+
+def _read_target(op: str, name: str) -> Any:
+    if op != "call_function":
+        return name
+    if name in _FUNCTIONS:
+        return _FUNCTIONS[name]
+    return functools.reduce(getattr, name.split("."), torch.ops)
+
+
+def _write(value: Any) -> Any:
+    """Return an argument as JSON: a list that begins with its kind, or the number or text itself."""
+    match value:
+        case _Value():
+            return ["value", value.number]
+        case None | bool() | str():
+            return value
+        case int() if type(value) is int:
+            return value
+        case float():
+            return ["float", value.hex()]
+        case complex():
+            return ["complex", value.real.hex(), value.imag.hex()]
+        case list() | tuple():
+            return ["tuple" if isinstance(value, tuple) else "list", *map(_write, value)]
+        case dict():
+            return ["dict", {name: _write(one) for name, one in value.items()}]
+        case torch.device():
+            return ["device", str(value)]
+        case _ if isinstance(value, _CONSTANTS):
+            return ["torch", str(value).removeprefix("torch.")]
+        case _:
+            raise UnwritableError(f"an argument is a {type(value).__name__}")
+
+
+def _read(value: Any) -> Any:
+    match value:
+        case ["value", int() as number]:
+            return _Value(number)
+        case ["float", str() as text]:
+            return float.fromhex(text)
+        case ["complex", str() as real, str() as imaginary]:
+            return complex(float.fromhex(real), float.fromhex(imaginary))
+        case ["list", *items]:
+            return [_read(item) for item in items]
+        case ["tuple", *items]:
+            return tuple(_read(item) for item in items)
+        case ["dict", dict() as named]:
+            return {name: _read(one) for name, one in named.items()}
+        case ["device", str() as text]:
+            return torch.device(text)
+        case ["torch", str() as name]:
+            return getattr(torch, name)
+        case _:
+            return value

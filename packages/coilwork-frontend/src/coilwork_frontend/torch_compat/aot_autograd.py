@@ -158,6 +158,19 @@ class HasDirect(Protocol):
     def direct(self) -> Callable[..., Sequence[Any]] | None: ...
 
 
+class TraceObserver(Protocol):
+    """Hears what AOTAutograd makes of one of Dynamo's graphs."""
+
+    def note_halves(self, forward: torch.fx.GraphModule, backward: torch.fx.GraphModule) -> None:
+        """Hear of the halves of a joint graph, before they are compiled."""
+
+    def note_graph(self, role: str, compiled: object) -> None:
+        """Hear of a compiled graph, in the context in which it was compiled."""
+
+    def note_return(self, *, is_direct: bool) -> None:
+        """Hear that tracing is done; with `is_direct`, the graph is called without AOTAutograd's wrapper."""
+
+
 class UntracedCall:
     """A compiled backward graph that Dynamo does not trace.
 
@@ -184,8 +197,9 @@ def compile_with_aot_autograd(
     inference: GraphCompiler,
     decompositions: dict[Any, Callable[..., Any]],
     partition: Callable[..., Any],
+    observer: TraceObserver | None = None,
 ) -> Callable[..., Any]:
-    """Run AOTAutograd over a Dynamo graph with our compilers.
+    """Run AOTAutograd over a Dynamo graph with our compilers, and tell `observer`.
 
     Returns the compiled graph itself where AOTAutograd's wrapper would only pass inputs and results through.
     """
@@ -199,19 +213,32 @@ def compile_with_aot_autograd(
     def compile_lazily(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
         forget_repeated_views(gm)
         call = forward(gm, example_inputs)
+        if observer is not None:
+            observer.note_graph("forward", call)
         return FirstCall(call) if has_conjugates(gm) else call
 
     def compile_inference(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
         call = inference(gm, example_inputs)
         compiled: object = call
+        if observer is not None:
+            observer.note_graph("inference", call)
         plain = not (autocast or subclasses) and len(example_inputs) == count and has_pass_through_wrapper()
         direct.append(compiled.direct if plain and isinstance(compiled, HasDirect) else None)
         return FirstCall(call) if has_conjugates(gm) else call
 
     def compile_untraced(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
-        return UntracedCall(backward(gm, example_inputs))
+        call = backward(gm, example_inputs)
+        if observer is not None:
+            observer.note_graph("backward", call)
+        return UntracedCall(call)
 
-    counters["aot_autograd"]["total"] += 1
+    def split(joint: torch.fx.GraphModule, *inputs: Any, **facts: Any) -> Any:
+        halves = partition(joint, *inputs, **facts)
+        if observer is not None:
+            observer.note_halves(*halves)
+        return halves
+
+    count_compilation()
     # Otherwise the tokens that order calls with effects are inputs and outputs of the graph, and None at run
     # time.
     with functorch_config.patch(unlift_effect_tokens=True), keep_checks():
@@ -222,11 +249,22 @@ def compile_with_aot_autograd(
             bw_compiler=torch._dynamo.disable(compile_untraced),
             inference_compiler=compile_inference,
             decompositions=decompositions,
-            partition_fn=partition,
+            partition_fn=split,
             keep_inference_input_mutations=True,
         )
-    if len(direct) == 1 and direct[0] is not None:
-        return direct[0]
+    call = direct[0] if len(direct) == 1 else None
+    if observer is not None:
+        observer.note_return(is_direct=call is not None)
+    return keep_untraced(compiled) if call is None else call
+
+
+def count_compilation() -> None:
+    """Count a graph for DDP's optimizer, which asks whether a back end uses AOTAutograd."""
+    counters["aot_autograd"]["total"] += 1
+
+
+def keep_untraced(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `compiled` as a function that Dynamo does not trace."""
     wrapped: Callable[..., Any] = torch._dynamo.disable(compiled)
     return wrapped
 

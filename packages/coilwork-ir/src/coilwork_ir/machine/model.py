@@ -201,6 +201,8 @@ class Products:
         least_columns: columns that a kernel for matrix units computes at least.
         chunked_bytes: bytes of a result that nobody needs as a whole, from which on it is computed in chunks.
         chunked_share: what such a result is at least, of its factors.
+        recomputed_bytes: bytes of such a result of a training step, from which on its backward computes it
+            again instead of keeping it: below, one product more costs more than the memory is worth.
         chunk_room_bytes: bytes of a chunk, and of sums to which each chunk adds a part.
     """
 
@@ -227,6 +229,7 @@ class Products:
     least_columns: int
     chunked_bytes: int
     chunked_share: float
+    recomputed_bytes: int
     chunk_room_bytes: int
 
     @property

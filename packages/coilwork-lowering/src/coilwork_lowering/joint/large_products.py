@@ -2,7 +2,8 @@
 
 The logits of a language model are the example. The scheduler computes such a product in chunks, in both
 halves, if only point-by-point code, reductions and further products read it, so nothing as large is in memory
-at any time. The price is one more product in the backward.
+at any time. The price is one more product in the backward, which only results that are a considerable part
+of the device's memory are worth (`recomputed_bytes` of the machine model).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _is_large_product(node: torch.fx.Node, find_model: FindModel) -> bool:
         return False
     figures = find_model(str(value.device)).products
     read = sum(estimate_bytes(factor) for factor in factors)
-    return estimate_bytes(value) >= max(figures.chunked_bytes, figures.chunked_share * read)
+    return estimate_bytes(value) >= max(figures.recomputed_bytes, figures.chunked_share * read)
 
 
 def _is_static(value: torch.Tensor) -> bool:

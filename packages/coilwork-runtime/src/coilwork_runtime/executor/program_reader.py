@@ -150,17 +150,35 @@ def read_heading(reader: ProgramReader) -> Tables:
 
 
 def rename_devices(data: bytes, names: Mapping[str, str]) -> bytes:
-    """Return the program with other devices, by their names: texts stand in one table.
+    """Return the program with other devices, by their names.
 
     Raises:
         ProgramBytesError: the bytes are no program, or of another version.
     """
-    if not names:
-        return data
+    return _replace_texts(data, lambda text: names.get(text, text)) if names else data
+
+
+def rename_places(data: bytes, rename: Callable[[str], str]) -> bytes:
+    """Return the program with other source lines: `rename` changes the text of where an instruction is from.
+
+    Raises:
+        ProgramBytesError: the bytes are no program, or of another version.
+    """
+
+    def rename_place(text: str) -> str:
+        # only what an instruction does has lines: first what, then where
+        what, line, where = text.partition("\n")
+        return what + line + rename(where)
+
+    return _replace_texts(data, rename_place)
+
+
+def _replace_texts(data: bytes, replace: Callable[[str], str]) -> bytes:
+    # all texts of a program stand in one table
     with refuse_damage():
         reader = ProgramReader(data)
         read_heading(reader)
-        texts = [names.get(one, one).encode("utf-8", "surrogatepass") for one in reader.strings]
+        texts = [replace(one).encode("utf-8", "surrogatepass") for one in reader.strings]
         behind = ProgramReader(data)
         head = behind.raw(len(MAGIC) + 4)
         behind.u32()

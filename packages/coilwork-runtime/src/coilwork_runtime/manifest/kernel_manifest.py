@@ -12,7 +12,7 @@ default value is left out. A file of kernels is `MAGIC`, `SCHEMA`, and a list of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar
@@ -324,6 +324,17 @@ def decode_kernels(data: bytes) -> tuple[KernelSpec, ...]:
     if not reader.is_done:
         raise ValueError("something follows the last kernel")
     return tuple(attach_source(manifest, source) for manifest, source in pairs)
+
+
+def rename_origins(data: bytes, rename: Callable[[str], str]) -> bytes:
+    """The file of kernels with other source lines of the user's; comments in their texts stay, as builds are
+    found by them.
+
+    Raises:
+        ValueError: as `decode_kernels`.
+    """
+    kernels = decode_kernels(data)
+    return encode_kernels(replace(one, origins=tuple(map(rename, one.origins))) for one in kernels)
 
 
 def attach_source(manifest: KernelManifest, source: str) -> KernelSpec:

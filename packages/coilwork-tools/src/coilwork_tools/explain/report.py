@@ -220,7 +220,8 @@ class CompiledGraph:
     """A compiled graph, called with one list of inputs, which it empties (AOTAutograd's boxed convention).
 
     `direct`, if there is one, takes the inputs one by one. `roles` are those around both that are not applied
-    yet, if there are such; `bound` are those that are.
+    yet, if there are such; `bound` are those that are. `key` is that of its program in the graph cache,
+    `record` what another process needs beside the program; without them it is compiled or traced in each.
     """
 
     _boxed_call: ClassVar = True
@@ -230,6 +231,8 @@ class CompiledGraph:
     direct: Callable[..., Sequence[Any]] | None = None
     roles: Roles | None = None
     bound: Roles | None = None
+    key: str | None = None
+    record: dict[str, Any] | None = None
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         return self.call(args)
@@ -238,7 +241,7 @@ class CompiledGraph:
         """This with `outer` around it, and with its own roles: all of them are interpreted at once."""
         roles = outer if self.roles is None else self.roles.wrap(outer)
         bound = bind_roles(self.call, str(roles.convention), roles.functions, direct=self.direct)
-        return CompiledGraph(bound.call, self.report, bound.direct, bound=roles)
+        return replace(self, call=bound.call, direct=bound.direct, roles=None, bound=roles)
 
     def change_report(self, **facts: Any) -> CompiledGraph:
         """This with other `facts` in its report."""

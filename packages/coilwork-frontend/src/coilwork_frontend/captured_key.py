@@ -1,0 +1,147 @@
+"""The key of Dynamo's graph in the cache of traced graphs: the text of all that AOTAutograd's tracing reads.
+
+Tracing is repeatable for torch's own functions on plain tensors alone. Graphs with anything else have no key,
+and are traced in each process: operators and functions of others, higher-order operators, wrapper subclasses,
+symbolic sizes, and inputs that share memory, of which AOTAutograd makes guards.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from types import BuiltinFunctionType, FunctionType, MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from coilwork_frontend.graph_text import UnkeyableGraphError, argument_text, digest_tensor, value_text
+from coilwork_frontend.torch_compat.operators import get_namespace
+from coilwork_frontend.torch_compat.tensors import (
+    get_storage_identity,
+    is_fake,
+    is_functorch_tensor,
+    is_static_input,
+)
+from coilwork_frontend.torch_compat.traced_results import describe_tracing_state
+
+_SPACES: Final = ("aten", "prims", "prim")
+_BUILT_IN: Final = ("torch", "_operator", "math", "builtins")
+_NAMESPACES: Final[Mapping[str, object]] = MappingProxyType(
+    {"torch": torch, "math": math, "operator": operator, "builtins": builtins}
+)
+# Marks of nodes that change how graphs are partitioned or ordered.
+_MARKS: Final = ("custom", "recompute", "ac_graph_id", "stream", "is_wrapped")
+
+
+def captured_key_text(gm: fx.GraphModule, example_inputs: Sequence[Any], *facts: str) -> str | None:
+    """Return the key text of Dynamo's graph `gm` with `facts`; None for a graph that has none."""
+    state = describe_tracing_state()
+    if state is None:
+        return None
+    try:
+        lines = [*_input_lines(example_inputs), *_node_lines(gm)]
+    except UnkeyableGraphError:
+        return None
+    return "\n".join((state, *lines, *facts))
+
+
+def _input_lines(example_inputs: Sequence[Any]) -> list[str]:
+    storages: set[int] = set()
+    lines = []
+    for value in example_inputs:
+        if type(value) not in (torch.Tensor, torch.nn.Parameter) and not (
+            isinstance(value, torch.Tensor) and is_fake(value)
+        ):
+            raise UnkeyableGraphError(f"input of type {type(value).__name__}")
+        lines.append(f"input {_tensor_text(value)}")
+        storage = get_storage_identity(value)
+        if storage in storages:
+            raise UnkeyableGraphError("inputs share memory")
+        storages.add(storage)
+    return lines
+
+
+def _tensor_text(value: torch.Tensor) -> str:
+    if value.layout != torch.strided or value.is_quantized or is_functorch_tensor(value):
+        raise UnkeyableGraphError("input that is no plain tensor")
+    sizes = (*value.shape, *value.stride(), value.storage_offset())
+    if any(type(size) is not int for size in sizes):
+        raise UnkeyableGraphError("input of symbolic sizes")
+    marks = (
+        value.requires_grad,
+        value.is_leaf,
+        value.is_inference(),
+        isinstance(value, torch.nn.Parameter),
+        is_static_input(value),
+    )
+    base = value._base
+    return f"{value_text(value)} {marks}" + ("" if base is None else f" of {_tensor_text(base)}")
+
+
+def _node_lines(gm: fx.GraphModule) -> list[str]:
+    if any(True for _ in (*gm.children(), *gm.parameters(), *gm.buffers())):
+        raise UnkeyableGraphError("nested graph, or parameters that are no inputs")
+    numbers: dict[fx.Node, int] = {}
+    lines = []
+    for number, node in enumerate(gm.graph.nodes):
+        numbers[node] = number
+        if any(node.meta.get(mark) for mark in _MARKS):
+            raise UnkeyableGraphError("marked call")
+        _check_value(node.meta.get("example_value"))
+        match node.op:
+            case "placeholder":
+                lines.append("placeholder")
+            case "get_attr":
+                value: object = reduce(getattr, str(node.target).split("."), gm)
+                if not isinstance(value, torch.Tensor):
+                    raise UnkeyableGraphError("attribute that is no tensor")
+                lines.append(f"attribute {node.target} {_tensor_text(value)} {digest_tensor(value)}")
+            case "call_module":
+                raise UnkeyableGraphError("call of a module")
+            case _:
+                args, kwargs = argument_text(node.args, numbers), argument_text(node.kwargs, numbers)
+                target = str(node.target) if isinstance(node.target, str) else _function_text(node.target)
+                lines.append(f"{node.op} {target} {args} {kwargs}")
+    return lines
+
+
+def _check_value(value: object) -> None:
+    """Check that a value of Dynamo's graph has no symbolic size and is no wrapper subclass."""
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        raise UnkeyableGraphError("symbolic size")
+    if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided or not (is_fake(value) or type(value) is torch.Tensor):
+            raise UnkeyableGraphError(f"value of type {type(value).__name__}")
+        if value.is_complex() or any(type(size) is not int for size in value.shape):
+            raise UnkeyableGraphError("value that is complex or of symbolic sizes")
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_value(item)
+
+
+def _function_text(target: object) -> str:
+    """Return the name of a function that means the same in each process: one of torch's or of Python's."""
+    space = get_namespace(target)
+    if space:
+        if space not in _SPACES:
+            raise UnkeyableGraphError(f"operator of {space}")
+        return str(target)
+    module, name = getattr(target, "__module__", None) or "", getattr(target, "__qualname__", "")
+    root = module.partition(".")[0]
+    if isinstance(target, BuiltinFunctionType) and root in _BUILT_IN:
+        return f"{module}.{name}"
+    if isinstance(target, FunctionType) and root == "torch" and _find(module, name) is target:
+        return f"{module}.{name}"
+    raise UnkeyableGraphError(f"call of {target!r}")
+
+
+def _find(module: str, name: str) -> object:
+    """Return what `name` is in `module`, a part of torch; None if there is none."""
+    found: object = torch
+    for part in (*module.split(".")[1:], *name.split(".")):
+        found = getattr(found, part, None)
+    return found

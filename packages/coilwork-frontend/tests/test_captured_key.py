@@ -1,0 +1,92 @@
+"""Which captured graphs have a key, and what tells two of them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+from torch.utils.checkpoint import checkpoint
+
+from coilwork_frontend.captured_key import captured_key_text
+
+
+def key_of(function: Callable[..., Any], *inputs: Any, dynamic: bool = False) -> str | None:
+    """Return the key text of the graph that Dynamo captures."""
+    torch._dynamo.reset()
+    texts: list[str | None] = []
+
+    def note(gm: fx.GraphModule, example_inputs: Any) -> Any:
+        texts.append(captured_key_text(gm, example_inputs))
+        return gm.forward
+
+    torch.compile(function, backend=note, dynamic=dynamic)(*inputs)
+    (text,) = texts
+    return text
+
+
+def plain(x: Tensor) -> Tensor:
+    return torch.nn.functional.silu(x).sum(0) + 1
+
+
+def test_equal_programs_have_one_key() -> None:
+    x = torch.randn(3, 4)
+    assert key_of(plain, x) == key_of(plain, x.clone()) is not None
+
+
+def test_keys_tell_apart_what_tracing_reads() -> None:
+    x = torch.randn(3, 4)
+    keys = [key_of(plain, x), key_of(lambda x: torch.nn.functional.silu(x).sum(0) + 2, x)]
+    keys += [key_of(plain, one) for one in (x.double(), x.t().contiguous().t(), torch.randn(3, 5))]
+    keys.append(key_of(plain, torch.randn(3, 4, requires_grad=True)))
+    keys.append(key_of(plain, torch.randn(3, 4, requires_grad=True) * 1))
+    keys.append(key_of(plain, torch.nn.Parameter(torch.randn(3, 4))))
+    with torch.no_grad():
+        keys.append(key_of(plain, torch.randn(3, 4, requires_grad=True)))
+    with torch.autocast("cpu", torch.bfloat16):
+        keys.append(key_of(plain, x))
+    assert None not in keys
+    assert len(set(keys)) == len(keys)
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradients[0]
+
+
+def make_row() -> Tensor:
+    return torch.randn(4, requires_grad=True)
+
+
+WHOLE = torch.randn(8)
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (lambda x: Square.apply(x), (make_row(),)),
+        (lambda x: checkpoint(torch.sin, x, use_reentrant=False), (make_row(),)),
+        (lambda x: torch.fft.fft(x).abs(), (make_row(),)),
+        (lambda x, y: x.add_(1) * y, (WHOLE[:4], WHOLE[4:])),
+        (lambda x: x.nonzero(), (WHOLE,)),
+    ],
+    ids=["function", "checkpoint", "complex", "shared", "from data"],
+)
+def test_what_may_be_traced_otherwise_has_none(
+    function: Callable[..., Any], inputs: tuple[Tensor, ...]
+) -> None:
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        assert key_of(function, *inputs) is None
+
+
+def test_symbolic_sizes_have_none() -> None:
+    assert key_of(plain, torch.randn(3, 4), dynamic=True) is None

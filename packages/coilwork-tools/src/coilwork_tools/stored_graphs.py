@@ -1,0 +1,202 @@
+"""Compiled graphs as records: all that a process needs to run one without the graph, beside its program.
+
+The program and its kernels lie in the graph cache, under the key that the record names. The record has the
+graph's roles, its operators one by one, for calls that kernels are not for, and its constants.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol, Self, TypeVar
+
+import torch
+
+from coilwork_frontend.calling_convention.aten_graph import AtenGraph
+from coilwork_frontend.calling_convention.convention import Roles
+from coilwork_frontend.calling_convention.lazy_conjugation import resolve_constant
+from coilwork_frontend.calling_convention.operator_call import UnwritableError, read_rows, write_rows
+from coilwork_frontend.source_lines import Rename, list_source_lines, match_lines, pack_lines
+from coilwork_frontend.torch_compat.tensors import leave_fake_mode
+from coilwork_runtime import KernelBuildError, ProgramBytesError, bind_roles, collect_kinds
+from coilwork_runtime.artifact_file import decode_constant, describe_constant, encode_constant
+from coilwork_runtime.executor.choice import Driven, Loadable
+from coilwork_runtime.executor.program_reader import rename_places
+from coilwork_runtime.manifest.kernel_manifest import rename_origins
+from coilwork_runtime.tensor_kinds import Call, TensorKinds
+from coilwork_tools.explain.report import CompiledGraph, StageClock, read_report
+
+Record = dict[str, Any]
+log = logging.getLogger("coilwork")
+MOST_BYTES: Final = 1 << 20
+"""Of constants in a record. Graphs with more are traced in each process."""
+
+
+class StoredProgram(Protocol):
+    """A compiled graph in the graph cache."""
+
+    @property
+    def module(self) -> str: ...
+
+    @property
+    def kernels(self) -> bytes: ...
+
+    @property
+    def program(self) -> bytes: ...
+
+    @property
+    def refusal(self) -> str: ...
+
+    @property
+    def report(self) -> Mapping[str, Any]: ...
+
+    @property
+    def lines(self) -> Sequence[str]: ...
+
+    def rename(self, texts: Rename, *, program: bytes, kernels: bytes) -> Self: ...
+
+
+_P = TypeVar("_P", bound=StoredProgram, covariant=True)
+
+
+class StoredPrograms(Protocol[_P]):
+    """The graph cache."""
+
+    def get(self, key: str) -> _P | None: ...
+
+    def drop(self, key: str, reason: str) -> None: ...
+
+
+def describe_graph(
+    graph: AtenGraph, name: str, targets: str, compiled: CompiledGraph, outer: Roles
+) -> Record | None:
+    """Return the record of `graph`; None if its program is not cached, or it cannot be written down.
+
+    `targets` describes its devices. It was compiled to `compiled`, whose roles will be within `outer`.
+    """
+    if compiled.key is None or compiled.roles is None:
+        return None
+    roles, saved = compiled.roles.wrap(outer), compiled.report.strides_by_position
+    if not set(roles.functions) <= {"operators"} or (roles.functions and graph.role != "backward"):
+        return None
+    try:
+        constants, operators = _read_constants(graph), write_rows(graph.gm)
+    except (UnwritableError, KeyError):
+        return None
+    if constants is None:
+        return None
+    kinds = collect_kinds(graph.example_inputs, resized=graph.is_resized)
+    return {
+        "name": name,
+        "role": graph.role,
+        "key": compiled.key,
+        "devices": list(graph.devices),
+        "targets": targets,
+        "lines": pack_lines(list_source_lines(graph.gm)),
+        "roles": str(roles.convention),
+        "takes_operators": bool(roles.functions),
+        "operators": operators,
+        "captured_roles": str(graph.convention.make_captured_roles(graph.example_inputs, saved)),
+        "kinds": [kinds.allowed, kinds.required, kinds.resized],
+        "constants": constants,
+    }
+
+
+def _read_constants(graph: AtenGraph) -> dict[str, list[Any]] | None:
+    """Return description and bytes of the constants of `graph`; None if they are too large, or not plain."""
+    paths = {str(node.target) for node in graph.gm.graph.find_nodes(op="get_attr")}
+    # torch calls back ends in fake mode
+    with leave_fake_mode():
+        constants = {path: resolve_constant(graph.constant(path)) for path in sorted(paths)}
+        values = constants.values()
+        if any(one.layout != torch.strided or one.is_quantized or one.is_complex() for one in values):
+            return None
+        if sum(one.numel() * one.element_size() for one in values) > MOST_BYTES:
+            return None
+        return {
+            path: [describe_constant(value), base64.b64encode(encode_constant(value)).decode()]
+            for path, value in constants.items()
+        }
+
+
+def find_stored(programs: StoredPrograms[_P], key: str, lines: Sequence[str]) -> _P | None:
+    """Return the program under `key`, naming its source `lines`; None if there is none, or it names one line
+    where the program at hand has several."""
+    stored = programs.get(key)
+    rename = None if stored is None else match_lines(stored.lines, lines)
+    if stored is None or rename is None or rename is str:
+        return None if rename is None else stored
+    try:
+        program, kernels = rename_places(stored.program, rename), rename_origins(stored.kernels, rename)
+    except (ProgramBytesError, ValueError) as error:
+        programs.drop(key, f"its program does not load: {error}")
+        return None
+    return stored.rename(rename, program=program, kernels=kernels)
+
+
+def make_loadable(stored: StoredProgram, name: str, constants: Mapping[str, torch.Tensor]) -> Loadable:
+    """Return what is loaded of a stored program: the graph `name`, with its `constants` by path."""
+    return Loadable(
+        name=name,
+        module=stored.module,
+        kernels=stored.kernels,
+        program=stored.program,
+        refusal=stored.refusal,
+        constants=constants,
+        devices=(),
+        is_stored=True,
+    )
+
+
+def load_graph(
+    record: Mapping[str, Any],
+    lines: Sequence[str],
+    programs: StoredPrograms[Any],
+    load: Callable[[Loadable], Driven],
+) -> CompiledGraph | None:
+    """Return the graph of a record, naming its source `lines`; `load` makes a callable of its program.
+
+    None if `programs` has no such program, or it is damaged, and dropped.
+
+    Raises:
+        KeyError, TypeError, ValueError: the record is damaged.
+    """
+    stored = find_stored(programs, record["key"], lines)
+    if stored is None:
+        return None
+    try:
+        return _load_stored(record, stored, load)
+    except (ProgramBytesError, KernelBuildError, KeyError, TypeError) as error:
+        programs.drop(record["key"], f"its program does not load: {error}")
+        return None
+
+
+def _load_stored(
+    record: Mapping[str, Any], stored: StoredProgram, load: Callable[[Loadable], Driven]
+) -> CompiledGraph:
+    clock, name = StageClock(), record["name"]
+    with leave_fake_mode():
+        constants = {
+            path: decode_constant(description, base64.b64decode(data))
+            for path, (description, data) in record["constants"].items()
+        }
+    operators: Call = bind_roles(read_rows(record["operators"], constants), record["captured_roles"], {}).call
+    allowed, required, resized = record["kinds"]
+    with clock.stage("build"):
+        driven = load(
+            replace(
+                make_loadable(stored, name, constants),
+                devices=tuple(record["devices"]),
+                operators=operators,
+                kinds=TensorKinds(int(allowed), int(required), bool(resized)),
+            )
+        )
+    functions = {"operators": operators} if record["takes_operators"] else {}
+    bound = bind_roles(driven.call, record["roles"], functions, direct=driven.direct)
+    report = replace(
+        read_report(stored.report), graph_id=name, role=record["role"], cache_hit=True, seconds=clock.seconds
+    ).name_driver(driven)
+    log.info("graph %s: not traced, %s", name, report.summary())
+    return CompiledGraph(bound.call, report, bound.direct)

@@ -1,0 +1,169 @@
+"""Graphs that an earlier process traced: what is restored without tracing, and that it is what eager does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from coilwork.backend import backend
+from coilwork_cache import LocalStore, TraceCache
+from coilwork_frontend import compile_captured
+
+Program = Callable[..., Any]
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """One element for each graph that AOTAutograd traces."""
+    traces: list[None] = []
+    run = compile_captured.compile_with_aot_autograd
+
+    def count(*args: Any, **kwargs: Any) -> Any:
+        traces.append(None)
+        return run(*args, **kwargs)
+
+    monkeypatch.setattr(compile_captured, "compile_with_aot_autograd", count)
+    return traces
+
+
+def compile_anew(program: Program, folder: Path) -> Program:
+    """Compile as a new process does."""
+    torch._dynamo.reset()
+    return torch.compile(program, backend=backend, options={"strict": True, "cache_dir": str(folder)})
+
+
+def inputs(*grads: bool) -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(4, 6).requires_grad_(grad) for grad in grads]
+
+
+def observe(program: Program, *grads: bool) -> list[object]:
+    """Return results, gradients, inputs afterwards, and which results are views, require gradients, or are an
+    input."""
+    given = inputs(*grads)
+    results = program(*given)
+    tensors = [one for one in results if isinstance(one, Tensor)]
+    facts: list[object] = [
+        (one.requires_grad, one.is_leaf, one.stride(), one._base is None, [one is value for value in given])
+        for one in tensors
+    ]
+    differentiable = [one for one in tensors if one.requires_grad]
+    if differentiable:
+        torch.stack([one.square().sum() for one in differentiable]).sum().backward()
+    return [*results, *(value.grad for value in given), *given, *facts]
+
+
+def check_equal(one: list[object], other: list[object]) -> None:
+    torch.testing.assert_close(
+        [value for value in one if isinstance(value, Tensor)],
+        [value for value in other if isinstance(value, Tensor)],
+    )
+    rest = [[value for value in values if not isinstance(value, Tensor)] for values in (one, other)]
+    assert rest[0] == rest[1]
+
+
+def hands_back(x: Tensor, y: Tensor) -> Any:
+    """An input itself, a part without gradient, a view of a result, and a number."""
+    z = (x * y).exp()
+    return x, z.detach().cos(), z.view(-1), 3, None
+
+
+def overwrites(x: Tensor, y: Tensor) -> Any:
+    x.mul_(2.0)
+    return (y.sin() + x,)
+
+
+def splits(x: Tensor, y: Tensor) -> Any:
+    first, second = (x @ y.t()).softmax(-1).chunk(2)
+    return first, second.relu()
+
+
+def holds_a_constant(x: Tensor, y: Tensor) -> Any:
+    return (x * torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) + y.sin(),)
+
+
+@pytest.mark.parametrize(
+    ("program", "grads"),
+    [
+        (holds_a_constant, (True, False)),
+        (holds_a_constant, (False, False)),
+        (hands_back, (True, False)),
+        (overwrites, (False, True)),
+        (splits, (True, True)),
+        (splits, (False, False)),
+    ],
+)
+def test_a_traced_graph_is_restored(
+    program: Program, grads: tuple[bool, ...], traced: list[None], tmp_path: Path
+) -> None:
+    expected = observe(program, *grads)
+    for _ in range(2):
+        compiled = compile_anew(program, tmp_path)
+        check_equal(observe(compiled, *grads), expected)
+        assert len(traced) == 1
+
+
+def test_a_restored_backward_takes_transforms(traced: list[None], tmp_path: Path) -> None:
+    """Batched gradients have no memory: the operators come from the record."""
+    (x,) = inputs(True)
+    for _ in range(2):
+        compiled = compile_anew(lambda x: (x * 2).sin() @ torch.ones(6, 3), tmp_path)
+        result = compiled(x)
+        directions = torch.randn(5, *result.shape)
+        (batched,) = torch.autograd.grad(result, x, directions, retain_graph=True, is_grads_batched=True)
+        single = [torch.autograd.grad(result, x, one, retain_graph=True)[0] for one in directions]
+        torch.testing.assert_close(batched, torch.stack(single))
+    assert len(traced) == 1
+
+
+def test_views_that_torch_repeats_are_traced(traced: list[None], tmp_path: Path) -> None:
+    for _ in range(2):
+        check_equal(
+            observe(compile_anew(lambda x: (x.t(), x.sin()), tmp_path), True),
+            observe(lambda x: (x.t(), x.sin()), True),
+        )
+    assert len(traced) == 2
+
+
+def test_a_damaged_record_is_traced_again(traced: list[None], tmp_path: Path) -> None:
+    observe(compile_anew(splits, tmp_path), True, True)
+    for damage in ("metadata", "lines", "graphs"):
+        store = LocalStore(tmp_path)
+        records = TraceCache(store)
+        (key,) = [entry.key for entry in store.entries() if entry.kind == "trace"]
+        record = records.get(key)
+        assert record is not None
+        records.put(key, {**record, damage: {"forward": 7}})
+        before = len(traced)
+        check_equal(observe(compile_anew(splits, tmp_path), True, True), observe(splits, True, True))
+        assert len(traced) == before + 1
+
+
+BAD_INDEX = """
+def look_up(x, index):
+    return x.sin()[index]
+"""
+
+
+@pytest.mark.parametrize("above", ["", "\n\n\n"])
+def test_what_is_restored_names_the_lines_at_hand(above: str, traced: list[None], tmp_path: Path) -> None:
+    """With `above`, the function has moved since it was compiled."""
+    place, folder = tmp_path / "model.py", tmp_path / "cache"
+    notes = []
+    for text in (BAD_INDEX, above + BAD_INDEX):
+        place.write_text(text)
+        names: dict[str, Any] = {}
+        exec(compile(text, str(place), "exec"), names)
+        look_up = compile_anew(names["look_up"], folder)
+        look_up(torch.randn(5, 3), torch.tensor([1, 2]))
+        with pytest.raises(IndexError) as caught:
+            look_up(torch.randn(5, 3), torch.tensor([1, 9]))
+        notes.append("\n".join(caught.value.__notes__))
+    assert len(traced) == 1
+    assert "model.py:3" in notes[0]
+    assert f"model.py:{3 + len(above)}" in notes[1]
