@@ -37,12 +37,12 @@ class PrebuiltExtensions(BuildHookInterface[Any]):
         command = native_build.split_command(chosen)
         self._folder = tempfile.TemporaryDirectory(prefix="coilwork-wheel-")
         for name in (native_build.EXECUTOR, native_build.LAUNCHER):
-            texts = native_build.read_sources(native_build.extension_sources(Path(self.root, PACKAGE), name))
+            texts = native_build.read_sources(native_build.list_extension_sources(Path(self.root, PACKAGE), name))
             library = None if not command else native_build.compile_extension(command, texts, ("-s",))
             if library is None:
                 self.app.display_warning(f"no C++ compiler or no Python.h: the wheel comes without {name}")
                 return
-            path = Path(self._folder.name, native_build.library_name(name, texts))
+            path = Path(self._folder.name, native_build.make_library_name(name, texts))
             path.write_bytes(library)
             build_data["force_include"][str(path)] = f"{PACKAGE.name}/{native_build.PREBUILT}/{path.name}"
         build_data["pure_python"] = False
