@@ -37,7 +37,8 @@ class PrebuiltExtensions(BuildHookInterface[Any]):
         command = native_build.split_command(chosen)
         self._folder = tempfile.TemporaryDirectory(prefix="coilwork-wheel-")
         for name in (native_build.EXECUTOR, native_build.LAUNCHER):
-            texts = native_build.read_sources(native_build.list_extension_sources(Path(self.root, PACKAGE), name))
+            sources = native_build.list_extension_sources(Path(self.root, PACKAGE), name)
+            texts = native_build.read_sources(sources)
             library = None if not command else native_build.compile_extension(command, texts, ("-s",))
             if library is None:
                 self.app.display_warning(f"no C++ compiler or no Python.h: the wheel comes without {name}")
