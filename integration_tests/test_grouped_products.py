@@ -54,7 +54,8 @@ def compare(name: str, device: str) -> None:
     with no_fallback():
         found = run(torch.compile(experts, backend=backend), CASES[name], device)
     for mine, its in zip(found, run(experts, CASES[name], device), strict=True):
-        torch.testing.assert_close(mine, its, rtol=2e-2, atol=2e-2)
+        # a kernel that applies an activation does not round the product to 16 bits before
+        torch.testing.assert_close(mine, its, rtol=2e-2, atol=4e-2)
         assert mine.stride() == its.stride()
 
 
