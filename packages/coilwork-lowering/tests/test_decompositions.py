@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 def test_it_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     first = decompositions()
-    monkeypatch.delattr(sys.modules[decompositions.__module__], "base_decompositions")
+    monkeypatch.delattr(sys.modules[decompositions.__module__], "copy_base_decompositions")
     assert decompositions() == first
 
 

@@ -81,8 +81,8 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[CompileReport]]:
     made: list[CompileReport] = []
     plain = compile_graph.CompiledGraph.__init__
 
-    def recording(self: Any, call: Any, report: CompileReport, *given: Any) -> None:
-        plain(self, call, report, *given)
+    def recording(self: Any, call: Any, report: CompileReport, *given: Any, **named: Any) -> None:
+        plain(self, call, report, *given, **named)
         # what is put around a call keeps its report
         if not any(report is known for known in made):
             made.append(report)
