@@ -22,6 +22,7 @@ from coilwork_ir.calling_convention import CallRole
 class RecordingStages:
     """Runs ATen graphs as they are; `roles` are those that it was asked to compile."""
 
+    traces = None
     eager_kernels = EagerKernels(accept_types=lambda *_: True, accept_numbers=lambda *_: True)
 
     def __init__(self, *, fault: str = "", strict: bool = False) -> None:

@@ -28,9 +28,9 @@ def int8_linear(
     GROUP: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    program = tl.program_id(0)
     yprograms = tl.cdiv(16, YBLOCK)
     xprograms = tl.cdiv(96, XBLOCK)
+    program = tl.program_id(0)
     yprogram, xprogram = grouped(program, yprograms, xprograms, GROUP)
     yoffset = yprogram * YBLOCK
     x0 = (yoffset + tl.arange(0, YBLOCK))[:, None]

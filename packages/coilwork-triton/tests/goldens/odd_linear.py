@@ -29,9 +29,9 @@ def product(
     GROUP: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    program = tl.program_id(0)
     yprograms = tl.cdiv(300, YBLOCK)
     xprograms = tl.cdiv(333, XBLOCK)
+    program = tl.program_id(0)
     zprogram = program // (yprograms * xprograms)
     program = program % (yprograms * xprograms)
     yprogram, xprogram = grouped(program, yprograms, xprograms, GROUP)
@@ -57,6 +57,5 @@ def product(
     add6 = maximum4 + in3_5
     tl.store(out0 + (x1 * 333 + x2), add6.to(tl.bfloat16), ymask & xmask)
 # grid ((-333) // XBLOCK)*((-300) // YBLOCK)
-# try {'YBLOCK': 64, 'XBLOCK': 128, 'R0_BLOCK': 64, 'GROUP': 8, 'STAGES': 4} warps 4
-# try {'YBLOCK': 64, 'XBLOCK': 64, 'R0_BLOCK': 64, 'GROUP': 8, 'STAGES': 5} warps 4
-# try {'YBLOCK': 128, 'XBLOCK': 128, 'R0_BLOCK': 64, 'GROUP': 8, 'STAGES': 4} warps 8
+# try {'YBLOCK': 128, 'XBLOCK': 64, 'R0_BLOCK': 64, 'GROUP': 8, 'STAGES': 2} warps 4
+# try {'YBLOCK': 64, 'XBLOCK': 128, 'R0_BLOCK': 64, 'GROUP': 8, 'STAGES': 2} warps 4
