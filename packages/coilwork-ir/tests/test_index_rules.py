@@ -260,7 +260,7 @@ def test_parsing_follows_python_precedence() -> None:
 ORDERED = (
     "from coilwork_ir.index import *\n"
     "s = [symbol(f'{p}{n}', lo=lo) for n in (10, 2, 1) for p in 'ba' for lo in (None, 0)]\n"
-    "print(total([a * b for a in s for b in s]), total([(a + 3 * b) // 4 for a in s for b in s]))\n"
+    "print(add_all([a * b for a in s for b in s]), add_all([(a + 3 * b) // 4 for a in s for b in s]))\n"
     "print(sorted([x // 3 + y % 5 for x in s for y in s], key=lambda e: e.sort_key))\n"
     "print(minimum(*s), maximum(*[x + y for x in s for y in s]))\n"
 )

@@ -87,7 +87,7 @@ for k in range(6):
     nodes.append(Pointwise(output=buffer(f"y{k}", shape), ranges=i, body=body))
 outputs = tuple(Ref(f"y{k}") for k in range(6))
 made = schedule(Graph(name="g", symbols=shape, inputs=inputs, nodes=tuple(nodes), outputs=outputs), \
-target("sm_90"))
+get_target("sm_90"))
 print([(k.name, [a.name for a in k.args], [s.name for s in k.sizes]) for k in made.kernels])
 print([(s.kernel, s.args, s.sizes) for s in made.steps])
 print(explain(made.decisions))
