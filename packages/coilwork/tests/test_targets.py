@@ -11,6 +11,7 @@ from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
 from coilwork.stages import run_stages
 from coilwork.targets import choose_targets, count_resident_bytes, find_target, make_targets_text
+from coilwork_frontend.calling_convention.aten_graph import list_devices
 from coilwork_ir.index import as_int
 from coilwork_ir.loops import Scatter
 from coilwork_ir.loops.text import parse_graph
@@ -60,9 +61,9 @@ def test_the_cache_key_describes_the_devices_of_a_graph() -> None:
     gm = torch.fx.symbolic_trace(Sum())
     for node in gm.graph.nodes:
         node.meta["val"] = torch.empty(2)
-    here = make_targets_text(gm, CompileOptions())
+    here = make_targets_text(list_devices(gm), CompileOptions())
     assert find_target("cpu", CompileOptions()).name in here
-    assert make_targets_text(gm, CompileOptions(triton_on_cpu=True)) != here
+    assert make_targets_text(list_devices(gm), CompileOptions(triton_on_cpu=True)) != here
 
 
 def largest_of_rows() -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
@@ -101,7 +102,7 @@ def test_what_stays_in_a_gpus_cache_is_updated_together(
     (scatter,) = (node for node in compiled.graph.nodes if isinstance(node, Scatter))
     assert [as_int(r.extent) for r in scatter.ranges if r.extent is not None] == ranges
     # so graphs are cached for one size of cache
-    assert f"l2_bytes={l2_mib << 20}" in make_targets_text(gm, options)
+    assert f"l2_bytes={l2_mib << 20}" in make_targets_text(list_devices(gm), options)
 
 
 def test_a_graph_without_a_gpu_has_no_cache_of_one() -> None:
