@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils.checkpoint import checkpoint
 
-from coilwork_frontend.captured_key import captured_key_text
+from coilwork_frontend.captured_key import make_captured_key
 
 
 def key_of(function: Callable[..., Any], *inputs: Any, dynamic: bool = False) -> str | None:
@@ -19,7 +19,7 @@ def key_of(function: Callable[..., Any], *inputs: Any, dynamic: bool = False) ->
     texts: list[str | None] = []
 
     def note(gm: fx.GraphModule, example_inputs: Any) -> Any:
-        texts.append(captured_key_text(gm, example_inputs))
+        texts.append(make_captured_key(gm, example_inputs))
         return gm.forward
 
     torch.compile(function, backend=note, dynamic=dynamic)(*inputs)

@@ -232,39 +232,43 @@ class _HeaderReader:
 
     def read(self) -> dict[str, Record]:
         if bytes(self._data[:4]) != _LOCAL_MAGIC:
-            raise self._error("not-a-package", "it does not begin like an archive")
+            raise self._make_error("not-a-package", "it does not begin like an archive")
         at, size, count = self._read_end()
         records = self._read_directory(at, size, count)
         expected = 0
         for record in records:
             if record.header_at != expected:
-                raise self._error("overlapping-records", f"record {record.name} is not behind the one before")
+                raise self._make_error(
+                    "overlapping-records", f"record {record.name} is not behind the one before"
+                )
             if record.end > at:
-                raise self._error("oversized-record", f"record {record.name} reaches beyond the records")
+                raise self._make_error("oversized-record", f"record {record.name} reaches beyond the records")
             header = record.local_header
             if self._data[record.header_at : record.data_at] != header:
-                raise self._error("damaged-header", f"the header of record {record.name} is not canonical")
+                raise self._make_error(
+                    "damaged-header", f"the header of record {record.name} is not canonical"
+                )
             expected = record.end
         if expected != at:
-            raise self._error("overlapping-records", "there is a gap behind the last record")
+            raise self._make_error("overlapping-records", "there is a gap behind the last record")
         directory = b"".join(record.central_header for record in records)
         if self._data[at:] != directory + _encode_end(records, directory, at):
-            raise self._error("damaged-header", "the directory is not canonical")
+            raise self._make_error("damaged-header", "the directory is not canonical")
         return {record.name: record for record in records}
 
     def _read_end(self) -> tuple[int, int, int]:
         """Return where the directory begins, its size, and the number of its records."""
         total = len(self._data)
         if total < _TAIL_BYTES:
-            raise self._error("truncated", "it ends too early")
+            raise self._make_error("truncated", "it ends too early")
         fields = _END_64.unpack_from(self._data, total - _TAIL_BYTES)
         if fields[0] != _END_64_MAGIC or bytes(self._data[-_END.size :][:4]) != _END_MAGIC:
-            raise self._error("truncated", "it does not end like a package")
+            raise self._make_error("truncated", "it does not end like a package")
         count, size, at = fields[7], fields[8], fields[9]
         if count > MOST_RECORDS:
-            raise self._error("oversized-record", f"it says that it has {count} records")
+            raise self._make_error("oversized-record", f"it says that it has {count} records")
         if at + size + _TAIL_BYTES != total:
-            raise self._error("truncated", "its directory is not where it says")
+            raise self._make_error("truncated", "its directory is not where it says")
         return at, size, count
 
     def _read_directory(self, at: int, size: int, count: int) -> list[Record]:
@@ -273,45 +277,45 @@ class _HeaderReader:
         end = at + size
         for _ in range(count):
             if at + _CENTRAL.size > end:
-                raise self._error("truncated", "its directory ends too early")
+                raise self._make_error("truncated", "its directory ends too early")
             fields = _CENTRAL.unpack_from(self._data, at)
             name_size, extra_size, comment_size = fields[10:13]
             here = at + _CENTRAL.size
             at = here + name_size + extra_size + comment_size
             if fields[0] != _CENTRAL_MAGIC or at > end:
-                raise self._error("damaged-header", "an entry of the directory is damaged")
+                raise self._make_error("damaged-header", "an entry of the directory is damaged")
             name = self._check_name(bytes(self._data[here : here + name_size]))
             self._check_kind(name, fields)
             extra = self._data[here + name_size : here + name_size + extra_size]
             if len(extra) != 28 or struct.unpack_from("<2H", extra) != (_SIZES_64, 24):
-                raise self._error("damaged-header", f"record {name} has no sizes of 64 bits")
+                raise self._make_error("damaged-header", f"record {name} has no sizes of 64 bits")
             stored, plain, header_at = struct.unpack_from("<3Q", extra, 4)
             if stored != plain:
-                raise self._error("compressed-record", f"record {name} unpacks to another size")
+                raise self._make_error("compressed-record", f"record {name} unpacks to another size")
             if header_at + plain > len(self._data):
-                raise self._error("oversized-record", f"record {name} is larger than the file")
+                raise self._make_error("oversized-record", f"record {name} is larger than the file")
             if name in names:
-                raise self._error("duplicate-record", f"there are two records {name}")
+                raise self._make_error("duplicate-record", f"there are two records {name}")
             names.add(name)
             records.append(Record(name=name, size=plain, crc=fields[7], header_at=header_at))
         if at != end:
-            raise self._error("damaged-header", "something follows the last entry of the directory")
+            raise self._make_error("damaged-header", "something follows the last entry of the directory")
         return records
 
     def _check_name(self, raw: bytes) -> str:
         name = raw.decode("ascii", "backslashreplace")
         if not _NAME.fullmatch(name):
-            raise self._error("unsafe-path", f"a record is called {name[:200]!r}")
+            raise self._make_error("unsafe-path", f"a record is called {name[:200]!r}")
         return name
 
     def _check_kind(self, name: str, fields: tuple[Any, ...]) -> None:
         flags, method, mode = fields[3], fields[4], fields[15] >> 16
         if method or flags:
-            raise self._error("compressed-record", f"record {name} is compressed, encrypted or streamed")
+            raise self._make_error("compressed-record", f"record {name} is compressed, encrypted or streamed")
         if stat.S_IFMT(mode) != stat.S_IFREG:
-            raise self._error("symlink-record", f"record {name} is no regular file")
+            raise self._make_error("symlink-record", f"record {name} is no regular file")
 
-    def _error(self, code: str, reason: str) -> PackageError:
+    def _make_error(self, code: str, reason: str) -> PackageError:
         return PackageError(
             code, f"{self._name} is no intact package", reason=reason, remedy="copy or export it again"
         )

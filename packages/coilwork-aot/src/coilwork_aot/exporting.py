@@ -32,7 +32,7 @@ from coilwork_frontend.exported_program import (
     FlatProgram,
     StateInput,
     check_results,
-    compiling,
+    enter_compilation,
     flatten_program,
     list_bounds,
     list_state,
@@ -109,7 +109,9 @@ def export(
         CompileError: it cannot be compiled.
         PackageError: the file cannot be written.
     """
-    entries = model if isinstance(model, Mapping) else {MAIN: _entry_of(model, args, kwargs, dynamic_shapes)}
+    entries = (
+        model if isinstance(model, Mapping) else {MAIN: _make_entry(model, args, kwargs, dynamic_shapes)}
+    )
     package = build_package(
         entries, compiler, targets=_list_targets(target), name=name, keeps_texts=keeps_texts
     )
@@ -117,7 +119,7 @@ def export(
     return package.digest
 
 
-def _entry_of(
+def _make_entry(
     model: torch.nn.Module | ExportedProgram,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None,
@@ -153,7 +155,7 @@ def build_package(
             name = name or _name_of(one)
             state.add(list_state(program, one.model if isinstance(one.model, torch.nn.Module) else None))
             for target in targets:
-                flat = flatten_program(program, _device_of(target, compiler.devices))
+                flat = flatten_program(program, _find_device(target, compiler.devices))
                 compiled = _compile(compiler, flat, target)
                 programs.append(_describe_entry(key, flat, compiled))
     return make_package(
@@ -172,7 +174,7 @@ _MACHINES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 
 
-def _device_of(target: str, devices: Mapping[str, str]) -> str:
+def _find_device(target: str, devices: Mapping[str, str]) -> str:
     """Return the device of programs for `target`; empty for those that are here.
 
     Raises:
@@ -204,7 +206,7 @@ def _compile(compiler: Compiler, flat: FlatProgram, target: str) -> CompiledProg
         return graph
 
     try:
-        with keep_programs() as kept, compiling(flat):
+        with keep_programs() as kept, enter_compilation(flat):
             compiler.compile(flat, target, take)
     except (CoilworkError, RuntimeFault):
         raise
@@ -395,7 +397,7 @@ def standalone_compile(
     Raises:
         ExportError, CompileError: as `export`.
     """
-    entry = _entry_of(gm, tuple(inputs), None, dynamic_shapes)
+    entry = _make_entry(gm, tuple(inputs), None, dynamic_shapes)
     package = build_package({MAIN: entry}, compiler)
     data = bytearray(package.encode())
     archive = Archive(records=read_headers(data, "the compiled graph"), memory=data)

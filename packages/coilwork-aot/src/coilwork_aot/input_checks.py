@@ -91,13 +91,13 @@ def _has_strides(leaf: Leaf, value: torch.Tensor, sizes: Mapping[str, int]) -> b
     """Tell if the strides are the exported ones, of dimensions that have several elements."""
     if not value.numel():
         return True
-    for size, stride, wanted in zip(value.shape, value.stride(), _strides_of(leaf, value), strict=True):
+    for size, stride, wanted in zip(value.shape, value.stride(), _find_strides(leaf, value), strict=True):
         if size > 1 and wanted is not None and stride != wanted:
             return False
     return True
 
 
-def _strides_of(leaf: Leaf, value: torch.Tensor) -> list[int | None]:
+def _find_strides(leaf: Leaf, value: torch.Tensor) -> list[int | None]:
     """Return the exported strides for the sizes of `value`; None where they are not known.
 
     An open stride is written as the number of the dimension that it runs over: its stride times its size.
@@ -120,7 +120,7 @@ def lay_out_inputs(variant: Variant, leaves: Sequence[Any], differing: Sequence[
     laid_out = list(leaves)
     for number in differing:
         leaf, value = variant.inputs[number], leaves[number]
-        strides = _strides_of(leaf, value)
+        strides = _find_strides(leaf, value)
         known = [one for one in strides if one is not None]
         if leaf.is_written or len(known) < len(strides):
             raise InputError(

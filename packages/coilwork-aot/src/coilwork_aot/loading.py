@@ -174,15 +174,15 @@ def _check_records(archive: Archive, manifest: Manifest, *, verify_weights: bool
 
 
 def _check_versions(manifest: Manifest, path: str) -> None:
-    first, below = map(_version, manifest.torch)
-    if not first <= _version(torch.__version__) < below:
+    first, below = map(_read_version, manifest.torch)
+    if not first <= _read_version(torch.__version__) < below:
         raise TargetError(
             "torch-version",
             f"{path} runs with torch from {manifest.torch[0]} to below {manifest.torch[1]}",
             reason=f"this is torch {torch.__version__}",
             remedy="install such a torch, or export again",
         )
-    if _version(manifest.runtime) != _version(runtime_version):
+    if _read_version(manifest.runtime) != _read_version(runtime_version):
         raise TargetError(
             "runtime-version",
             f"{path} was made for coilwork-runtime {manifest.runtime}, and this is {runtime_version}",
@@ -190,7 +190,7 @@ def _check_versions(manifest: Manifest, path: str) -> None:
         )
 
 
-def _version(text: str) -> tuple[int, ...]:
+def _read_version(text: str) -> tuple[int, ...]:
     """Return the major and the minor version."""
     parts = text.split("+")[0].split(".")[:2]
     return tuple(int(part) if part.isdecimal() else 0 for part in parts)
@@ -340,32 +340,32 @@ class _Binder:
         try:
             specs = decode_kernels(self._archive.read(variant.kernels))
         except ValueError as error:
-            raise _part_error("damaged-kernels", name, error) from error
-        launchers = {spec.name: self._launcher(name, variant, spec) for spec in specs}
+            raise _make_part_error("damaged-kernels", name, error) from error
+        launchers = {spec.name: self._make_launcher(name, variant, spec) for spec in specs}
         program = self._archive.read(variant.program)
         try:
-            program = rename_devices(program, self._moved(variant))
+            program = rename_devices(program, self._map_devices(variant))
             tables, _ = read_program(program)
             if parse_roles(variant.roles).names:
                 raise ValueError("its roles name functions")
         except (ProgramBytesError, ValueError, KeyError) as error:
-            raise _part_error("damaged-program", name, error) from error
+            raise _make_part_error("damaged-program", name, error) from error
         absent = sorted({*tables.kernels} - launchers.keys())
         if absent:
             raise PackageError(
                 "missing-kernel", f"entry point {name} launches {absent[0]}, which is not there"
             )
-        driven = self._drive(name, variant, program, launchers)
+        driven = self._load_driver(name, variant, program, launchers)
         call = bind_roles(driven.call, variant.roles, {}).call
         return BoundVariant(variant=variant, call=call, executor=driven.executor)
 
-    def _moved(self, variant: Variant) -> dict[str, str]:
+    def _map_devices(self, variant: Variant) -> dict[str, str]:
         """Return the names of the program's devices that are other ones here."""
         kind = self._device.type
         moved = {one for one in variant.devices if one.partition(":")[0] == kind != _CPU.type}
         return {one: str(self._device) for one in moved if one != str(self._device)}
 
-    def _launcher(self, name: str, variant: Variant, spec: KernelSpec) -> Launcher:
+    def _make_launcher(self, name: str, variant: Variant, spec: KernelSpec) -> Launcher:
         binaries = variant.binaries.get(spec.name)
         if not binaries:
             raise PackageError("missing-kernel", f"kernel {spec.name} of entry point {name} has no binary")
@@ -383,9 +383,9 @@ class _Binder:
             decoded = [(config, decode_binary(image)) for config, image in images]
             return self._builder.load_binaries(spec, decoded)
         except (ValueError, KeyError, StopIteration) as error:
-            raise _part_error("damaged-kernels", name, error) from error
+            raise _make_part_error("damaged-kernels", name, error) from error
 
-    def _drive(
+    def _load_driver(
         self, name: str, variant: Variant, program: bytes, launchers: Mapping[str, Launcher]
     ) -> Driven:
         options = self._options or ExecutorOptions(rounds_freely=variant.rounds_freely, may_build=False)
@@ -402,14 +402,14 @@ class _Binder:
         try:
             return drive(graph, launchers=launchers, options=options, store=self._store, warn=_warn)
         except (KeyError, ValueError, ProgramBytesError) as error:
-            raise _part_error("damaged-program", name, error) from error
+            raise _make_part_error("damaged-program", name, error) from error
         except DeviceError as error:
             raise TargetError(
                 "missing-device", f"entry point {name} needs a device", reason=str(error)
             ) from error
 
 
-def _part_error(code: str, name: str, error: Exception) -> PackageError:
+def _make_part_error(code: str, name: str, error: Exception) -> PackageError:
     return PackageError(
         code,
         f"a part of entry point {name} cannot be read",

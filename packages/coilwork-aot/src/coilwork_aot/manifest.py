@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, Final, Literal, TypeVar
 
 from coilwork_aot.errors import PackageError
-from coilwork_aot.trees import Tree, tree_from_json, tree_to_json
+from coilwork_aot.trees import Tree, convert_to_json, read_from_json
 from coilwork_aot.weights import TensorPlace
 
 SCHEMA: Final = 1
@@ -164,7 +164,7 @@ class Manifest:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the manifest as JSON."""
-    return json.dumps(_to_json(manifest), sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps(_convert_to_json(manifest), sort_keys=True, separators=(",", ":")).encode()
 
 
 def decode_manifest(data: bytes) -> Manifest:
@@ -177,7 +177,7 @@ def decode_manifest(data: bytes) -> Manifest:
         value = json.loads(data)
         schema = value["schema"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _damage_error(error) from error
+        raise _make_damage_error(error) from error
     if schema != SCHEMA:
         raise PackageError(
             "schema-version",
@@ -185,14 +185,14 @@ def decode_manifest(data: bytes) -> Manifest:
             remedy="install the version that wrote it, or export again",
         )
     try:
-        manifest: Manifest = _reader(Manifest)(value)
+        manifest: Manifest = _make_reader(Manifest)(value)
         _check(manifest)
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
-        raise _damage_error(error) from error
+        raise _make_damage_error(error) from error
     return manifest
 
 
-def _damage_error(error: Exception) -> PackageError:
+def _make_damage_error(error: Exception) -> PackageError:
     return PackageError(
         "damaged-manifest",
         "the manifest does not describe a package",
@@ -235,40 +235,40 @@ def _check(manifest: Manifest) -> None:
 # ---- JSON by the types of fields ----
 
 
-def _to_json(value: Any) -> Any:
+def _convert_to_json(value: Any) -> Any:
     if isinstance(value, Tree):
-        return tree_to_json(value)
+        return convert_to_json(value)
     if is_dataclass(value):
-        return {one.name: _to_json(getattr(value, one.name)) for one in fields(value)}
+        return {one.name: _convert_to_json(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, Mapping):
-        return {key: _to_json(item) for key, item in value.items()}
+        return {key: _convert_to_json(item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return [_to_json(item) for item in value]
+        return [_convert_to_json(item) for item in value]
     return value
 
 
 @cache
-def _reader(kind: Any) -> Callable[[Any], Any]:
+def _make_reader(kind: Any) -> Callable[[Any], Any]:
     """Return what makes a value of the type `kind` of JSON, and raises ValueError, TypeError or KeyError."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Tree:
-        return tree_from_json
+        return read_from_json
     if is_dataclass(kind):
         return _record_reader(kind)
     if origin is tuple:
-        return _tuple_reader(arguments)
+        return _make_tuple_reader(arguments)
     if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
-        item = _reader(arguments[1])
-        return lambda value: {_text(key): item(one) for key, one in _expect(value, dict).items()}
+        item = _make_reader(arguments[1])
+        return lambda value: {_read_text(key): item(one) for key, one in _expect(value, dict).items()}
     if origin is Literal:
-        return lambda value: _one_of(value, arguments)
+        return lambda value: _make_choice_reader(value, arguments)
     options = arguments if origin in (types.UnionType, typing.Union) else (kind,)
-    return lambda value: _plain(value, options)
+    return lambda value: _read_plain(value, options)
 
 
 def _record_reader(kind: Any) -> Callable[[Any], Any]:
     hints = typing.get_type_hints(kind)
-    readers = {one.name: _reader(hints[one.name]) for one in fields(kind)}
+    readers = {one.name: _make_reader(hints[one.name]) for one in fields(kind)}
 
     def read(value: Any) -> Any:
         if _expect(value, dict).keys() != readers.keys():
@@ -278,11 +278,11 @@ def _record_reader(kind: Any) -> Callable[[Any], Any]:
     return read
 
 
-def _tuple_reader(arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
+def _make_tuple_reader(arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
     if arguments[-1] is Ellipsis:
-        item = _reader(arguments[0])
+        item = _make_reader(arguments[0])
         return lambda value: tuple(map(item, _expect(value, list)))
-    readers = tuple(map(_reader, arguments))
+    readers = tuple(map(_make_reader, arguments))
     return lambda value: tuple(
         reader(item) for reader, item in zip(readers, _expect(value, list), strict=True)
     )
@@ -294,17 +294,17 @@ def _expect(value: Any, kind: type[_T]) -> _T:
     return value
 
 
-def _text(value: Any) -> str:
+def _read_text(value: Any) -> str:
     return _expect(value, str)
 
 
-def _one_of(value: Any, options: tuple[Any, ...]) -> Any:
+def _make_choice_reader(value: Any, options: tuple[Any, ...]) -> Any:
     if value not in options:
         raise ValueError(f"{str(value)[:100]} is none of {options}")
     return value
 
 
-def _plain(value: Any, options: tuple[Any, ...]) -> Any:
+def _read_plain(value: Any, options: tuple[Any, ...]) -> Any:
     if type(value) not in options:
         raise TypeError(f"{str(value)[:100]} is none of {options}")
     return value

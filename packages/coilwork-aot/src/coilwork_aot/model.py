@@ -41,7 +41,7 @@ class EntryPoint:
 
     @property
     def executors(self) -> tuple[str, ...]:
-        """Who runs its programs: `native` or `python`."""
+        """The names of the executors that run its programs: `native` or `python`."""
         return tuple(one.executor for one in self._variants)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -212,8 +212,8 @@ class LoadedModel:
 
     def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the parameters by name; tied ones are one tensor under several names."""
-        return self.state.named("parameter")
+        return self.state.iterate_named("parameter")
 
     def named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the buffers by name."""
-        return self.state.named("buffer")
+        return self.state.iterate_named("buffer")

@@ -239,7 +239,7 @@ def _drop_text(spec: KernelSpec) -> KernelSpec:
 def _describe_target(compiled: CompiledProgram, specs: Sequence[KernelSpec]) -> TargetFacts:
     native = [spec for spec in specs if not spec.is_triton]
     return TargetFacts(
-        device=_main_device(compiled.graph.devices),
+        device=_find_main_device(compiled.graph.devices),
         name=compiled.target,
         system=sys.platform if native else "",
         machine=platform.machine() if native else "",
@@ -247,7 +247,7 @@ def _describe_target(compiled: CompiledProgram, specs: Sequence[KernelSpec]) -> 
     )
 
 
-def _main_device(devices: Iterable[str]) -> str:
+def _find_main_device(devices: Iterable[str]) -> str:
     """Return the type of devices that a program is for: an accelerator, if it has tensors on one."""
     kinds = [one.partition(":")[0] for one in devices]
     return next((kind for kind in kinds if kind != CPU), CPU)

@@ -17,8 +17,8 @@ from coilwork_aot.weights import (
     make_storage,
     make_tensor,
     read_weights,
-    span_of,
 )
+from coilwork_runtime.artifact_file import compute_span
 from coilwork_runtime.dtypes import get_torch_dtype
 
 
@@ -32,7 +32,7 @@ class ModelState:
         self.entries = tuple(entries)
         self.tensors = tuple(tensors)
 
-    def named(self, kind: str) -> Iterator[tuple[str, torch.Tensor]]:
+    def iterate_named(self, kind: str) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield names and tensors of one kind: `parameter`, `buffer`, `constant`."""
         for entry, value in zip(self.entries, self.tensors, strict=True):
             if entry.kind == kind:
@@ -127,7 +127,7 @@ def _take_given(entry: StateEntry, value: torch.Tensor, device: torch.device) ->
     if tuple(moved.stride()) == entry.place.stride:
         return moved
     place = entry.place
-    span = span_of(place.size, place.stride)
+    span = compute_span(place.size, place.stride)
     laid_out = torch.empty(span, dtype=moved.dtype, device=device).as_strided(place.size, place.stride)
     return laid_out.copy_(moved)
 

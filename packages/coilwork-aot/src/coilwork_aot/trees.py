@@ -167,14 +167,14 @@ def _has_names(tree: Tree) -> bool:
 # ---- JSON ----
 
 
-def tree_to_json(tree: Tree) -> Any:
+def convert_to_json(tree: Tree) -> Any:
     """Return the form that the manifest holds."""
     if tree.kind == LEAF:
         return LEAF
-    return {"kind": tree.kind, "keys": tree.keys, "children": [tree_to_json(one) for one in tree.children]}
+    return {"kind": tree.kind, "keys": tree.keys, "children": [convert_to_json(one) for one in tree.children]}
 
 
-def tree_from_json(value: Any, depth: int = 0) -> Tree:
+def read_from_json(value: Any, depth: int = 0) -> Tree:
     """Inverse of `tree_to_json`.
 
     Raises:
@@ -184,7 +184,7 @@ def tree_from_json(value: Any, depth: int = 0) -> Tree:
         return Tree()
     if depth > DEEPEST or not isinstance(value["kind"], str) or value.keys() != {"kind", "keys", "children"}:
         raise ValueError("a nesting is too deep, or none")
-    children = tuple(tree_from_json(child, depth + 1) for child in value["children"])
+    children = tuple(read_from_json(child, depth + 1) for child in value["children"])
     keys = value["keys"]
     if value["kind"] == "dict" and not (
         isinstance(keys, list) and len({*keys}) == len(keys) == len(children)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -19,6 +19,7 @@ import torch
 
 from coilwork_aot.archive import Parts
 from coilwork_aot.errors import PackageError
+from coilwork_runtime.artifact_file import compute_span
 from coilwork_runtime.dtypes import get_dtype_name, get_torch_dtype
 
 ALIGNMENT_BYTES: Final = 64
@@ -66,14 +67,7 @@ class TensorPlace:
     @property
     def end_bytes(self) -> int:
         """Return how many bytes the storage has to have."""
-        return (self.offset + span_of(self.size, self.stride)) * get_torch_dtype(self.dtype).itemsize
-
-
-def span_of(size: Sequence[int], stride: Sequence[int]) -> int:
-    """Return the number of elements from the first to the last, both included."""
-    if 0 in size:
-        return 0
-    return sum((extent - 1) * step for extent, step in zip(size, stride, strict=True)) + 1
+        return (self.offset + compute_span(self.size, self.stride)) * get_torch_dtype(self.dtype).itemsize
 
 
 # ---- Collecting ----
@@ -101,7 +95,7 @@ def collect_storages(
         if value.is_meta:
             continue
         first = int(value.storage_offset()) * value.element_size()
-        last = first + span_of(value.shape, value.stride()) * value.element_size()
+        last = first + compute_span(value.shape, value.stride()) * value.element_size()
         at = (value.device, value.untyped_storage().data_ptr() if last > first else -1 - len(storages))
         known = storages.setdefault(at, _Storage(first, last, {}))
         known.first, known.last = min(known.first, first), max(known.last, last)
@@ -109,9 +103,9 @@ def collect_storages(
     places = {name: _place_of(value, "", 0) for name, value in tensors.items()}
     kept: dict[str, torch.Tensor] = {}
     for storage in storages.values():
-        whole = next((name for name, one in storage.tensors.items() if _fills(one, storage)), None)
+        whole = next((name for name, one in storage.tensors.items() if _is_filled_by(one, storage)), None)
         key = whole or next(iter(storage.tensors))
-        kept[key] = (storage.tensors[key].detach() if whole else _bytes_of(storage)).cpu().contiguous()
+        kept[key] = (storage.tensors[key].detach() if whole else _view_bytes(storage)).cpu().contiguous()
         for name, value in storage.tensors.items():
             places[name] = _place_of(value, key, storage.first)
     return places, kept
@@ -134,7 +128,7 @@ def _place_of(value: torch.Tensor, key: str, first: int) -> TensorPlace:
     )
 
 
-def _fills(value: torch.Tensor, storage: _Storage) -> bool:
+def _is_filled_by(value: torch.Tensor, storage: _Storage) -> bool:
     size = value.numel() * value.element_size()
     return (
         value.is_contiguous()
@@ -143,7 +137,7 @@ def _fills(value: torch.Tensor, storage: _Storage) -> bool:
     )
 
 
-def _bytes_of(storage: _Storage) -> torch.Tensor:
+def _view_bytes(storage: _Storage) -> torch.Tensor:
     value = next(iter(storage.tensors.values())).detach()
     raw = torch.empty(0, dtype=torch.uint8, device=value.device)
     return raw.set_(value.untyped_storage(), storage.first, (storage.last - storage.first,), (1,))
@@ -261,10 +255,10 @@ def make_tensor(place: TensorPlace, storage: torch.Tensor) -> torch.Tensor:
         )
     made = torch.empty(0, dtype=dtype, device=storage.device)
     return made.set_(
-        storage.untyped_storage(), _first_of(storage, dtype) + place.offset, place.size, place.stride
+        storage.untyped_storage(), _find_first(storage, dtype) + place.offset, place.size, place.stride
     )
 
 
-def _first_of(storage: torch.Tensor, dtype: torch.dtype) -> int:
+def _find_first(storage: torch.Tensor, dtype: torch.dtype) -> int:
     """Return the offset of `storage` in its memory, in elements of `dtype`."""
     return storage.storage_offset() // dtype.itemsize

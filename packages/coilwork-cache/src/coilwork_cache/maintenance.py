@@ -101,7 +101,7 @@ def verify(store: InspectableStore) -> VerifyReport:
 
 
 def find_key(store: InspectableStore, start: str) -> str:
-    """The only key in `store` that begins with `start`.
+    """Return the only key in `store` that begins with `start`.
 
     Raises InvalidKeyError if there is none, or there are several.
     """
@@ -113,7 +113,7 @@ def find_key(store: InspectableStore, start: str) -> str:
 
 
 def compare_graphs(store: InspectableStore, one: str, other: str) -> list[str]:
-    """What differs between the keys of two compiled graphs, in lines as of a diff.
+    """Return what differs between the keys of two compiled graphs, in lines as of a diff.
 
     Raises InvalidKeyError if a key is that of no graph.
     """

@@ -37,19 +37,19 @@ _NAMESPACES: Final[Mapping[str, object]] = MappingProxyType(
 _MARKS: Final = ("custom", "recompute", "ac_graph_id", "stream", "is_wrapped")
 
 
-def captured_key_text(gm: fx.GraphModule, example_inputs: Sequence[Any], *facts: str) -> str | None:
+def make_captured_key(gm: fx.GraphModule, example_inputs: Sequence[Any], *facts: str) -> str | None:
     """Return the key text of Dynamo's graph `gm` with `facts`; None for a graph that has none."""
     state = describe_tracing_state()
     if state is None:
         return None
     try:
-        lines = [*_input_lines(example_inputs), *_node_lines(gm)]
+        lines = [*_describe_inputs(example_inputs), *_describe_nodes(gm)]
     except UnkeyableGraphError:
         return None
     return "\n".join((state, *lines, *facts))
 
 
-def _input_lines(example_inputs: Sequence[Any]) -> list[str]:
+def _describe_inputs(example_inputs: Sequence[Any]) -> list[str]:
     storages: set[int] = set()
     lines = []
     for value in example_inputs:
@@ -57,7 +57,7 @@ def _input_lines(example_inputs: Sequence[Any]) -> list[str]:
             isinstance(value, torch.Tensor) and is_fake(value)
         ):
             raise UnkeyableGraphError(f"input of type {type(value).__name__}")
-        lines.append(f"input {_tensor_text(value)}")
+        lines.append(f"input {_describe_tensor(value)}")
         storage = get_storage_identity(value)
         if storage in storages:
             raise UnkeyableGraphError("inputs share memory")
@@ -65,7 +65,7 @@ def _input_lines(example_inputs: Sequence[Any]) -> list[str]:
     return lines
 
 
-def _tensor_text(value: torch.Tensor) -> str:
+def _describe_tensor(value: torch.Tensor) -> str:
     if value.layout != torch.strided or value.is_quantized or is_functorch_tensor(value):
         raise UnkeyableGraphError("input that is no plain tensor")
     sizes = (*value.shape, *value.stride(), value.storage_offset())
@@ -79,10 +79,10 @@ def _tensor_text(value: torch.Tensor) -> str:
         is_static_input(value),
     )
     base = value._base
-    return f"{value_text(value)} {marks}" + ("" if base is None else f" of {_tensor_text(base)}")
+    return f"{value_text(value)} {marks}" + ("" if base is None else f" of {_describe_tensor(base)}")
 
 
-def _node_lines(gm: fx.GraphModule) -> list[str]:
+def _describe_nodes(gm: fx.GraphModule) -> list[str]:
     if any(True for _ in (*gm.children(), *gm.parameters(), *gm.buffers())):
         raise UnkeyableGraphError("nested graph, or parameters that are no inputs")
     numbers: dict[fx.Node, int] = {}
@@ -99,12 +99,12 @@ def _node_lines(gm: fx.GraphModule) -> list[str]:
                 value: object = reduce(getattr, str(node.target).split("."), gm)
                 if not isinstance(value, torch.Tensor):
                     raise UnkeyableGraphError("attribute that is no tensor")
-                lines.append(f"attribute {node.target} {_tensor_text(value)} {digest_tensor(value)}")
+                lines.append(f"attribute {node.target} {_describe_tensor(value)} {digest_tensor(value)}")
             case "call_module":
                 raise UnkeyableGraphError("call of a module")
             case _:
                 args, kwargs = argument_text(node.args, numbers), argument_text(node.kwargs, numbers)
-                target = str(node.target) if isinstance(node.target, str) else _function_text(node.target)
+                target = str(node.target) if isinstance(node.target, str) else _describe_function(node.target)
                 lines.append(f"{node.op} {target} {args} {kwargs}")
     return lines
 
@@ -123,7 +123,7 @@ def _check_value(value: object) -> None:
             _check_value(item)
 
 
-def _function_text(target: object) -> str:
+def _describe_function(target: object) -> str:
     """Return the name of a function that means the same in each process: one of torch's or of Python's."""
     space = get_namespace(target)
     if space:

@@ -25,8 +25,8 @@ from torch.export.graph_signature import (
 from coilwork_frontend.errors import ExportError
 from coilwork_frontend.retargeting import retarget_calls
 from coilwork_frontend.torch_compat.exported import (
-    bounds_of,
-    fake_mode_of,
+    find_fake_mode,
+    get_bounds,
     list_guard_texts,
     name_symbol,
     trace_with,
@@ -173,17 +173,17 @@ def list_bounds(inputs: Sequence[Any]) -> dict[str, tuple[int, int]]:
     tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
     sizes = [*(size for value in tensors for size in value.shape), *inputs]
     symbols = {name_symbol(size): size for size in sizes if isinstance(size, torch.SymInt)}
-    return {name: bounds_of(size) for name, size in sorted(symbols.items()) if name}
+    return {name: get_bounds(size) for name, size in sorted(symbols.items()) if name}
 
 
 @contextmanager
-def compiling(flat: FlatProgram) -> Iterator[None]:
+def enter_compilation(flat: FlatProgram) -> Iterator[None]:
     """Enter what torch sets up around a back end: a tracing context, and no recording of gradients.
 
     Raises:
         ExportError: compiling has added guards on sizes, so that the program serves fewer than it should.
     """
-    mode = fake_mode_of(flat.inputs)
+    mode = find_fake_mode(flat.inputs)
     before = list_guard_texts(mode)
     with torch.no_grad(), trace_with(mode):
         yield
@@ -302,11 +302,11 @@ def _run_on_fakes(gm: fx.GraphModule, inputs: Sequence[fx.Node], retarget: str) 
         for part in gm.modules():
             if isinstance(part, fx.GraphModule):
                 retarget_calls(part, retarget)
-    mode = fake_mode_of([node.meta.get("val") for node in inputs])
+    mode = find_fake_mode([node.meta.get("val") for node in inputs])
     with mode, torch.no_grad():
         for name, value in [*gm.named_parameters(), *gm.named_buffers(), *_list_tensors(gm)]:
             _set_attribute(gm, name, mode.from_tensor(value.detach()).to(retarget or value.device))
-        values = [_fake_like(node.meta["val"], retarget) for node in inputs]
+        values = [_make_fake_like(node.meta["val"], retarget) for node in inputs]
         _Recorder(gm).run(*values)
     return values
 
@@ -324,7 +324,7 @@ def _set_attribute(gm: fx.GraphModule, name: str, value: torch.Tensor) -> None:
     setattr(gm, name, value)
 
 
-def _fake_like(value: Any, retarget: str) -> Any:
+def _make_fake_like(value: Any, retarget: str) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     device = torch.device(retarget) if retarget else value.device

@@ -53,7 +53,7 @@ def match_lines(before: Sequence[str], now: Sequence[str]) -> Rename | None:
         return None
     replaced: dict[str, str] = {}
     for one, other in zip(before, now, strict=True):
-        for spelling, new in zip(_spellings(one), _spellings(other), strict=True):
+        for spelling, new in zip(_list_spellings(one), _list_spellings(other), strict=True):
             if replaced.setdefault(spelling, new) != new:
                 return None
     changed = {one: other for one, other in replaced.items() if one != other and one and other}
@@ -64,7 +64,7 @@ def match_lines(before: Sequence[str], now: Sequence[str]) -> Rename | None:
     return lambda text: pattern.sub(lambda found: changed[found[0]], text)
 
 
-def _spellings(line: str) -> tuple[str, ...]:
+def _list_spellings(line: str) -> tuple[str, ...]:
     """Return `line` as generated code, messages and reports name it."""
     place, _, code = line.partition("  ")
     short = place.rsplit("/", 1)[-1]

@@ -18,7 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import fx
 
-from coilwork_frontend.captured_key import captured_key_text
+from coilwork_frontend.captured_key import make_captured_key
 from coilwork_frontend.errors import describe
 from coilwork_frontend.source_lines import list_source_lines, match_lines, pack_lines, unpack_lines
 from coilwork_frontend.torch_compat.aot_autograd import (
@@ -31,8 +31,8 @@ from coilwork_frontend.torch_compat.aot_autograd import (
 from coilwork_frontend.torch_compat.traced_results import (
     Boxed,
     UnstorableError,
-    current_metadata,
     describe_metadata,
+    get_current_metadata,
     list_detached,
     read_metadata,
     wrap_compiled,
@@ -103,7 +103,7 @@ class TraceRecorder:
             return
         self.graphs[role] = record
         if role != "backward":
-            self.metadata = current_metadata()
+            self.metadata = get_current_metadata()
         self._finish()
 
     def note_return(self, *, is_direct: bool) -> None:
@@ -145,7 +145,7 @@ def compile_or_restore(
 
     `facts` is text of what tracing depends on besides the graph.
     """
-    text = None if cache is None else captured_key_text(gm, example_inputs, facts)
+    text = None if cache is None else make_captured_key(gm, example_inputs, facts)
     if cache is None or text is None:
         return compiler(gm, example_inputs, None)
     entry, lines = cache.open(text), list_source_lines(gm)

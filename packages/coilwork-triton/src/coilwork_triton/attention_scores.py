@@ -33,8 +33,8 @@ _MOST: Final = 2e38
 
 
 def shorten_bodies(kernel: Kernel, core: AttentionCore | AttentionGradientCore, *, is_exact: bool) -> Kernel:
-    """`kernel` with shorter bodies of its `core`. Those of `is_exact` factors keep the last places of their
-    functions.
+    """Return `kernel` with shorter bodies of its `core`. Those of `is_exact` factors keep the last places of
+    their functions.
     """
     bodies = _widen(core.bodies)
     if kernel.numerics == "fast":
@@ -47,7 +47,7 @@ def shorten_bodies(kernel: Kernel, core: AttentionCore | AttentionGradientCore, 
 
 
 def _widen(bodies: Sequence[Scalar]) -> tuple[Scalar, ...]:
-    """`bodies` that compute with 16-bit floats in f32, and round the results."""
+    """Return `bodies` that compute with 16-bit floats in f32, and round the results."""
 
     def widen(value: Scalar) -> Scalar:
         if not isinstance(value, Op) or not value.dtype.is_low_precision or value.op in _EXACT:
@@ -59,14 +59,14 @@ def _widen(bodies: Sequence[Scalar]) -> tuple[Scalar, ...]:
 
 
 def _shorten(value: Scalar, *, is_exact: bool) -> Scalar:
-    """`value`, whose operands are short, in a shorter form."""
+    """Return `value`, whose operands are short, in a shorter form."""
     if isinstance(value, Const) and value.dtype is _WIDE and _MOST < abs(float(value.value)) < inf:
         return const(copysign(_MOST, float(value.value)), _WIDE)
     if not isinstance(value, Op) or value.dtype is not _WIDE:
         return value
     match value:
         case Op(op="cast", operands=(source,)):
-            while isinstance(source, Op) and source.op == "cast" and _keeps_range(source):
+            while isinstance(source, Op) and source.op == "cast" and _is_within_range(source):
                 (source,) = source.operands
             if source.dtype.is_integer:
                 found = _read_exact_float(source)
@@ -84,8 +84,8 @@ def _shorten(value: Scalar, *, is_exact: bool) -> Scalar:
     return value
 
 
-def _keeps_range(value: Op) -> bool:
-    """True if `value` casts an integer to a float that is only rounded less where it is wider."""
+def _is_within_range(value: Op) -> bool:
+    """Tell if `value` casts an integer to a float that is only rounded less where it is wider."""
     return value.dtype.is_low_precision and value.operands[0].dtype.is_integer
 
 
@@ -94,7 +94,7 @@ def _is_factor(number: float) -> bool:
 
 
 def _multiply(value: Scalar, factor: float) -> Scalar:
-    """`value` times `factor`, as one product if `value` is a product with a constant."""
+    """Return `value` times `factor`, as one product if `value` is a product with a constant."""
     if isinstance(value, Op) and value.op == "mul" and isinstance(value.operands[1], Const):
         both = float(value.operands[1].value) * factor
         if _is_factor(both):
@@ -112,7 +112,7 @@ class _ExactFloat:
 
 
 def _read_exact_float(value: Scalar) -> _ExactFloat | None:
-    """The integer `value` of positions as f32, if that holds it and all it is made of."""
+    """Return the integer `value` of positions as f32, if that holds it and all it is made of."""
     found: _ExactFloat | None = None
     match value:
         case IndexValue() if not value.operands:

@@ -13,7 +13,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
 
 
-def fake_mode_of(values: Sequence[object]) -> FakeTensorMode:
+def find_fake_mode(values: Sequence[object]) -> FakeTensorMode:
     """Return the fake mode of the first fake tensor among `values`; a new one if there is none."""
     modes = (getattr(value, "fake_mode", None) for value in values)
     found = next((mode for mode in modes if isinstance(mode, FakeTensorMode)), None)
@@ -47,7 +47,7 @@ def name_symbol(size: torch.SymInt) -> str:
     return str(expression) if expression.is_symbol else ""
 
 
-def bounds_of(size: torch.SymInt) -> tuple[int, int]:
+def get_bounds(size: torch.SymInt) -> tuple[int, int]:
     """Return the bounds of a symbol; -1 if there is no upper one."""
     bounds = size.node.shape_env.bound_sympy(size.node.expr)
     low = int(bounds.lower) if bounds.lower.is_Integer else 0

@@ -245,7 +245,7 @@ def wrap_compiled(
     return call
 
 
-def current_metadata() -> ViewAndMutationMeta | None:
+def get_current_metadata() -> ViewAndMutationMeta | None:
     """Return AOTAutograd's facts about the graph that it is having compiled."""
     context = TracingContext.try_get()
     return None if context is None else context.fw_metadata

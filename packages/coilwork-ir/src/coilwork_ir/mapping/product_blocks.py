@@ -71,7 +71,7 @@ class Factors:
 
     @property
     def dtype(self) -> DType:
-        """What is multiplied: the widest type, if there are several."""
+        """The type of the factors; the widest one, if there are several."""
         return max((node.left.dtype for node in self.nodes), key=lambda dtype: dtype.itemsize)
 
     @property

@@ -35,7 +35,7 @@ class StoredMatrix:
 
 
 def find_stored_matrix(kernel: Kernel, node: Contraction, factor: Scalar) -> StoredMatrix | None:
-    """`factor` of `node`, a contraction of `kernel`, as a matrix in memory.
+    """Return `factor` of `node`, a contraction of `kernel`, as a matrix in memory.
 
     None if it is anything but loaded, has several ranges along a side, or rows that may start between vectors
     of 16 bytes.

@@ -43,7 +43,7 @@ class PaddingDecision:
 def pad_products(
     gm: torch.fx.GraphModule, options: LayoutOptions, *, joint: bool = False
 ) -> tuple[torch.fx.GraphModule, PaddingDecision]:
-    """`gm` with padding where that gives matrix products fast kernels; else `gm` itself.
+    """Return `gm` with padding where that gives matrix products fast kernels; else `gm` itself.
 
     Fast kernels of matrix units read vectors of 16 bytes. They want sizes that are whole vectors, and rows
     that start at whole vectors. A vocabulary of 50257 numbers of 16 bits fails both.

@@ -74,8 +74,8 @@ def _is_static_matrix(value: torch.Tensor) -> bool:
 def _find_large_values(
     product: torch.fx.Node, forward: frozenset[torch.fx.Node]
 ) -> tuple[torch.fx.Node, ...]:
-    """`product`, and the values as large that are computed from it; none if one is needed as a whole, by a
-    product of the forward for one, or beside others that are as large.
+    """Return `product`, and the values as large that are computed from it; none if one is needed as a whole,
+    by a product of the forward for one, or beside others that are as large.
     """
     size = product.meta["val"].numel()
 
@@ -105,7 +105,7 @@ def _is_in_memory(node: torch.fx.Node) -> bool:
 
 
 def _grow(found: dict[torch.fx.Node, None]) -> Iterator[torch.fx.Node]:
-    """Each of `found` once, those that are added meanwhile included."""
+    """Return each of `found` once, those that are added meanwhile included."""
     done = 0
     while done < len(found):
         value = tuple(found)[done]

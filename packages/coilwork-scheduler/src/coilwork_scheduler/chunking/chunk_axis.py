@@ -39,7 +39,7 @@ class ChunkAxis:
 
 
 def find_axis(region: Region, buffers: Mapping[str, Buffer], along: int) -> ChunkAxis:
-    """The axis along the product's dimension `along`.
+    """Return the axis along the product's dimension `along`.
 
     Raises:
         NoRegion: a member reads elements of several chunks.
@@ -72,9 +72,9 @@ class _Search:
             if not self.partial.isdisjoint(read):
                 raise NoRegion("what is combined along it is read again")
             if isinstance(node, View):
-                self.dims[node.output.name] = self._dim_of_view(node)
+                self.dims[node.output.name] = self._find_view_dim(node)
                 continue
-            self._place(node, self._symbol_of(node))
+            self._place(node, self._find_symbol(node))
             pending.append(node)
         for node in pending:
             self._place_others(node, makers)
@@ -101,8 +101,8 @@ class _Search:
                 elif known is None or [known] != found:
                     raise NoRegion("a value is read across chunks")
 
-    def _symbol_of(self, node: Node) -> Expr:
-        """The range or axis of `node` along which it reads what is cut."""
+    def _find_symbol(self, node: Node) -> Expr:
+        """Return the range or axis of `node` along which it reads what is cut."""
         assert isinstance(node, Pointwise | Reduce | Contraction)
         own = (*node.ranges, *(() if isinstance(node, Pointwise) else node.axes))
         found: set[Expr] = set()
@@ -137,9 +137,9 @@ class _Search:
             if node.kind not in _COMBINED or len(defined) != 1:
                 raise NoRegion("what is combined along it has no parts")
 
-    def _dim_of_view(self, node: View) -> int:
-        """The dimension of a view that is cut: memory is the same in another order of dimensions, with others
-        of them joined, or without what pads it.
+    def _find_view_dim(self, node: View) -> int:
+        """Return the dimension of a view that is cut: memory is the same in another order of dimensions, with
+        others of them joined, or without what pads it.
         """
         source, output = self.buffers[node.source], node.output
         dim = self.dims[node.source]

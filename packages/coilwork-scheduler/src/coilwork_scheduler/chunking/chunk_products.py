@@ -97,20 +97,20 @@ def chunk_products(graph: Graph, facts: Dependence, settings: Settings) -> Chunk
 
 
 def _is_large(node: Contraction, facts: Dependence, settings: Settings) -> bool:
-    """True if the result of `node` is worth chunks: large by itself, and beside its factors."""
+    """Tell if the result of `node` is worth chunks: large by itself, and beside its factors."""
     output = node.output
     if len(output.shape) != 2 or any(as_int(size) is None for size in output.shape):
         return False
     if output.strides != make_contiguous_strides(output.shape) or not is_matrix_product(node, facts.buffers):
         return False
-    figures, size = _figures(output, settings), settings.sizes.size_bytes
+    figures, size = _get_figures(output, settings), settings.sizes.size_bytes
     product = match_matrix_product(node, facts.buffers)
     assert product is not None
     factors = size(product.left) + size(product.right)
     return size(output) >= max(figures.chunked_bytes, figures.chunked_share * factors)
 
 
-def _figures(buffer: Buffer, settings: Settings) -> Products:
+def _get_figures(buffer: Buffer, settings: Settings) -> Products:
     return settings.targets.of(buffer.device).machine.products
 
 
@@ -128,7 +128,8 @@ class _Plan:
 
 
 def _choose_plan(region: Region, facts: Dependence, settings: Settings) -> _Plan:
-    """The plan with the fewest bytes in memory; none spends more than a share of the product's time on sums.
+    """Return the plan with the fewest bytes in memory; none spends more than a share of the product's time on
+    sums.
 
     Raises:
         NoRegion: neither rows nor columns can be cut.
@@ -147,7 +148,7 @@ def _choose_plan(region: Region, facts: Dependence, settings: Settings) -> _Plan
 
 def _plan(region: Region, axis: ChunkAxis, settings: Settings) -> _Plan:
     product = next(node for node in region.members if isinstance(node, Contraction))
-    output, figures = product.output, _figures(product.output, settings)
+    output, figures = product.output, _get_figures(product.output, settings)
     extent, size = as_int(output.shape[axis.along]), settings.sizes.size_bytes(output)
     assert extent is not None
     sums = sum(
@@ -173,8 +174,8 @@ def _plan(region: Region, axis: ChunkAxis, settings: Settings) -> _Plan:
 
 
 def _count_affordable(product: Contraction, sums_bytes: int, settings: Settings) -> int:
-    """The most chunks for which reading and writing sums takes a share of the product's time, at the rates
-    that the device claims; as many as there are rows or columns where it claims none.
+    """Return the most chunks for which reading and writing sums takes a share of the product's time, at the
+    rates that the device claims; as many as there are rows or columns where it claims none.
     """
     sizes, target = settings.sizes, settings.targets.of(product.output.device)
     results = sizes.numel(product.output.shape)
@@ -218,7 +219,7 @@ class _ChunkWriter:
     # one chunk
 
     def _copy(self, node: Node, chunk: _Chunk) -> Iterator[Node]:
-        """`node` for the points of `chunk`, and views of the parts of operands that it multiplies."""
+        """Return `node` for the points of `chunk`, and views of the parts of operands that it multiplies."""
         if isinstance(node, View):
             dim = self.axis.dims[node.source]
             output = self._cut(node.output, chunk, within=self.buffers[node.source].shape[dim])
@@ -274,7 +275,7 @@ class _ChunkWriter:
                         buffer,
                         name=self.name(f"{buffer.name}_wide"),
                         dtype=dtype,
-                        strides=_dense_strides(buffer),
+                        strides=_make_dense_strides(buffer),
                     ),
                     ranges=ranges,
                     body=cast(load(buffer.name, ranges, buffer.dtype), dtype),
@@ -309,8 +310,8 @@ class _ChunkWriter:
         self._sums[whole.name] = sums
 
     def _cut(self, buffer: Buffer, chunk: _Chunk, within: Expr | None = None) -> Buffer:
-        """The part of `buffer` that belongs to `chunk`; dimensions lie in the same order. `within` is the
-        extent of what lies in memory, if that is longer.
+        """Return the part of `buffer` that belongs to `chunk`; dimensions lie in the same order. `within` is
+        the extent of what lies in memory, if that is longer.
         """
         dim = self.axis.dims.get(buffer.name)
         name = self.name(f"{buffer.name}_chunk")
@@ -320,7 +321,7 @@ class _ChunkWriter:
             own = chunk.count(buffer.shape[dim])
             shape = tuple(as_expr(own) if k == dim else size for k, size in enumerate(buffer.shape))
             held = buffer.shape[dim] if within is None else within
-            strides = _scaled_strides(buffer, dim, as_int(held) or 0, chunk.count(held))
+            strides = _scale_strides(buffer, dim, as_int(held) or 0, chunk.count(held))
             cut = replace(cut, shape=shape, strides=strides)
         self._note(cut, chunk)
         chunk.made[name] = cut
@@ -395,7 +396,7 @@ class _Chunk:
     made: dict[str, Buffer] = field(default_factory=dict)
 
     def count(self, extent: Expr) -> int:
-        """How many of its points a range of `extent` has: it may end before padding does."""
+        """Return how many of its points a range of `extent` has: it may end before padding does."""
         known = as_int(extent)
         assert known is not None
         return min(self.start + self.size, known) - self.start
@@ -411,7 +412,7 @@ class _Cut:
     part: Expr
 
     def move(self, body: Scalar) -> Scalar:
-        """`body` for the chunk's points, which reads what was computed for them."""
+        """Return `body` for the chunk's points, which reads what was computed for them."""
         (moved,) = substitute_ranges((body,), {self.whole: self.part + self.chunk.start})
 
         def visit(value: Scalar) -> Scalar:
@@ -431,8 +432,8 @@ class _Cut:
         return rewrite((moved,), visit)[0]
 
     def read_slices(self, body: Scalar, views: list[Node]) -> Scalar:
-        """`body`, in which what lies outside is read through views of the chunk's part of it, as libraries
-        want it.
+        """Return `body`, in which what lies outside is read through views of the chunk's part of it, as
+        libraries want it.
         """
         writer, chunk = self.writer, self.chunk
 
@@ -461,12 +462,12 @@ class _Cut:
 
 
 def _fill_parameter(epilogue: Scalar, value: Scalar) -> Scalar:
-    """`epilogue` of `value`."""
+    """Return `epilogue` of `value`."""
     return rewrite((epilogue,), lambda at: value if isinstance(at, Parameter) else at)[0]
 
 
-def _dense_strides(buffer: Buffer) -> tuple[Expr, ...]:
-    """Strides without gaps, in the order of those of `buffer`."""
+def _make_dense_strides(buffer: Buffer) -> tuple[Expr, ...]:
+    """Return strides without gaps, in the order of those of `buffer`."""
     order = sorted(range(len(buffer.shape)), key=lambda k: (as_int(buffer.strides[k]) or 0, -k))
     strides: list[Expr] = [as_expr(1)] * len(order)
     step = as_expr(1)
@@ -476,8 +477,8 @@ def _dense_strides(buffer: Buffer) -> tuple[Expr, ...]:
     return tuple(strides)
 
 
-def _scaled_strides(buffer: Buffer, dim: int, extent: int, size: int) -> tuple[Expr, ...]:
-    """Strides of `buffer` if memory has `size` elements along `dim`, instead of `extent`."""
+def _scale_strides(buffer: Buffer, dim: int, extent: int, size: int) -> tuple[Expr, ...]:
+    """Return the strides of `buffer` if memory has `size` elements along `dim`, instead of `extent`."""
     step = as_int(buffer.strides[dim])
     assert step is not None
     strides: list[Expr] = []
@@ -490,7 +491,7 @@ def _scaled_strides(buffer: Buffer, dim: int, extent: int, size: int) -> tuple[E
 
 
 def _insert(graph: Graph, region: Region, made: tuple[Node, ...]) -> Graph:
-    """`graph` with `made` for the region: behind what it reads, before what reads it."""
+    """Return `graph` with `made` for the region: behind what it reads, before what reads it."""
     own = {b.name for at in region.positions for b in list_defined_buffers(graph.nodes[at])}
     before: list[Node] = []
     after: list[Node] = []

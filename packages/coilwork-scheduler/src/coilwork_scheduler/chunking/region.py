@@ -55,7 +55,7 @@ class NoRegion(Exception):
 
 
 def find_region(graph: Graph, facts: Dependence, position: int) -> Region:
-    """The region of the product at `position`.
+    """Return the region of the product at `position`.
 
     Raises:
         NoRegion: somebody needs all of the result, or what reads it cannot be cut.
@@ -124,7 +124,7 @@ def _check_members(graph: Graph, positions: set[int], last: int) -> None:
 def _find_computed_again(
     graph: Graph, facts: Dependence, positions: set[int], names: set[str], is_large: _IsLarge
 ) -> set[int]:
-    """Positions of large values that members read, and that do not depend on the product."""
+    """Return positions of large values that members read, and that do not depend on the product."""
     found: set[int] = set()
     pending = [name for at in positions for name in list_read_buffers(graph.nodes[at])]
     while pending:
@@ -159,7 +159,10 @@ def _check_surroundings(
 
 
 def _find_results(graph: Graph, positions: set[int], names: set[str]) -> tuple[str, ...]:
-    """What members compute and others read, or the caller gets. Values that others keep are not counted."""
+    """Find what members compute and others read, or the caller gets.
+
+    Values that others keep are not counted.
+    """
     own = {b.name for at in positions for b in list_defined_buffers(graph.nodes[at])}
     found: dict[str, None] = {}
     for at, node in enumerate(graph.nodes):
@@ -227,7 +230,7 @@ class _RowFlattener:
         return replace(buffer, shape=shape, strides=make_contiguous_strides(shape))
 
     def _read(self, body: Scalar, places: Mapping[Expr, Expr]) -> Scalar:
-        """`body` with `places` for its ranges, which reads rows by one number."""
+        """Return `body` with `places` for its ranges, which reads rows by one number."""
         (moved,) = substitute_ranges((body,), places)
 
         def visit(value: Scalar) -> Scalar:
@@ -249,11 +252,11 @@ class _RowFlattener:
 
 
 def is_matrix_product(node: Contraction, buffers: Mapping[str, Buffer]) -> bool:
-    """True for a product of two matrices whose sums are weighted and added to at most."""
+    """Return True for a product of two matrices whose sums are weighted and added to at most."""
     product = match_matrix_product(node, buffers)
     return product is not None and product.is_plain and len(node.output.shape) == 2
 
 
 def list_reads(node: Node) -> tuple[Load, ...]:
-    """What the bodies of `node` load."""
+    """Return the names that the bodies of `node` load."""
     return list_loads(list_bodies(node))

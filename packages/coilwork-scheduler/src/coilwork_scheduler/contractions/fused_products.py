@@ -34,8 +34,8 @@ class FusedProducts(SumsOfProducts):
         return EpilogueFinder(context=self.context)
 
     def quote(self, product: MatrixProduct, target: Target) -> Quote:
-        """The time of the product's kernel, or its part of that of two, less what it saves."""
-        unknown = self._unknown(product, target)
+        """Return the time of the product's kernel, or its part of that of two, less what it saves."""
+        unknown = self._explain_unknown(product, target)
         if unknown:
             return Quote(us=inf, reason=unknown)
         epilogue = self._epilogues.find(product)
@@ -43,7 +43,7 @@ class FusedProducts(SumsOfProducts):
             return Quote(us=inf, reason="another product's kernel computes what follows")
         if epilogue.saved_us <= 0:
             return Quote(us=inf, reason="nothing follows that a kernel of its own would compute")
-        if any(self._unknown(one, target) for one in epilogue.products):
+        if any(self._explain_unknown(one, target) for one in epilogue.products):
             return Quote(us=inf, reason="the product beside it is none of ours")
         sums = len(epilogue.products)
         figures = target.machine.product_kernels
@@ -62,12 +62,12 @@ class FusedProducts(SumsOfProducts):
         return Quote(us=us, reason="what follows needs no kernel of its own", numbers=numbers)
 
     def least_gain_us(self, product: MatrixProduct, rival: Quote) -> float:
-        """A share of the rival's time."""
+        """Return the least gain that counts: a share of the rival's time."""
         figures = self.context.targets.of(product.output.device).machine.product_kernels
         return max(figures.least_gain_us, figures.least_gain_share * rival.us)
 
-    def _unknown(self, product: MatrixProduct, target: Target) -> str:
-        """Why no kernel is known to be fast; empty if one is."""
+    def _explain_unknown(self, product: MatrixProduct, target: Target) -> str:
+        """Return why no kernel is known to be fast; empty if one is."""
         context = self.context
         if not target.has(CUBLAS) or not target.has(COPY_ENGINE):
             return "no kernel is known to be faster"

@@ -55,7 +55,9 @@ class EpilogueFinder:
         object.__setattr__(self, "readers", index_readers(self.context.graph, self.context.facts))
 
     def find(self, product: MatrixProduct) -> Epilogue:
-        """The epilogue of `product`. Time is linear in the nodes that read what it makes, a few of them."""
+        """Return the epilogue of `product`. Time is linear in the nodes that read what it makes, a few of
+        them.
+        """
         region = self._collect(product.output)
         if not region.nodes:
             return Epilogue(products=(product,))
@@ -69,11 +71,11 @@ class EpilogueFinder:
         return Epilogue(
             products=together,
             operations=self._count_operations(region),
-            saved_us=self._saved_us(region, together),
+            saved_us=self._estimate_saving_us(region, together),
         )
 
     def _collect(self, output: Buffer) -> _Region:
-        """The pointwise nodes behind `output`, element by element, in order."""
+        """Return the pointwise nodes behind `output`, element by element, in order."""
         context = self.context
         numel = context.sizes.numel(output.shape)
         region = _Region(names={output.name})
@@ -111,10 +113,10 @@ class EpilogueFinder:
         if any(a.buffer in region.names and (a.indirect or a.mask is not None) for a in read):
             return False
         others = {a.buffer for a in read} - region.names
-        return not any(self._comes_of(name, region, first) for name in others)
+        return not any(self._is_derived(name, region, first) for name in others)
 
-    def _comes_of(self, name: str, region: _Region, first: int) -> bool:
-        """True if `name` is computed from the epilogue by nodes that are not in it."""
+    def _is_derived(self, name: str, region: _Region, first: int) -> bool:
+        """Tell if `name` is computed from the epilogue by nodes that are not in it."""
         facts = self.context.facts
         pending, seen = [name], set[str]()
         while pending:
@@ -135,7 +137,7 @@ class EpilogueFinder:
         """
         context, found = self.context, False
         for name in dict.fromkeys(access.buffer for access in list_loads((node.body,))):
-            source = self._memory_of(name)
+            source = self._find_memory(name)
             position = context.facts.definer.get(source)
             if position is None or not region.names.isdisjoint((name, source)):
                 continue
@@ -154,14 +156,14 @@ class EpilogueFinder:
         return found
 
     def _is_between(self, node: Node, numel: int, region: _Region) -> TypeGuard[Pointwise]:
-        """True for a pointwise node that may lie between a product and the epilogue that it meets."""
+        """Return True for a pointwise node that may lie between a product and the epilogue that it meets."""
         if not isinstance(node, Pointwise) or node.into is not None or node.checks:
             return False
         region.looked_at += 1
         return region.looked_at < _MOST_NODES and self.context.sizes.numel(node.output.shape) == numel
 
     def _count_operations(self, region: _Region) -> float:
-        """Weighted operations of the nodes of `region`."""
+        """Return weighted operations of the nodes of `region`."""
         total = 0.0
         for position in region.nodes:
             node = self.context.graph.nodes[position]
@@ -170,8 +172,8 @@ class EpilogueFinder:
             total += cost * self.context.sizes.numel(node.output.shape)
         return total
 
-    def _saved_us(self, region: _Region, products: Sequence[MatrixProduct]) -> float:
-        """What is saved beside calls for `products` and kernels for what follows.
+    def _estimate_saving_us(self, region: _Region, products: Sequence[MatrixProduct]) -> float:
+        """Return the microseconds saved beside calls for `products` and kernels for what follows.
 
         A kernel for what follows reads the results, and stores one more: the product's kernel stores one
         anyhow. If all that leaves the epilogue goes into reductions, their kernels compute it for nothing. If
@@ -181,41 +183,41 @@ class EpilogueFinder:
         outside: dict[str, list[int]] = {}
         for name in region.names:
             behind = [p for p in self.readers.get(name, ()) if not self._is_inside(p, region)]
-            outside.setdefault(self._memory_of(name), []).extend(behind)
+            outside.setdefault(self._find_memory(name), []).extend(behind)
         readers = {position for found in outside.values() for position in found}
-        in_kernels = [p for p in readers if self._joins_a_kernel(p)]
+        in_kernels = [p for p in readers if self._can_join_a_kernel(p)]
         if len(in_kernels) == len(readers):
             return 0.0
         results = [product.output for product in products]
-        kept = sum(bool(outside[self._memory_of(b.name)]) for b in results)
+        kept = sum(bool(outside[self._find_memory(b.name)]) for b in results)
         store_us = context.move_us(0, context.size(results[0])) - context.move_us(0, 0)
         read_us = 0.0 if in_kernels else context.move_us(sum(context.size(b) for b in results), 0)
         return (1 - kept) * store_us + read_us
 
     def _share_a_factor(self, one: MatrixProduct, other: MatrixProduct) -> bool:
-        """True if both multiply the same left or right factor, into results of the same shape and type."""
+        """Tell if both multiply the same left or right factor, into results of the same shape and type."""
         if one.output.shape != other.output.shape or one.output.dtype is not other.output.dtype:
             return False
         return any(
-            (self._memory_of(a.name), a.shape, a.strides) == (self._memory_of(b.name), b.shape, b.strides)
+            (self._find_memory(a.name), a.shape, a.strides) == (self._find_memory(b.name), b.shape, b.strides)
             for a, b in ((one.left, other.left), (one.right, other.right))
         )
 
-    def _memory_of(self, name: str) -> str:
-        """The name of what `name` is a view of."""
+    def _find_memory(self, name: str) -> str:
+        """Return the name of the memory that `name` is a view of."""
         while name in self.context.views:
             name = self.context.views[name].source
         return name
 
     def _is_inside(self, position: int, region: _Region) -> bool:
-        """True for a node of the epilogue, and for a view that only says how it reads its memory."""
+        """Return True for a node of the epilogue, and for a view that only says how it reads its memory."""
         if position >= len(self.context.graph.nodes):
             return False
         node = self.context.graph.nodes[position]
         return position in region.nodes or (isinstance(node, View) and node.output.name in region.names)
 
-    def _joins_a_kernel(self, position: int) -> bool:
-        """True if the node at `position` is loops, which may compute what they read."""
+    def _can_join_a_kernel(self, position: int) -> bool:
+        """Tell if the node at `position` is loops, which may compute what they read."""
         nodes = self.context.graph.nodes
         return position < len(nodes) and isinstance(nodes[position], Pointwise | Reduce)
 

@@ -52,7 +52,7 @@ _PROGRAMS: Final = 2
 
 
 def split_keys(node: Attention, context: ImplementationContext, target: Target) -> tuple[Node, ...] | None:
-    """The nodes that compute `node` with its keys in pieces; None if that fills the device no better."""
+    """Return the nodes that compute `node` with its keys in pieces; None if that fills the device no more."""
     weights, sizes = node.weights, context.sizes
     if context.options.batch_invariant:
         # the number of pieces depends on how many rows there are
@@ -76,7 +76,7 @@ def split_keys(node: Attention, context: ImplementationContext, target: Target) 
 
 
 def _is_of_positions(weights: Weights) -> bool:
-    """True if the mask loads nothing: then what it leaves out is known without lists."""
+    """Tell if the mask loads nothing: then what it leaves out is known without lists."""
     return weights.mask is None or not any(isinstance(v, Load) for v in iterate_postorder((weights.mask,)))
 
 
@@ -96,7 +96,7 @@ class _Packed:
 
 
 def _pack_heads(weights: Weights, rows: int) -> _Packed:
-    """Rows of heads that share keys as rows of one block, where there is one such range."""
+    """Return rows of heads that share keys as rows of one block, where there is one such range."""
     *others, row = weights.rows
     group = _count_sharing(weights, others[-1])
     heads = as_int(get_extent(others[-1]))
@@ -123,7 +123,7 @@ def _pack_heads(weights: Weights, rows: int) -> _Packed:
 
 
 def _count_sharing(weights: Weights, head: Expr) -> int:
-    """How many neighbouring points of `head` load the same keys and values."""
+    """Return how many neighbouring points of `head` load the same keys and values."""
     found: set[int] = set()
     for body in (weights.key, weights.value):
         for access in (value for value in iterate_postorder((body,)) if isinstance(value, Load)):
@@ -152,7 +152,7 @@ class _Writer:
     length: int
 
     def write(self) -> tuple[Node, ...]:
-        """The attention of each piece, and what joins them."""
+        """Return the attention of each piece, and what joins them."""
         node, packed, weights = self.node, self.packed, self.node.weights
         split = symbol("s", extent=self.pieces)
         column = weights.ranges[-1]
@@ -185,7 +185,7 @@ class _Writer:
         return (pieces, most, total, joined, *self._finish(top, total, joined))
 
     def _finish(self, top: Scalar, total: Reduce, joined: Reduce) -> tuple[Node, ...]:
-        """The results of the whole, at its own ranges."""
+        """Return the results of the whole, at its own ranges."""
         node, packed, weights = self.node, self.packed, self.node.weights
         places = {**dict(zip(packed.others, packed.others_of, strict=True)), packed.row: packed.row_of}
         (top,) = substitute_ranges((top,), places)

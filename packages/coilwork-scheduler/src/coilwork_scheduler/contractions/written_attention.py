@@ -66,7 +66,7 @@ _Split: TypeAlias = tuple[tuple[Scalar, ...], Scalar]
 
 
 def find_written_attention(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    """`graph` with attention nodes in the place of products around a softmax. Each is recorded."""
+    """Return `graph` with attention nodes in the place of products around a softmax. Each is recorded."""
     products = [node for node in graph.nodes if isinstance(node, Contraction)]
     if not settings.keeps_wide or len(products) < 2:
         return graph
@@ -98,7 +98,7 @@ class _Finder:
     _reached: dict[str, frozenset[str] | None] = field(init=False, default_factory=dict)
 
     def find(self, second: Contraction) -> tuple[Node, ...] | None:
-        """The nodes that compute `second`, if it ends an attention that a template computes."""
+        """Return the nodes that compute `second`, if it ends an attention that a template computes."""
         if not _is_plain(second) or len(second.ranges) < 2:
             return None
         for weight, value in ((second.left, second.right), (second.right, second.left)):
@@ -114,7 +114,7 @@ class _Finder:
     # what depends on products
 
     def _reach(self, body: Scalar) -> frozenset[str] | None:
-        """Names of products that `body` is computed from by pointwise nodes.
+        """Return names of products that `body` is computed from by pointwise nodes.
 
         None if there are many, as behind a residual stream.
         """
@@ -167,7 +167,8 @@ class _Finder:
     # substitution
 
     def _inline(self, body: Scalar, first: str) -> Scalar:
-        """`body` with what it is computed from down to the product `first`, and with functions of positions.
+        """Return `body` with what it is computed from down to the product `first`, and with functions of
+        positions.
 
         Loads through views become loads of what these show.
         """
@@ -192,7 +193,7 @@ class _Finder:
         return _drop_roundings(found)
 
     def _is_of_positions(self, made: Pointwise) -> bool:
-        """True if `made` is computed from positions and constants alone."""
+        """Tell if `made` is computed from positions and constants alone."""
         pending, known = [made], {made.output.name}
         while pending:
             for access in list_loads((pending.pop().body,)):
@@ -211,7 +212,7 @@ class _Finder:
     def _find_between(
         self, name: str, second: Contraction, weight: Scalar, value: Scalar
     ) -> tuple[Node, ...] | None:
-        """The attention between the product that defines `name` and `second`, if it is one."""
+        """Return the attention between the product that defines `name` and `second`, if it is one."""
         first = self._maker(name)
         if not isinstance(first, Contraction) or not _is_plain(first) or not self._is_private(name, second):
             return None
@@ -245,7 +246,7 @@ class _Finder:
         return made
 
     def _is_private(self, name: str, second: Contraction) -> bool:
-        """True if only `second` needs what is computed from `name`, and no node writes over it."""
+        """Tell if only `second` needs what is computed from `name`, and no node writes over it."""
         graph, done = self.context.graph, {name}
         pending = [name]
         while pending:
@@ -270,7 +271,7 @@ class _Finder:
         return True
 
     def _is_softmax(self, softmax: _Softmax, keys: Expr, name: str) -> bool:
-        """True if the statistics of `softmax` are those of its own scores along `keys`."""
+        """Tell if the statistics of `softmax` are those of its own scores along `keys`."""
         for access, kind, wanted in (
             (softmax.most, "max", softmax.score),
             (softmax.total, "sum", softmax.power),
@@ -351,7 +352,7 @@ class _Finder:
         return (*before, node)
 
     def _find_hidden_rows(self, second: Contraction, mask: Scalar, keys: Expr) -> tuple[Reduce, Scalar]:
-        """A reduction that tells which rows `mask` hides entirely, and its element at a row."""
+        """Return a reduction that tells which rows `mask` hides entirely, and its element at a row."""
         known = find_index_symbols((mask,))
         ranges = tuple(r for r in second.ranges[:-1] if r in known)
         shape = get_extents(ranges)
@@ -386,7 +387,7 @@ class _Softmax:
 
 
 def _read_softmax(weight: Scalar) -> _Softmax | None:
-    """The softmax that `weight` is, by its form."""
+    """Return the softmax that `weight` is, by its form."""
     match _widen(weight):
         case Op(op="div", operands=(power, Load() as total)):
             pass
@@ -404,7 +405,7 @@ def _read_softmax(weight: Scalar) -> _Softmax | None:
 
 
 def _drop_roundings(body: Scalar) -> Scalar:
-    """`body` without roundings of f32 to 16 bits and back."""
+    """Return `body` without roundings of f32 to 16 bits and back."""
 
     def visit(value: Scalar) -> Scalar:
         if isinstance(value, Op) and value.op == "cast" and value.dtype is _WIDE:
@@ -416,7 +417,7 @@ def _drop_roundings(body: Scalar) -> Scalar:
 
 
 def _widen(value: Scalar) -> Scalar:
-    """`value` in f32, as it was before it was rounded to 16 bits; `value` itself, if it is no float."""
+    """Return `value` in f32, as it was before rounding to 16 bits; `value` itself, if it is no float."""
     if not value.dtype.is_float:
         return cast(value, _WIDE)
     if value.dtype is _WIDE:
@@ -432,7 +433,7 @@ def _widen(value: Scalar) -> Scalar:
 
 
 def _split_score(score: Scalar) -> _Split:
-    """The conditions under which `score` is not minus infinity for a reason of its own, and the rest."""
+    """Return the conditions under which `score` is not minus infinity by itself, and the rest."""
     conditions: list[Scalar] = []
     while True:
         match score:
@@ -454,7 +455,7 @@ def _split_score(score: Scalar) -> _Split:
 
 
 def _read_added_mask(value: Scalar) -> Scalar | None:
-    """Where `value`, which is 0 or minus infinity, is 0."""
+    """Return the condition for `value`, which is 0 or minus infinity, to be 0."""
     match value:
         case Op(op="where", operands=(condition, Const() as first, Const() as second)):
             both = (float(first.value), float(second.value))
@@ -477,7 +478,7 @@ _NEGATED: Final = (("le", "gt"), ("lt", "ge"), ("gt", "le"), ("ge", "lt"), ("eq"
 
 
 def _negate(condition: Scalar) -> Scalar:
-    """`condition`, of integers, the other way round."""
+    """Return `condition`, of integers, the other way round."""
     match condition:
         case Const():
             return const(not condition.value, DType.BOOL)
@@ -491,18 +492,18 @@ def _negate(condition: Scalar) -> Scalar:
 
 
 def _simplify(body: Scalar) -> Scalar:
-    """`body` with truth values that are selected or joined with constants in a shorter form."""
+    """Return `body` with truth values that are selected or joined with constants in a shorter form."""
 
     def visit(value: Scalar) -> Scalar:
         match value:
             case Op(op="where", operands=(condition, first, Const() as second)) if value.dtype.is_bool:
-                return _and(condition, first) if not second.value else value
+                return _combine_masks(condition, first) if not second.value else value
             case Op(op="where", operands=(condition, Const() as first, second)) if value.dtype.is_bool:
-                return _and(_negate(condition), second) if not first.value else value
+                return _combine_masks(_negate(condition), second) if not first.value else value
             case Op(op="bitwise_not", operands=(inner,)):
                 return _negate(inner)
             case Op(op="bitwise_and", operands=(first, second)):
-                return _and(first, second)
+                return _combine_masks(first, second)
             case Op(op="ne", operands=(Op(op="cast", operands=(inner,)), Const() as zero)):
                 return inner if inner.dtype.is_bool and not zero.value else value
             case Op(op="eq", operands=(Op(op="cast", operands=(inner,)), Const() as zero)):
@@ -515,7 +516,7 @@ def _simplify(body: Scalar) -> Scalar:
     return found
 
 
-def _and(first: Scalar, second: Scalar) -> Scalar:
+def _combine_masks(first: Scalar, second: Scalar) -> Scalar:
     for one, other in ((first, second), (second, first)):
         if isinstance(one, Const):
             return other if one.value else one
@@ -526,22 +527,22 @@ def _and(first: Scalar, second: Scalar) -> Scalar:
 
 
 def _has_key_in_each_row(mask: Scalar, row: Expr, keys: Expr) -> bool:
-    """True if the first key counts for each row, or that of the row's own number, or the last one."""
+    """Tell if the first key counts for each row, or that of the row's own number, or the last one."""
     last = get_extent(keys) - 1
     places = [as_expr(0), last]
     if provably_le(get_extent(row), get_extent(keys)):
         places += [row, row + (get_extent(keys) - get_extent(row))]
-    return any(_holds(substitute_ranges((mask,), {keys: place})[0]) for place in places)
+    return any(_is_held(substitute_ranges((mask,), {keys: place})[0]) for place in places)
 
 
-def _holds(condition: Scalar) -> bool:
+def _is_held(condition: Scalar) -> bool:
     match condition:
         case Const():
             return bool(condition.value)
         case Op(op="bitwise_and"):
-            return all(_holds(one) for one in condition.operands)
+            return all(_is_held(one) for one in condition.operands)
         case Op(op="bitwise_or"):
-            return any(_holds(one) for one in condition.operands)
+            return any(_is_held(one) for one in condition.operands)
         case Op(op="le" | "lt" | "ge" | "gt", operands=(first, second)):
             left, right = _read_position(first), _read_position(second)
             if left is None or right is None:

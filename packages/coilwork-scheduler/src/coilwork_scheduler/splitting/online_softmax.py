@@ -28,7 +28,7 @@ class SoftmaxPair:
 
 
 def merge_softmax_pairs(graph: Graph, wanted: Callable[[SoftmaxPair], bool]) -> Graph:
-    """`graph` with those pairs that are `wanted` as one reduction. Linear in the size of the graph."""
+    """Return `graph` with those pairs that are `wanted` as one reduction. Linear in the size of the graph."""
     placed: dict[int, Reduce] = {}
     gone: set[int] = set()
     for pair in _find_pairs(graph):
@@ -67,7 +67,7 @@ def _find_pairs(graph: Graph) -> Iterator[SoftmaxPair]:
 
 
 def _match_exponential(body: Scalar) -> tuple[Scalar, Load] | None:
-    """`a` and `b` of `exp(a - b)` where `b` is loaded."""
+    """Return `a` and `b` of `exp(a - b)` where `b` is loaded."""
     if not isinstance(body, Op) or body.op != "exp":
         return None
     (difference,) = body.operands
