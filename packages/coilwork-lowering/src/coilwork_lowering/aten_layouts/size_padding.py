@@ -177,7 +177,7 @@ class SizePadding:
 
     def _find_room(self, product: Product) -> int:
         """Bytes that copies of operands may take."""
-        share = _SHARE_OF_SLOW_PRODUCT if _is_slow(product) else _SHARE_OF_PRODUCT
+        share = _SHARE_OF_SLOW_PRODUCT if _has_very_slow_rows(product) else _SHARE_OF_PRODUCT
         return max(self._room, int(share * sum(estimate_bytes(t.meta["val"]) for t in product.tensors)))
 
     def _operand(self, place: int, tensor: torch.fx.Node, pads: Pads) -> _Operand:
@@ -228,7 +228,7 @@ class SizePadding:
                 return _Result()
             obstacle = "a view needs dense rows"
         size = estimate_bytes(value)
-        if size > (self._find_room(product) if _is_slow(product) else self._room):
+        if size > (self._find_room(product) if _has_very_slow_rows(product) else self._room):
             return f"{obstacle}, and a copy of {size} bytes would be large beside what is in memory"
         return _Result(copied=True)
 
@@ -404,7 +404,7 @@ class SizePadding:
         return part
 
 
-def _is_slow(product: Product) -> bool:
+def _has_very_slow_rows(product: Product) -> bool:
     """Tell if `product` takes several times as long as captured, and so it does by rows."""
     vector_bytes = product.figures.vector_bytes
     if not any(is_unaligned(tensor.meta["val"], vector_bytes) for tensor in product.tensors[:2]):
