@@ -40,7 +40,8 @@ from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.layouts.assign import collect_layout_facts, list_sites
 from coilwork_scheduler.layouts.constraints import SCALE
 from coilwork_scheduler.layouts.rules import RULES
-from coilwork_scheduler.settings import Settings, make_size_hints
+from coilwork_scheduler.options import make_size_hints
+from coilwork_scheduler.settings import Settings
 
 # Calls of a compiled model that are timed, after some that are not.
 _REPEATS: Final = 20

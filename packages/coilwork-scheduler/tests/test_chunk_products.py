@@ -24,8 +24,8 @@ from coilwork_scheduler.chunking.chunk_products import ChunkedGraph, chunk_produ
 from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.optimization_remarks import Remarks
+from coilwork_scheduler.options import make_size_hints
 from coilwork_scheduler.pipeline import Settings
-from coilwork_scheduler.settings import make_size_hints
 
 ROWS, INNER, COLUMNS = 64, 8, 96
 SMALL = {

@@ -32,7 +32,7 @@ from coilwork_scheduler.contractions.implementations import ImplementationContex
 from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.cost_model import RooflineCost
 from coilwork_scheduler.dependence import analyse
-from coilwork_scheduler.settings import make_size_hints
+from coilwork_scheduler.options import make_size_hints
 
 GPU, CPU = TARGETS["sm_90"], TARGETS["x86-64-avx512"]
 FUNCTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}

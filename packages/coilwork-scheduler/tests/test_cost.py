@@ -15,7 +15,7 @@ from coilwork_ir.target import get_target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.inlining import inline as inlining
 from coilwork_scheduler.inlining.cost import read_bytes
-from coilwork_scheduler.settings import make_size_hints
+from coilwork_scheduler.options import make_size_hints
 
 F64, I64 = DType.F64, DType.I64
 # Offsets are sums of coordinates times strides.

@@ -32,7 +32,7 @@ from coilwork_scheduler.contractions.implementations import (
 )
 from coilwork_scheduler.cost_model import RooflineCost
 from coilwork_scheduler.dependence import analyse
-from coilwork_scheduler.settings import make_size_hints
+from coilwork_scheduler.options import make_size_hints
 
 GPU, CPU = TARGETS["sm_90"], TARGETS["x86-64-avx512"]
 ADDMM = """graph @g {

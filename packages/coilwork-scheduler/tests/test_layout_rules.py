@@ -41,7 +41,8 @@ from coilwork_scheduler.layouts.constraints import (
 from coilwork_scheduler.layouts.one_dimension import widen_convolutions
 from coilwork_scheduler.layouts.rules import RULES, format_rules, weigh_attention
 from coilwork_scheduler.optimization_remarks import Remarks
-from coilwork_scheduler.settings import ScheduleOptions, Settings, make_size_hints
+from coilwork_scheduler.options import ScheduleOptions, make_size_hints
+from coilwork_scheduler.settings import Settings
 
 DEVICES = ("sm_90", "x86-64-avx512")
 

@@ -13,7 +13,7 @@ from coilwork_scheduler.fusion.alignment import find_alignments
 from coilwork_scheduler.fusion.fusion_candidate import make_candidate, merge_candidates
 from coilwork_scheduler.fusion.profitability import Traffic
 from coilwork_scheduler.fusion_group import group_of, make_stage
-from coilwork_scheduler.settings import make_size_hints
+from coilwork_scheduler.options import make_size_hints
 
 
 def traffic(build, name="sm_90", kept_bytes=None):

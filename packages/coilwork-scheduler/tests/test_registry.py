@@ -26,7 +26,7 @@ from coilwork_scheduler.contractions.registry import (
 )
 from coilwork_scheduler.cost_model import RooflineCost
 from coilwork_scheduler.dependence import analyse
-from coilwork_scheduler.settings import make_size_hints
+from coilwork_scheduler.options import make_size_hints
 
 PRODUCT = """graph @g {
   input %x: f32[64, 32]

@@ -38,8 +38,8 @@ from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.kernels.rounding import has_low_precision
 from coilwork_scheduler.memory import plan
 from coilwork_scheduler.optimization_remarks import Remarks
+from coilwork_scheduler.options import make_size_hints
 from coilwork_scheduler.pipeline import PASSES, Draft, Settings
-from coilwork_scheduler.settings import make_size_hints
 
 CASES = find_text_cases(Path(__file__).parent / "passes")
 DEVICE = tuple(field.name for field in fields(Target))

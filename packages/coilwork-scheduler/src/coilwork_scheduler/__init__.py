@@ -7,8 +7,8 @@ together, and `memory/` plans allocations.
 from coilwork_scheduler.cost_model import CostModel, KernelWork, RooflineCost
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.optimization_remarks import explain
+from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.pipeline import schedule
-from coilwork_scheduler.settings import ScheduleOptions
 
 __version__ = "0.1.0"
 

@@ -23,8 +23,8 @@ from coilwork_scheduler.contractions.registry import REGISTRY, Registry
 from coilwork_scheduler.layouts.assign import explain_layouts
 from coilwork_scheduler.memory import PlanOptions, plan
 from coilwork_scheduler.optimization_remarks import explain
+from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.pipeline import schedule
-from coilwork_scheduler.settings import ScheduleOptions
 
 _T = TypeVar("_T")
 

@@ -45,13 +45,14 @@ from coilwork_scheduler.layouts.assign import assign_layouts
 from coilwork_scheduler.layouts.one_dimension import widen_convolutions
 from coilwork_scheduler.legalize import break_overlaps, call_library_sorts
 from coilwork_scheduler.optimization_remarks import Remarks
+from coilwork_scheduler.options import ScheduleOptions, make_size_hints
 from coilwork_scheduler.reduction_rewrites import (
     gather_one_hot,
     hoist_scales,
     reverse_scans,
     unroll_reductions,
 )
-from coilwork_scheduler.settings import ScheduleOptions, Settings, make_size_hints
+from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.splitting.hierarchical_reduction import split_by_rows
 from coilwork_scheduler.splitting.split import split_reductions
 from coilwork_scheduler.splitting.split_scans import split_scans

@@ -24,6 +24,7 @@ from coilwork_ir.loops import (
     Node,
     Pointwise,
     Reduce,
+    View,
 )
 from coilwork_ir.loops.access import list_defined_buffers
 from coilwork_ir.loops.matrix_products import (
@@ -43,14 +44,29 @@ from coilwork_scheduler.contractions.implementations import (
     ImplementationContext,
     NamesBlocks,
     Quote,
-    make_context,
 )
 from coilwork_scheduler.contractions.registry import Template, find_template
 from coilwork_scheduler.contractions.split_keys import split_keys
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.optimization_remarks import Remarks
-from coilwork_scheduler.settings import ContractionChoice, Settings
+from coilwork_scheduler.options import ContractionChoice
+from coilwork_scheduler.settings import Settings
+
+
+def make_context(graph: Graph, facts: Dependence, settings: Settings) -> ImplementationContext:
+    """Gather the facts about `graph` that implementations and templates read."""
+    return ImplementationContext(
+        graph=graph,
+        facts=facts,
+        views={node.output.name: node for node in graph.nodes if isinstance(node, View)},
+        name=facts.fresh_names().close_to,
+        targets=settings.targets,
+        model=settings.model,
+        sizes=settings.sizes,
+        options=settings.options,
+    )
+
 
 # ---- Products and convolutions ----
 

@@ -43,7 +43,7 @@ from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions.sum_of_products import SumBuilder
 from coilwork_scheduler.cost_model import CostModel, KernelWork, SizeHints
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.settings import ScheduleOptions, Settings
+from coilwork_scheduler.options import ScheduleOptions
 
 # Operations per element that widen it, and nodes in a row that do, at most.
 _WIDENING: Final = 16
@@ -275,20 +275,6 @@ class ImplementationContext:
         below = [self._count_source_bytes(name, steps - 1) for name in sorted({a.buffer for a in read})]
         found = sum(size for size, _ in below)
         return (found, cost + sum(more for _, more in below)) if found < own else (own, 0)
-
-
-def make_context(graph: Graph, facts: Dependence, settings: Settings) -> ImplementationContext:
-    """Gather the facts about `graph` that implementations and templates read."""
-    return ImplementationContext(
-        graph=graph,
-        facts=facts,
-        views={node.output.name: node for node in graph.nodes if isinstance(node, View)},
-        name=facts.fresh_names().close_to,
-        targets=settings.targets,
-        model=settings.model,
-        sizes=settings.sizes,
-        options=settings.options,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,8 @@ from coilwork_ir.scalar import (
     substitute_ranges,
     where,
 )
-from coilwork_scheduler.contractions.implementations import ImplementationContext, make_context
+from coilwork_scheduler.contractions.choose import make_context
+from coilwork_scheduler.contractions.implementations import ImplementationContext
 from coilwork_scheduler.contractions.registry import get_core_kind
 from coilwork_scheduler.contractions.sum_of_products import load_element
 from coilwork_scheduler.dependence import Dependence, analyse, index_readers, remove_dead

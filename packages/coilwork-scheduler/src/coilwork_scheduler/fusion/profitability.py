@@ -38,7 +38,8 @@ from coilwork_scheduler.kernels.draft_analysis import (
     list_scalars,
     time_draft,
 )
-from coilwork_scheduler.settings import Settings, may_share_kernel
+from coilwork_scheduler.options import may_share_kernel
+from coilwork_scheduler.settings import Settings
 
 # ---- Traffic ----
 

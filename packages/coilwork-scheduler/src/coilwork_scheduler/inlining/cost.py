@@ -25,7 +25,7 @@ from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import list_bodies
 from coilwork_ir.scalar import IndexValue, Load, Scalar, find_index_symbols, iterate_postorder, list_loads
 from coilwork_scheduler.cost_model import SizeHints
-from coilwork_scheduler.settings import ScheduleOptions
+from coilwork_scheduler.options import ScheduleOptions
 
 # ---- Sizes ----
 

@@ -46,7 +46,8 @@ from coilwork_scheduler.inlining.cost import (
 )
 from coilwork_scheduler.inlining.substitute import Expander, Producer, apply_inlining, estimate_share
 from coilwork_scheduler.optimization_remarks import Remarks
-from coilwork_scheduler.settings import Settings, may_share_kernel
+from coilwork_scheduler.options import may_share_kernel
+from coilwork_scheduler.settings import Settings
 
 # ---- One round ----
 

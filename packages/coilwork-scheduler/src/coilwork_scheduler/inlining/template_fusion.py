@@ -38,12 +38,14 @@ from coilwork_ir.scalar import (
     substitute_ranges,
 )
 from coilwork_ir.target import Targets
-from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote, make_context
+from coilwork_scheduler.contractions.choose import make_context
+from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote
 from coilwork_scheduler.contractions.registry import CoreNode, Template, find_template
 from coilwork_scheduler.dependence import Dependence, analyse, index_readers, remove_dead
 from coilwork_scheduler.inlining.substitute import Expander, Producer
 from coilwork_scheduler.optimization_remarks import Remarks
-from coilwork_scheduler.settings import Settings, may_share_kernel
+from coilwork_scheduler.options import may_share_kernel
+from coilwork_scheduler.settings import Settings
 
 # Chains of neighbours are one node by now; what is absorbed may uncover another.
 _ROUNDS: Final = 4

@@ -46,7 +46,8 @@ from coilwork_scheduler.layouts.rules import RULES
 from coilwork_scheduler.layouts.solve import Term, choose_cheapest
 from coilwork_scheduler.layouts.traffic import list_row_reductions
 from coilwork_scheduler.optimization_remarks import Remarks
-from coilwork_scheduler.settings import ScheduleOptions, Settings, make_size_hints
+from coilwork_scheduler.options import ScheduleOptions, make_size_hints
+from coilwork_scheduler.settings import Settings
 
 # ---- The pass ----
 

@@ -22,7 +22,7 @@ from coilwork_ir.scalar import load
 from coilwork_ir.target import Targets
 from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.settings import ScheduleOptions
+from coilwork_scheduler.options import ScheduleOptions
 
 # ---- Sites and rules ----
 

@@ -45,7 +45,7 @@ from coilwork_scheduler.layouts.convolutions import (
     weigh_rounded_convolution,
 )
 from coilwork_scheduler.layouts.traffic import weigh_loop
-from coilwork_scheduler.settings import ScheduleOptions
+from coilwork_scheduler.options import ScheduleOptions
 
 # ---- Attention ----
 

@@ -35,7 +35,8 @@ from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.alignment import make_piece_symbols, refine_extents, split_over
 from coilwork_scheduler.kernels.draft_analysis import find_unit_strides
 from coilwork_scheduler.optimization_remarks import Remarks
-from coilwork_scheduler.settings import ScheduleOptions, Settings
+from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.splitting.combine_pieces import reduce_in_pieces
 from coilwork_scheduler.splitting.pieces import Cut, Pieces, SplitPlan
 from coilwork_scheduler.splitting.reduction_cost import ReductionCost, make_reduction_cost

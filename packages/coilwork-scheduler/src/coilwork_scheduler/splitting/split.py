@@ -24,7 +24,8 @@ from coilwork_ir.scalar import Load
 from coilwork_scheduler.contractions.sum_of_products import match_contraction_node
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.optimization_remarks import Remarks
-from coilwork_scheduler.settings import ScheduleOptions, Settings
+from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.splitting.combine_pieces import reduce_in_pieces
 from coilwork_scheduler.splitting.online_softmax import merge_softmax_pairs
 from coilwork_scheduler.splitting.pieces import SplitPlan
