@@ -125,7 +125,7 @@ def test_a_looped_reduction_reads_its_rows_again() -> None:
 
 def test_what_falls_to_aten_comes_first() -> None:
     generated = find_case("SwiGLU 2048x2048 in cache")
-    called = replace(generated, name="a product", function=lambda x, y: torch.relu(x @ y.t()))
+    called = replace(generated, name="a product", function=lambda x, y: x @ y.t())
     first, second = sort_rows([plan_of(generated, tiny=True), plan_of(called, tiny=True)])
     assert first.case is called and first.externs and not second.externs
     assert "ATen" in table([first])

@@ -23,6 +23,7 @@ from benchmarks.convolution_layouts import (
 from benchmarks.layout_tables import page
 from benchmarks.planner import Planner
 from coilwork.backend import backend
+from coilwork.compile_options import CompileOptions
 
 
 @pytest.fixture(autouse=True)
@@ -332,9 +333,10 @@ def test_f32_training_steps_agree_with_eager(
 
 
 def plan_step(made: Callable[[], nn.Module], shape: tuple[int, ...], dtype: torch.dtype | None) -> Count:
-    """A training step with parameters of `dtype`, or under autocast."""
+    """A training step with parameters of `dtype`, or under autocast, whose products are library calls."""
     torch.manual_seed(0)
-    model, planner = made().train().to(dtype or torch.float32), Planner(target="sm_90")
+    options = CompileOptions(strict=True, contractions="aten")
+    model, planner = made().train().to(dtype or torch.float32), Planner(target="sm_90", options=options)
     torch._dynamo.reset()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is None):
         found = torch.compile(model, backend=planner)(torch.zeros(shape, dtype=dtype or torch.float32))
