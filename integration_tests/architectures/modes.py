@@ -6,6 +6,7 @@
 - `decoding`: inference of a text, and of some tokens one by one behind it, with a static cache.
 - `quantised`: inference with linear layers whose weights have 4 and 8 bits, in turn by each scheme of
   `quantised_layers`.
+- `exported`: inference from a package, in a process of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from integration_tests.architectures.database import BATCH, LENGTH, keywords, sa
 from integration_tests.architectures.quantised_layers import quantise_layers
 from integration_tests.modules.database import Sample
 
-MODES: Final = ("training", "evaluation", "autocast", "dynamic", "decoding", "quantised")
+MODES: Final = ("training", "evaluation", "autocast", "dynamic", "decoding", "quantised", "exported")
 # Batches and lengths of texts.
 SIZES: Final = ((BATCH, LENGTH), (3, 17), (5, 23))
 # Tokens one by one.
@@ -32,19 +33,19 @@ class NotOfferedError(Exception):
     """An architecture has no such mode."""
 
 
-class _Wrapped(nn.Module):
+class Wrapped(nn.Module):
     """A way to call `inner`, whose own conversion to float64 is kept."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
 
-    def double(self) -> _Wrapped:
+    def double(self) -> Wrapped:
         self.inner.double()
         return self
 
 
-class Autocast(_Wrapped):
+class Autocast(Wrapped):
     """Products in bfloat16."""
 
     def forward(self, **given: Tensor) -> Any:
@@ -53,7 +54,7 @@ class Autocast(_Wrapped):
             return self.inner(**given)
 
 
-class SeveralCalls(_Wrapped):
+class SeveralCalls(Wrapped):
     """A call after the other, each of which is compiled for itself or finds compiled code."""
 
     @torch.compiler.disable(recursive=False)
@@ -62,7 +63,7 @@ class SeveralCalls(_Wrapped):
             return [self.inner(**given) for given in calls]
 
 
-class Decoding(_Wrapped):
+class Decoding(Wrapped):
     """Scores of what follows a text, and of what follows each of some tokens behind it."""
 
     @torch.compiler.disable(recursive=False)

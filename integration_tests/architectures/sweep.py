@@ -20,6 +20,7 @@ import torch
 
 from integration_tests.architectures import vision
 from integration_tests.architectures.database import NAMES
+from integration_tests.architectures.exported import check_exported
 from integration_tests.architectures.modes import MODES, NotOfferedError, mode_sample
 from integration_tests.modules.checks import Outcome, check
 from integration_tests.modules.database import Sample
@@ -48,6 +49,8 @@ def check_architecture(
 
 
 def _check_mode(made: Sample, mode: str) -> list[Outcome]:
+    if mode == "exported":
+        return [check_exported(made)]
     dynamic = True if mode == "dynamic" else None
     return check([made], dynamic=dynamic, rounding=torch.bfloat16 if mode == "autocast" else None)
 

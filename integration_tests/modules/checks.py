@@ -63,7 +63,7 @@ def check(
     usable: list[tuple[Sample, Any]] = []
     for sample in samples:
         try:
-            usable.append((sample, _run(_each, [sample])[0]))
+            usable.append((sample, run_eager(sample)))
         except Exception as error:  # noqa: BLE001  what eager refuses is not compared
             outcomes.append(Outcome(sample=sample.describe(), status="refused", detail=str(error)[:200]))
     for start in range(0, len(usable), TOGETHER):
@@ -116,23 +116,33 @@ def _compare(pairs: Sequence[tuple[Sample, Any]], way: _Way) -> list[Outcome]:
     fallbacks = [str(one.message) for one in caught if issubclass(one.category, CoilworkFallbackWarning)]
     outcomes = []
     for (sample, expected), result in zip(pairs, results, strict=True):
-        judgement = judge(
-            result,
-            expected,
-            lambda one=sample: _run_wide(one),
-            nearby=lambda one=sample: [
-                _run(_each, [_near(one, seed, way.rounding)])[0] for seed in range(NEARBY)
-            ],
-        )
-        status, detail = "ok", judgement.detail
-        if judgement.verdict not in ("ok", "marginal"):
-            status = "wrong"
-        elif fallbacks:
-            status, detail = "fallback", "; ".join(fallbacks)[:900]
-        elif not graphs:
-            status = "eager"
-        outcomes.append(Outcome(sample=sample.describe(), status=status, detail=detail))
+        outcome = judge_results(sample, result, expected, way.rounding)
+        if outcome.status == "ok" and fallbacks:
+            outcome = replace(outcome, status="fallback", detail="; ".join(fallbacks)[:900])
+        elif outcome.status == "ok" and not graphs:
+            outcome = replace(outcome, status="eager")
+        outcomes.append(outcome)
     return outcomes
+
+
+def run_eager(sample: Sample) -> Any:
+    """Results, gradients of inputs and parameters, and buffers afterwards, as eager gives them."""
+    return _run(_each, [sample])[0]
+
+
+def judge_results(sample: Sample, result: Any, expected: Any, rounding: torch.dtype | None = None) -> Outcome:
+    """Tell if `result` is "ok" or "wrong" beside `expected`, each as `run_eager` gives it.
+
+    `rounding`: as of `check`.
+    """
+    judgement = judge(
+        result,
+        expected,
+        lambda: _run_wide(sample),
+        nearby=lambda: [_run(_each, [_near(sample, seed, rounding)])[0] for seed in range(NEARBY)],
+    )
+    status = "ok" if judgement.verdict in ("ok", "marginal") else "wrong"
+    return Outcome(sample=sample.describe(), status=status, detail=judgement.detail)
 
 
 def _each(calls: Sequence[tuple[nn.Module, Any, Any]]) -> Any:
@@ -189,11 +199,6 @@ def _gradients(results: Sequence[Any], leaves: Sequence[Sequence[Tensor]]) -> li
         return [[] for _ in leaves]
     found = iter(torch.autograd.grad(outputs, every, weights, allow_unused=True))
     return [[next(found) for _ in part] for part in leaves]
-
-
-def _run_nearby(sample: Sample, rounding: torch.dtype | None) -> list[Any]:
-    """What eager gives for weights and inputs that are off by a last bit."""
-    return [_run(_each, [_near(sample, seed, rounding)])[0] for seed in range(NEARBY)]
 
 
 def _run_wide(sample: Sample) -> Any:

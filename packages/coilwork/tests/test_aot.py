@@ -216,6 +216,24 @@ def test_packages_for_others_are_refused(exported: Exported, monkeypatch: pytest
     assert code() == "runtime-version"
 
 
+def test_a_package_with_an_operator_that_is_not_imported_is_refused(tmp_path: Path) -> None:
+    library = torch.library.Library("coilwork_gone", "DEF")
+    library.define("double(Tensor x) -> Tensor")
+    library.impl("double", lambda x: x * 2, "CompositeExplicitAutograd")
+    path = tmp_path / "model.cw"
+
+    class Doubling(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return torch.ops.coilwork_gone.double(x) + 1
+
+    coilwork.export(Doubling(), (torch.ones(3),), path=path)
+    assert torch.equal(load(path)(torch.ones(3)), torch.full((3,), 3.0))
+    library._destroy()
+    with pytest.raises(TargetError, match=r"coilwork_gone\.double") as caught:
+        load(path)
+    assert caught.value.code == "missing-operator"
+
+
 def test_an_unknown_entry_point_is_refused(loaded: LoadedModel) -> None:
     with pytest.raises(PackageError) as caught:
         loaded.entry("prefill")

@@ -41,6 +41,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "missing-device": "torch does not see the device",
         "wrong-architecture": "the code is for another architecture or operating system",
         "missing-features": "the processor lacks instructions that the code uses",
+        "missing-operator": "a program calls an operator of a library that is not imported here",
         "torch-version": "torch is outside the range that the package was made for",
         "runtime-version": "the runtime is of another version",
         # InputError

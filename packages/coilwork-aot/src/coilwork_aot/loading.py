@@ -401,7 +401,16 @@ class _Binder:
         )
         try:
             return drive(graph, launchers=launchers, options=options, store=self._store, warn=_warn)
-        except (KeyError, ValueError, ProgramBytesError) as error:
+        except ProgramBytesError as error:
+            if error.code != "missing-operator":
+                raise _make_part_error("damaged-program", name, error) from error
+            raise TargetError(
+                error.code,
+                f"entry point {name} calls an operator that is not registered here",
+                reason=error.what,
+                remedy="import the library that registers it before you load the package",
+            ) from error
+        except (KeyError, ValueError) as error:
             raise _make_part_error("damaged-program", name, error) from error
         except DeviceError as error:
             raise TargetError(
