@@ -234,6 +234,21 @@ def test_a_package_with_an_operator_that_is_not_imported_is_refused(tmp_path: Pa
     assert caught.value.code == "missing-operator"
 
 
+def test_sizes_that_data_decide_are_exported(tmp_path: Path) -> None:
+    class Chosen(torch.nn.Module):
+        def forward(self, x: torch.Tensor, counts: torch.Tensor) -> Any:
+            first, second = counts.tolist()
+            torch._check(first + second == x.shape[0])
+            parts = x.split([first, second])
+            return torch.cat([parts[0] * 2, parts[1] + 1]), x[x.sum(1) > 0].sum(0)
+
+    x, counts = torch.randn(6, 4), torch.tensor([2, 4])
+    coilwork.export(Chosen(), (x, counts), path=tmp_path / "model.cw")
+    model = load(tmp_path / "model.cw")
+    for sizes in (counts, torch.tensor([5, 1])):
+        torch.testing.assert_close(model(x, sizes), Chosen()(x, sizes))
+
+
 def test_an_unknown_entry_point_is_refused(loaded: LoadedModel) -> None:
     with pytest.raises(PackageError) as caught:
         loaded.entry("prefill")

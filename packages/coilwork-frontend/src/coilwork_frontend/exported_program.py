@@ -27,6 +27,7 @@ from coilwork_frontend.retargeting import retarget_calls
 from coilwork_frontend.torch_compat.exported import (
     find_fake_mode,
     get_bounds,
+    ignore_new_symbols,
     list_guard_texts,
     name_symbol,
     trace_with,
@@ -303,7 +304,7 @@ def _run_on_fakes(gm: fx.GraphModule, inputs: Sequence[fx.Node], retarget: str) 
             if isinstance(part, fx.GraphModule):
                 retarget_calls(part, retarget)
     mode = find_fake_mode([node.meta.get("val") for node in inputs])
-    with mode, torch.no_grad():
+    with mode, torch.no_grad(), ignore_new_symbols(mode):
         for name, value in [*gm.named_parameters(), *gm.named_buffers(), *_list_tensors(gm)]:
             _set_attribute(gm, name, mode.from_tensor(value.detach()).to(retarget or value.device))
         values = [_make_fake_like(node.meta["val"], retarget) for node in inputs]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -18,6 +18,15 @@ def find_fake_mode(values: Sequence[object]) -> FakeTensorMode:
     modes = (getattr(value, "fake_mode", None) for value in values)
     found = next((mode for mode in modes if isinstance(mode, FakeTensorMode)), None)
     return found or FakeTensorMode(shape_env=ShapeEnv())
+
+
+def ignore_new_symbols(mode: FakeTensorMode) -> AbstractContextManager[None]:
+    """Return a context in which operators whose sizes only the data tell make symbols that no one waits for.
+
+    Torch wants to find a new symbol among the results of what is traced next.
+    """
+    environment = mode.shape_env
+    return nullcontext() if environment is None else environment.ignore_fresh_unbacked_symbols()
 
 
 @contextmanager
