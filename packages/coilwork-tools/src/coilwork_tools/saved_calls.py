@@ -110,7 +110,7 @@ class SavedCall(SerializableCallable):
                 path = Path(place) / _ENTRIES
                 path.write_bytes(entries)
                 import_archive(store, path)
-            record = TraceCache(store).get(key)
+            record: dict[str, Any] | None = TraceCache(store).get(key)
             call = None if record is None else restore_traced(traces, record, unpack_lines(record["lines"]))
         except (CodecError, ArchiveError, KeyError, TypeError) as error:
             raise _make_load_error(f"{type(error).__name__}: {error}"[:1000]) from error
