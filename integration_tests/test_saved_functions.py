@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ _LOADING = """
 import sys
 import torch
 from pathlib import Path
+torch._dynamo.config.enable_aot_compile = True
 for path in map(Path, sys.argv[1:]):
     inputs, wanted = torch.load(path.with_suffix(".inputs"))
     with path.open("rb") as file:
@@ -31,6 +33,13 @@ for path in map(Path, sys.argv[1:]):
         assert torch.equal(one, other), (path, one, other)
     print(path.stem, "coilwork.compile_graph" in sys.modules)
 """
+
+
+@pytest.fixture(autouse=True)
+def aot_compile() -> Iterator[None]:
+    """Torch 2.11 compiles ahead of time where that is asked for."""
+    with torch._dynamo.config.patch(enable_aot_compile=True):
+        yield
 
 
 def normalize(x: Tensor, y: Tensor) -> Tensor:
