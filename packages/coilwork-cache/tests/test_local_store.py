@@ -57,6 +57,17 @@ def test_a_second_store_object_reads_what_the_first_wrote(store: LocalStore) -> 
     assert LocalStore(store.root).get(KEY) == b"value"
 
 
+def test_used_keys_are_those_of_all_store_objects_since_a_count(store: LocalStore) -> None:
+    store.put(KEY, b"one")
+    store.put(KEYS[2], b"two")
+    before = store.count_uses()
+    store.put(OTHER, b"three")
+    assert LocalStore(store.root).get(KEY) == b"one"
+    assert store.used_keys() == (KEYS[2], OTHER, KEY)
+    assert store.used_keys(since=before) == (OTHER, KEY)
+    assert store.used_keys(since=store.count_uses()) == ()
+
+
 def test_refuses_an_empty_bound(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettingError, match="invalid-setting"):
         LocalStore(tmp_path / "cache", max_bytes=0)

@@ -338,10 +338,15 @@ class LocalStore:
     def stats(self) -> StoreStats:
         return self._tally.snapshot()
 
-    def used_keys(self) -> tuple[str, ...]:
+    def used_keys(self, *, since: int = 0) -> tuple[str, ...]:
         """The keys of entries that this process read or wrote, by whatever store object, in the order of
-        their first use."""
-        return tuple(self._process.used)
+        their last use; `since` a `count_uses` alone."""
+        uses = sorted((number, key) for key, number in dict(self._process.used).items())
+        return tuple(key for number, key in uses if number > since)
+
+    def count_uses(self) -> int:
+        """How often this process has read or written an entry so far."""
+        return self._process.count
 
     def _path(self, key: str) -> Path:
         return self._folder / check_key(key)[:2] / key
@@ -453,11 +458,14 @@ class _ProcessRecord:
 
     def __init__(self) -> None:
         self.announcer = OnceAnnouncer()
-        self.used: dict[str, None] = {}
+        self.count = 0
+        # The number of the last use of each key.
+        self.used: dict[str, int] = {}
 
     def note_use(self, key: str) -> None:
-        # atomic
-        self.used.setdefault(key)
+        # two threads may give one number to two uses, which are in the same compilations then
+        self.count += 1
+        self.used[key] = self.count
 
 
 @functools.cache

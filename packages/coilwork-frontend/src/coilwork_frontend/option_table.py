@@ -270,6 +270,12 @@ class Options:
         chosen = sorted(f.name for f in fields(self) if f.metadata[_ABOUT].key)
         return ";".join(f"{name}={_key_of(kinds[name], getattr(self, name))}" for name in chosen)
 
+    def list_changed(self) -> dict[str, Any]:
+        """Return the settings that change what is compiled and are not the defaults, by name."""
+        keyed = (one for one in fields(self) if one.metadata[_ABOUT].key)
+        values = {one.name: (getattr(self, one.name), one.default) for one in keyed}
+        return {name: value for name, (value, default) in values.items() if value != default}
+
     @property
     def unkeyed(self) -> tuple[str, ...]:
         """Names of passes and rewrites that have no `uuid`, which keep what is compiled out of the cache."""

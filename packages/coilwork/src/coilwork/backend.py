@@ -28,6 +28,7 @@ from coilwork.stage_settings import (
     make_lowering_options,
     make_rewrite_options,
 )
+from coilwork_cache import Store
 from coilwork_frontend.calling_convention.convention import Role, Roles
 from coilwork_frontend.calling_convention.parameter_freezing import list_freezable
 from coilwork_frontend.calling_convention.result_aliasing import SharedMemory
@@ -42,6 +43,7 @@ from coilwork_frontend.torch_compat.dynamo import (
     free_compile_lock_in_children,
     name_all_types,
 )
+from coilwork_frontend.torch_compat.saved_functions import is_compiling_ahead
 from coilwork_frontend.torch_compat.versions import check_torch_version
 from coilwork_frontend.user_passes import name_of, run_passes
 from coilwork_lowering import AddedGuard, GuardWatch, decompositions, partition, watch_decompositions
@@ -53,6 +55,7 @@ from coilwork_lowering.rewrites.constant_folding import freeze, rewrite_captured
 from coilwork_runtime import LayoutError, bind_separate
 from coilwork_tools.check_mode.divergence import add_captured_check
 from coilwork_tools.check_mode.watch import watch_in_eager
+from coilwork_tools.saved_calls import SavedCall
 
 # ---- Options ----
 
@@ -110,7 +113,20 @@ def backend(
     settings = check_settings(mode, options)
     if settings.cache:
         warn_of_unkeyed(settings)
-    return compile_captured(gm, example_inputs, partial(GraphStages, settings))
+    compile = partial(compile_captured, gm, example_inputs)
+    if is_compiling_ahead():
+        store, changed = open_caches(settings), settings.list_changed()
+        return SavedGraph.make(lambda keys: compile(lambda: GraphStages(settings, keys)), changed, store)
+    return compile(partial(GraphStages, settings))
+
+
+class SavedGraph(SavedCall):
+    """The call of a captured graph, which `save_compiled_function` writes down."""
+
+    @classmethod
+    def open_traces(cls, settings: Mapping[str, Any]) -> tuple[StoredTraces, Store]:
+        options = resolve(options=settings)
+        return StoredTraces(options), open_caches(options)
 
 
 def check_settings(mode: str | None, options: Mapping[str, object] | None) -> CompileOptions:
@@ -136,13 +152,14 @@ class GraphStages:
     """Compiles the ATen graphs of one captured graph.
 
     `log` lists the rewrites of the captured and the joint graph, `guards` the guards on sizes that compiling
-    added.
+    added. The keys of records of traced graphs are appended to `keys`.
     """
 
     eager_kernels = EagerKernels(accept_types=has_valid_types, accept_numbers=has_valid_numbers)
 
-    def __init__(self, options: CompileOptions) -> None:
+    def __init__(self, options: CompileOptions, keys: list[str] | None = None) -> None:
         self.options = options
+        self.keys = [] if keys is None else keys
         self.promises = options.promises
         self.log: list[Fired] = []
         self.guards: list[AddedGuard] = []
@@ -154,7 +171,7 @@ class GraphStages:
 
     @property
     def traces(self) -> StoredTraces | None:
-        return StoredTraces(self.options) if self.options.keeps_traces else None
+        return StoredTraces(self.options, self.keys) if self.options.keeps_traces else None
 
     def rewrite(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         options = self.options

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -310,13 +310,15 @@ def _load(graph: Loadable, options: CompileOptions, builder: Builder, store: Sto
 
 @dataclass(frozen=True, slots=True)
 class StoredTraces:
-    """Records of the graphs that earlier processes traced with these options."""
+    """Records of the graphs that earlier processes traced with these options; `keys` notes what is asked."""
 
     options: CompileOptions
+    keys: list[str] = field(default_factory=list)
 
     def open(self, text: str) -> Entry[dict[str, Any]]:
         cache = TraceCache(open_caches(self.options))
-        return Entry(cache, cache.key(*list_key_parts(text, "", self.options).values()))
+        self.keys.append(cache.key(*list_key_parts(text, "", self.options).values()))
+        return Entry(cache, self.keys[-1])
 
     def load(self, record: Mapping[str, Any], lines: Sequence[str]) -> CompiledGraph | None:
         options, graphs, name = self.options, GraphCache(open_caches(self.options)), record["name"]

@@ -1,0 +1,99 @@
+"""Functions that were compiled ahead of time by `torch.compile(f).aot_compile(inputs)`, in a process that has
+nothing in its cache."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from coilwork.backend import SavedGraph
+from coilwork.errors import CompileError
+
+_LOADING = """
+import sys
+import torch
+from pathlib import Path
+torch._dynamo.config.enable_aot_compile = True
+for path in map(Path, sys.argv[1:]):
+    inputs, wanted = torch.load(path.with_suffix(".inputs"))
+    with path.open("rb") as file:
+        function = torch.compiler.load_compiled_function(file)
+    result = function(*inputs)
+    results = [result]
+    if result.requires_grad:
+        results += torch.autograd.grad(result.sum(), [one for one in inputs if one.requires_grad])
+    for one, other in zip(results, wanted, strict=True):
+        assert torch.equal(one, other), (path, one, other)
+    print(path.stem, "coilwork.compile_graph" in sys.modules)
+"""
+
+
+@pytest.fixture(autouse=True)
+def aot_compile() -> Iterator[None]:
+    """Torch 2.11 compiles ahead of time where that is asked for."""
+    with torch._dynamo.config.patch(enable_aot_compile=True):
+        yield
+
+
+def normalize(x: Tensor, y: Tensor) -> Tensor:
+    return torch.softmax(x @ y, dim=-1) * 2
+
+
+def shift(x: Tensor, y: Tensor) -> Tensor:
+    return torch.sin(x).t() + y.sum()
+
+
+def save(function: object, path: Path, *inputs: Tensor, **options: object) -> bytes:
+    """Compile and save `function`, and beside it what it takes and gives."""
+    compiled = torch.compile(
+        function, backend="coilwork", fullgraph=True, options={"strict": True, **options}
+    )
+    saved = compiled.aot_compile((inputs, {}))
+    result = saved(*inputs)
+    results = [result]
+    if result.requires_grad:
+        results += torch.autograd.grad(result.sum(), [one for one in inputs if one.requires_grad])
+    torch.save(([*inputs], [one.detach() for one in results]), path.with_suffix(".inputs"))
+    saved.save_compiled_function(str(path))
+    return path.read_bytes()
+
+
+def test_saved_functions_run_in_a_process_with_an_empty_cache(tmp_path: Path) -> None:
+    x, y = torch.randn(4, 8), torch.randn(8, 5)
+    save(normalize, tmp_path / "inference.pt", x, y)
+    save(normalize, tmp_path / "training.pt", x.clone().requires_grad_(), y, numerics="eager")
+    save(shift, tmp_path / "view.pt", x, y)
+    environ = {**os.environ, "COILWORK_CACHE_DIR": str(tmp_path / "cache")}
+    paths = [str(tmp_path / f"{name}.pt") for name in ("inference", "training", "view")]
+    child = subprocess.run(
+        [sys.executable, "-c", _LOADING, *paths], env=environ, capture_output=True, text=True
+    )
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.split() == ["inference", "True", "training", "True", "view", "True"]
+
+
+def test_a_function_that_leaves_no_record_is_refused_when_it_is_saved() -> None:
+    x = torch.randn(4, 8)
+    compiled = torch.compile(shift, backend="coilwork", fullgraph=True, options={"cache": False})
+    saved = compiled.aot_compile(((x, x), {}))
+    torch.testing.assert_close(saved(x, x), shift(x, x))
+    with pytest.raises(CompileError, match="not-saved"):
+        type(saved).serialize(saved)
+
+
+def test_damaged_bytes_are_refused() -> None:
+    x = torch.randn(4, 8)
+    saved = torch.compile(shift, backend="coilwork", fullgraph=True).aot_compile(((x, x), {}))
+    data = SavedGraph.serialize_compile_artifacts(saved._artifacts.compiled_fn)
+    whole = SavedGraph.deserialize_compile_artifacts(data)
+    torch.testing.assert_close(whole(x)[0], shift(x, x))
+    for damaged in (data[:-7], data[7:], b"", data.replace(b"settings", b"settingz")):
+        with pytest.raises(CompileError, match="not-loaded"):
+            SavedGraph.deserialize_compile_artifacts(damaged)
