@@ -27,11 +27,10 @@ from coilwork_scheduler.assemble import (
     order_works,
     share_launches,
 )
+from coilwork_scheduler.choose_implementations import implement_attention, implement_contractions
 from coilwork_scheduler.chunking.chunk_products import chunk_products
-from coilwork_scheduler.contractions.choose import implement_attention, implement_contractions
 from coilwork_scheduler.contractions.implementations import NamesBlocks
 from coilwork_scheduler.contractions.registry import REGISTRY, Registry
-from coilwork_scheduler.contractions.written_attention import find_written_attention
 from coilwork_scheduler.cost_model import CostModel, RooflineCost
 from coilwork_scheduler.dependence import Dependence, analyse, remove_dead
 from coilwork_scheduler.errors import ScheduleError
@@ -57,6 +56,7 @@ from coilwork_scheduler.splitting.hierarchical_reduction import split_by_rows
 from coilwork_scheduler.splitting.split import split_reductions
 from coilwork_scheduler.splitting.split_scans import split_scans
 from coilwork_scheduler.statistic_hoisting import hoist_statistics
+from coilwork_scheduler.written_attention import find_written_attention
 
 # ---- Order ----
 

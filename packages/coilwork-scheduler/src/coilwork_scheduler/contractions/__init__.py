@@ -1,4 +1,5 @@
 """Products, convolutions and attention: who computes each, a call of a library or loops of ours.
 
-Open `choose.py` first: it holds the passes. `registry.py` lists the implementations and templates.
+Open `registry.py` first: it lists the implementations and templates. `choose_implementations.py` beside this folder
+is the pass that chooses.
 """

@@ -38,7 +38,7 @@ from coilwork_ir.scalar import (
     substitute_ranges,
 )
 from coilwork_ir.target import Targets
-from coilwork_scheduler.contractions.choose import make_context
+from coilwork_scheduler.choose_implementations import make_context
 from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote
 from coilwork_scheduler.contractions.registry import CoreNode, Template, find_template
 from coilwork_scheduler.dependence import Dependence, analyse, index_readers, remove_dead

@@ -49,7 +49,7 @@ from coilwork_ir.scalar import (
     substitute_ranges,
     where,
 )
-from coilwork_scheduler.contractions.choose import make_context
+from coilwork_scheduler.choose_implementations import make_context
 from coilwork_scheduler.contractions.implementations import ImplementationContext
 from coilwork_scheduler.contractions.registry import get_core_kind
 from coilwork_scheduler.contractions.sum_of_products import load_element
