@@ -45,9 +45,7 @@ def make_layers(count: int) -> Graph:
         total = make_buffer(f"s{layer}", ROWS)
         body = op("mul", at(last, RANGES[0], AXIS), const(2.0 if layer % 3 else 3.0, F32))
         nodes.append(
-            Reduce(
-                outputs=(total,), kind="sum", ranges=RANGES[:1], axes=(AXIS,), body=body, origins=origins
-            )
+            Reduce(outputs=(total,), kind="sum", ranges=RANGES[:1], axes=(AXIS,), body=body, origins=origins)
         )
         scaled = make_buffer(f"y{layer}", ROWS, COLUMNS)
         value = op("mul", op("add", at(last, *RANGES), at(total.name, RANGES[0])), at(weight.name, RANGES[1]))
