@@ -1,14 +1,14 @@
 """Coilwork's own processor time, in milliseconds per ATen call, by stage; what a deeper model costs more.
 
-Usage: python -m benchmarks.compile_stages [CASE ...] [--passes] [--digest] [--profile FILE]
+Usage: python -m benchmarks.compile_stages [CASE ...] [--build] [--passes] [--digest] [--profile FILE]
 
 Each case is a program that torch captures, and autograd cuts into a forward and a backward graph where it is
-trained. Torch's tracing is left out, and the building of kernels. Seconds are processor time; the garbage
-collector of cycles pauses, as while Coilwork compiles. No GPU is needed: kernels are C++, and none is built.
+trained. Torch's tracing is left out. Seconds are processor time; the garbage collector of cycles pauses, as
+while Coilwork compiles. No GPU is needed: kernels are C++.
 
-`--passes` has the scheduler's passes in rows of their own. `--digest` prints a digest of all that was
-generated, by which two versions of the compiler are compared: equal digests, equal text. `--profile` writes
-what cProfile finds.
+`--build` has them built, too, by one worker without a cache. `--passes` has the scheduler's passes in rows of
+their own. `--digest` prints a digest of all that was generated, by which two versions of the compiler are
+compared: equal digests, equal text. `--profile` writes what cProfile finds.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ import cProfile
 import gc
 import hashlib
 import sys
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
@@ -32,15 +30,20 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
+from benchmarks.graph_shapes.compilers import ProcessorClock
 from benchmarks.graph_shapes.shapes import SHAPES
 from benchmarks.planner import UntouchedResults
 from coilwork.backend import GraphStages
+from coilwork.caches import open_caches
+from coilwork.compile_graph import make_call
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
 from coilwork.stages import Compiled, run_stages
+from coilwork_cache import Store
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.compile_captured import Halves, compile_captured
 from coilwork_ir.program.text import format_program
+from coilwork_runtime import Builder
 from coilwork_scheduler import pipeline
 from coilwork_tools.explain.report import StageClock
 
@@ -246,29 +249,17 @@ def capture(case: Case, clock: StageClock) -> list[Captured]:
 # ---- measuring ----
 
 
-@dataclass(slots=True)
-class ProcessorClock(StageClock):
-    """Processor seconds by stage; those of the scheduler by pass with `passes`."""
-
-    passes: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Time the body under `name`; times of one name add up."""
-        start = time.process_time()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
-
-
-def compile_captured_graph(graph: Captured, clock: StageClock) -> Compiled:
-    """Everything but the building of kernels."""
+def compile_captured_graph(graph: Captured, clock: StageClock, store: Store | None = None) -> Compiled:
+    """Compile `graph`; its kernels are built if there is a `store` for them."""
     with clock.stage("open"):
         job = open_job(
             graph.gm, graph.inputs, role=graph.role, options=OPTIONS, reports_strides=graph.role == "forward"
         )
-    return run_stages(replace(job, clock=clock), fallback=())
+    compiled = run_stages(replace(job, clock=clock), fallback=())
+    if store is not None:
+        with clock.stage("build"):
+            make_call(compiled, job, Builder(store=store, workers=1), store)
+    return compiled
 
 
 def digest(compiled: Compiled) -> str:
@@ -293,6 +284,7 @@ def time_passes(clock: StageClock) -> AbstractContextManager[object]:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compile_stages", description=__doc__)
     parser.add_argument("cases", nargs="*", default=list(CASES), metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--build", action="store_true")
     parser.add_argument("--passes", action="store_true")
     parser.add_argument("--digest", action="store_true")
     parser.add_argument("--profile")
@@ -317,11 +309,12 @@ def measure(name: str, found: argparse.Namespace) -> float:
     graphs = capture(CASES[name], clock)
     calls = sum(node.op == "call_function" for graph in graphs for node in graph.gm.graph.nodes)
     kernels, digests = 0, []
+    store = open_caches(OPTIONS) if found.build else None
     with time_passes(clock if found.passes else StageClock()):
         if found.profile:
             profiler.enable()
         for graph in graphs:
-            compiled = compile_captured_graph(graph, clock)
+            compiled = compile_captured_graph(graph, clock, store)
             kernels += len(compiled.sources)
             digests.append(digest(compiled))
         profiler.disable()
