@@ -145,15 +145,10 @@ class _Built:
 
 
 class BuiltForms:
-    """The kernels that were built, by the form of their groups; `built` counts them."""
+    """The kernels that were built, by the form of their groups."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, _Built] = {}
-
-    @property
-    def built(self) -> int:
-        """How many forms there are."""
-        return len(self._known)
 
     def find(self, group: Group, form: Form) -> tuple[Kernel, KernelCall] | None:
         """Return the kernel of `group` and its call, if one of its `form` was built."""
