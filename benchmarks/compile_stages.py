@@ -67,7 +67,8 @@ class Block(nn.Module):
         """Shapes: `x` and the result are [batch, tokens, width]."""
         batch, tokens, width = x.shape
         parts = self.into(self.norm(x)).view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(*parts.unbind(0), is_causal=True)
+        queries, keys, values = parts.unbind(0)
+        attended = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).reshape(batch, tokens, width))
         y: Tensor = x + self.narrow(F.gelu(self.widen(self.norm_after(x)), approximate="tanh"))
         return y
@@ -233,14 +234,14 @@ def capture(case: Case, clock: StageClock) -> list[Captured]:
         return [Captured(gm, inputs, "inference")]
     captured: list[Captured] = []
     torch.manual_seed(0)
-    program, inputs = case.make()
+    program, arguments = case.make()
     torch._dynamo.reset()
 
     def backend(gm: fx.GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
         return compile_captured(gm, given, partial(_Recording, captured, clock, OPTIONS))
 
     with torch.set_grad_enabled(case.trained):
-        result = torch.compile(program, backend=backend, dynamic=False)(*inputs)
+        result = torch.compile(program, backend=backend, dynamic=False)(*arguments)
         if case.trained:
             result.sum().backward()
     return captured
