@@ -22,6 +22,7 @@ from coilwork_lowering.rewrites import (
     choose_rewrites,
     complete_values,
     either,
+    engine,
     equals,
     items,
     tensor,
@@ -216,3 +217,18 @@ def test_values_of_new_nodes_are_completed() -> None:
         summed = gm.graph.call_function(aten.sum.dim_IntList, (sine, [1]))
     assert complete_values(gm) == 1
     assert summed.meta["val"].shape == (3,)
+
+
+def test_patterns_are_tried_only_where_their_inner_calls_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    find = engine.find_matches
+
+    def find_matches(node: torch.fx.Node, *rest: Any) -> Any:
+        tried.append(str(node.target))
+        return find(node, *rest)
+
+    monkeypatch.setattr(engine, "find_matches", find_matches)
+    gm = traced(lambda x: (x + 1 + x) * (x.log() + x.exp().log()), (X.abs(),))
+    assert [fired.name for fired in apply_rewrites(gm, [SUM_OF_LOGS])] == ["sum-of-logs"]
+    # of the additions, one reads logarithms
+    assert tried == ["aten.add.Tensor"]

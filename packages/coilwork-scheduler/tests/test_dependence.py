@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from declared import schedule
 
 from coilwork_ir.buffers import Ref
 from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.loops import AssertSize, View
+from coilwork_ir.loops.access import list_read_buffers
 from coilwork_ir.scalar import const, op
 from coilwork_ir.target import get_target
-from coilwork_scheduler import ScheduleError
+from coilwork_scheduler import ScheduleError, dependence
 from coilwork_scheduler.dependence import analyse, remove_dead
 
 
@@ -90,3 +93,22 @@ def test_a_graph_that_needs_everything_is_returned_as_it_is(build):
     graph = build.graph("y")
     assert remove_dead(graph, analyse(graph)) is graph
     assert graph.outputs == (Ref("y"),)
+
+
+def test_what_nodes_read_is_found_once(build, monkeypatch):
+    build.input("x", 4)
+    build.pointwise("a", [4], lambda i: op("neg", build.at("x", i)))
+    build.pointwise("b", [4], lambda i: op("add", build.at("a", i), build.at("x", i)))
+    graph = build.graph("b")
+    facts = analyse(graph)
+    changed = replace(graph, nodes=(graph.nodes[0], replace(graph.nodes[1])))
+    searched = []
+
+    def search(node):
+        searched.append(node)
+        return list_read_buffers(node)
+
+    monkeypatch.setattr(dependence, "list_read_buffers", search)
+    again = analyse(changed, (graph, facts))
+    assert [node is changed.nodes[1] for node in searched] == [True]
+    assert again == facts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 # the two lines of a frame in a Python traceback
@@ -39,13 +40,18 @@ def get_trace_origin(op: str, trace: object) -> Origin:
     """The operation `op`, of no node, with the innermost frame of `trace`, a traceback as text if there is
     one.
     """
-    file, line, code = "", 0, ""
-    if isinstance(trace, str):
-        frames = list(_FRAME.finditer(trace))
-        if frames:
-            last = frames[-1]
-            file, line, code = last["file"], int(last["line"]), (last["code"] or "").strip()
+    file, line, code = _find_innermost(trace) if isinstance(trace, str) else ("", 0, "")
     return Origin(node="", op=op, file=file, line=line, code=code)
+
+
+@lru_cache(maxsize=4096)
+def _find_innermost(trace: str) -> tuple[str, int, str]:
+    """File, line and code of the innermost frame. Equal layers of a model have equal traces."""
+    frames = list(_FRAME.finditer(trace))
+    if not frames:
+        return "", 0, ""
+    last = frames[-1]
+    return last["file"], int(last["line"]), (last["code"] or "").strip()
 
 
 UNKNOWN: tuple[Origin, ...] = ()

@@ -43,6 +43,7 @@ from coilwork_scheduler.horizontal_fusion import find_launch_candidate, group_la
 from coilwork_scheduler.kernels.canonical import KernelTable, canonicalize
 from coilwork_scheduler.kernels.compose import compose
 from coilwork_scheduler.kernels.draft_analysis import is_contraction, list_scalars
+from coilwork_scheduler.kernels.group_forms import BuiltForms, describe_group
 from coilwork_scheduler.kernels.rounding import Decisions
 from coilwork_scheduler.kernels.scan_workspace import add_workspace
 from coilwork_scheduler.kernels.template_kernel import make_core_kernel
@@ -96,8 +97,9 @@ def build_kernels(context: Context, groups: Sequence[Group], rounded: Decisions)
     works = _works(context.graph, groups)
     readers = index_readers(context.graph, context.facts)
     aligned = _find_aligned(context)
+    forms = BuiltForms()
     built = {
-        index: _kernel(context, work, rounded, readers, aligned)
+        index: _kernel(context, work, rounded, readers, aligned, forms)
         if isinstance(work, Group)
         else _core_kernel(context, work, rounded, aligned)
         for index, work in enumerate(works)
@@ -373,7 +375,9 @@ def _kernel(
     rounded: Decisions,
     readers: dict[str, list[int]],
     aligned: frozenset[str],
+    forms: BuiltForms,
 ) -> tuple[Kernel, KernelCall]:
+    """The kernel of `group` and its call; groups of one form share what is built."""
     inside = {member.stage.position for member in group.members}
     wanted = {
         store.buffer
@@ -382,6 +386,10 @@ def _kernel(
         if any(reader not in inside for reader in readers.get(store.buffer, ()))
     }
     buffers = context.facts.buffers
+    form = describe_group(group, wanted, buffers, aligned, rounded)
+    found = forms.find(group, form)
+    if found is not None:
+        return found
     draft = compose(group, wanted, buffers, context.settings.options.numerics, rounded)
     touched = (
         *(store.buffer for store in draft.stores),
@@ -389,7 +397,7 @@ def _kernel(
     )
     target = _target(context, touched)
     tiling = tile(draft, buffers, context.settings.sizes, target)
-    return canonicalize(
+    kernel, call = canonicalize(
         draft,
         tiling,
         buffers,
@@ -397,6 +405,8 @@ def _kernel(
         numerics=context.settings.options.numerics,
         contracts=_capabilities(context, touched).contracts and is_contraction(draft),
     )
+    forms.add(form, kernel, call)
+    return kernel, call
 
 
 def _core_kernel(

@@ -80,13 +80,19 @@ class Dependence:
         return FreshNames(self.buffers)
 
 
-def analyse(graph: Graph) -> Dependence:
+def analyse(graph: Graph, before_pass: tuple[Graph, Dependence] | None = None) -> Dependence:
     """The dependences of `graph`. Linear in its size.
+
+    `before_pass` is the graph of which `graph` was made, with its dependences: nodes that both have read the
+    same buffers.
 
     Raises:
         ScheduleError: a node reads a name that nothing before it defines, or that was overwritten.
     """
     walk = _Walk(graph)
+    if before_pass is not None:
+        old, facts = before_pass
+        walk.known = dict(zip(map(id, old.nodes), facts.reads, strict=True))
     before = tuple(walk.visit(position, node) for position, node in enumerate(graph.nodes))
     return Dependence(
         buffers=walk.buffers,
@@ -112,6 +118,8 @@ class _Walk:
         self.overwriters: dict[str, list[int]] = {}
         self.symbol_definer: dict[Expr, int] = {}
         self.reads: list[tuple[str, ...]] = []
+        # what nodes that are known read, by their identity
+        self.known: dict[int, tuple[str, ...]] = {}
         # per root: nodes that touch the memory since it was last overwritten, that overwriter included
         self._touching: dict[str, list[int]] = {}
         self._stale: set[str] = set()
@@ -139,7 +147,9 @@ class _Walk:
 
     def visit(self, position: int, node: Node) -> tuple[int, ...]:
         before: set[int] = set()
-        names = list_read_buffers(node)
+        names = self.known.get(id(node))
+        if names is None:
+            names = list_read_buffers(node)
         self.reads.append(names)
         for name in names:
             self._require(name, node)

@@ -223,12 +223,17 @@ class Draft:
 _GraphStep: TypeAlias = Callable[[Graph, Dependence, Settings], Graph]
 
 
+def _change_graph(draft: Draft, graph: Graph) -> Draft:
+    """`draft` of another `graph`, of which is found anew what a pass may have changed."""
+    return replace(draft, graph=graph, facts=analyse(graph, (draft.graph, draft.facts)))
+
+
 def _graph_pass(step: _GraphStep) -> Callable[[Draft, Settings], Draft]:
     """A pass that changes the graph alone; what is known of it is found anew if it did."""
 
     def run(draft: Draft, settings: Settings) -> Draft:
         changed = step(draft.graph, draft.facts, settings)
-        return draft if changed is draft.graph else replace(draft, graph=changed, facts=analyse(changed))
+        return draft if changed is draft.graph else _change_graph(draft, changed)
 
     return run
 
@@ -237,14 +242,14 @@ def _implement_contractions(draft: Draft, settings: Settings) -> Draft:
     found = implement_contractions(draft.graph, draft.facts, settings)
     if found.graph is draft.graph:
         return draft
-    return replace(draft, graph=found.graph, facts=analyse(found.graph), blocks=found.blocks)
+    return replace(_change_graph(draft, found.graph), blocks=found.blocks)
 
 
 def _chunk_products(draft: Draft, settings: Settings) -> Draft:
     found = chunk_products(draft.graph, draft.facts, settings)
     if found.graph is draft.graph:
         return draft
-    return replace(draft, graph=found.graph, facts=analyse(found.graph), chunks=found.chunks)
+    return replace(_change_graph(draft, found.graph), chunks=found.chunks)
 
 
 def _remove_dead(graph: Graph, facts: Dependence, settings: Settings) -> Graph:

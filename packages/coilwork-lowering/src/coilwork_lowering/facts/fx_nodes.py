@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -49,7 +50,14 @@ def name_of_target(target: object) -> str:
 def get_origin(node: torch.fx.Node) -> Origin:
     """The captured operation `node`, with the innermost frame of its stack trace."""
     origin = get_trace_origin(get_operator_name(node), node.meta.get("stack_trace"))
-    return replace(origin, node=node.name, module=_module_of(node))
+    return Origin(
+        node=node.name,
+        op=origin.op,
+        file=origin.file,
+        line=origin.line,
+        code=origin.code,
+        module=_module_of(node),
+    )
 
 
 def inherit_metadata(node: torch.fx.Node) -> dict[str, Any]:
@@ -61,7 +69,12 @@ def _module_of(node: torch.fx.Node) -> str:
     stack = node.meta.get("nn_module_stack")
     if not stack:
         return ""
-    path = str(list(stack.values())[-1][0])
+    return _shorten_path(str(next(reversed(stack.values()))[0]))
+
+
+@lru_cache(maxsize=4096)
+def _shorten_path(path: str) -> str:
+    """`layers.0.attn` of `L['self'].layers[0].attn`."""
     return re.sub(r"L\['self'\]\.?|\['?([^'\]]*)'?\]", lambda m: f".{m[1]}" if m[1] else "", path).lstrip(".")
 
 

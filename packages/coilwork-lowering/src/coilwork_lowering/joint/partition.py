@@ -68,7 +68,8 @@ def partition(
     A fault of a step that only makes programs faster or smaller costs these steps, if there is `on_fault`,
     which is told the error and may raise it. The graph is then cut as it was captured.
     """
-    captured = None if on_fault is None else torch.fx.GraphModule(joint_gm, copy_graph(joint_gm.graph))
+    # it becomes a module, whose Python text takes long to write, if it is needed
+    captured = None if on_fault is None else copy_graph(joint_gm.graph)
     context = JointContext(
         num_fwd_outputs=num_fwd_outputs,
         inputs=joint_inputs,
@@ -83,7 +84,8 @@ def partition(
         if on_fault is None or captured is None:
             raise
         on_fault(error)
-        return _halves(JOINT_PASSES.select(*NEEDED).run(JointDraft(gm=captured), context))
+        whole = torch.fx.GraphModule(joint_gm, captured)
+        return _halves(JOINT_PASSES.select(*NEEDED).run(JointDraft(gm=whole), context))
     if record is not None:
         record(cut.fired)
     return _halves(cut)

@@ -133,6 +133,19 @@ def iterate_names(pattern: Pattern) -> Iterator[str]:
                 yield from iterate_names(option)
 
 
+def list_inner_operators(pattern: Pattern) -> tuple[frozenset[str], ...]:
+    """For each argument of `pattern` that has to be a call: the operators that it may be of.
+
+    Whichever call is the outermost one of a match, it reads a call of each of them. Empty if arguments may be
+    anything.
+    """
+    roots = tuple(iterate_roots(pattern))
+    if len(roots) != 1:
+        return ()
+    inner = [argument for _, argument in roots[0].arguments if isinstance(argument, Call)]
+    return tuple(frozenset(argument.ops) for argument in inner)
+
+
 # matching
 
 

@@ -625,7 +625,8 @@ def inline(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
         if inlined is graph or not stored:
             graph = inlined
             break
-        graph = remove_dead(inlined, analyse(inlined))
-        facts = analyse(graph)
+        after = analyse(inlined, (graph, facts))
+        graph = remove_dead(inlined, after)
+        facts = after if graph is inlined else analyse(graph, (inlined, after))
     settings.remarks.extend(decided.values())
     return graph

@@ -65,8 +65,9 @@ def fuse_into_templates(graph: Graph, facts: Dependence, settings: Settings) -> 
         ).run()
         if changed is graph:
             break
-        graph = remove_dead(changed, analyse(changed))
-        facts = analyse(graph)
+        after = analyse(changed, (graph, facts))
+        graph = remove_dead(changed, after)
+        facts = after if graph is changed else analyse(graph, (changed, after))
     return graph
 
 

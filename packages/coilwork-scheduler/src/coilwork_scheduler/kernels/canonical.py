@@ -6,7 +6,7 @@ every process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
@@ -209,7 +209,7 @@ def canonicalize(
     # threads do not load, in the layout of a product's results, just the elements that they store
     pairs = () if contracts else find_aliasing(draft, buffers)
     kernel = Kernel(
-        name=make_readable_name(draft.origins, "reduce" if axes else "pointwise"),
+        name=make_kernel_name(draft.origins, ranges),
         ranges=ranges,
         args=args,
         sizes=tuple(renamed.values()),
@@ -227,6 +227,12 @@ def canonicalize(
         origins=draft.origins,
     )
     return (contract_kernel(kernel) if contracts else kernel), call
+
+
+def make_kernel_name(origins: tuple[Origin, ...], ranges: Sequence[Range]) -> str:
+    """The provisional name of a kernel with these `ranges`: see `KernelTable`."""
+    reduces = any(r.kind == "reduction" for r in ranges)
+    return make_readable_name(origins, "reduce" if reduces else "pointwise")
 
 
 def _ranges(tiling: Tiling, renamed: Mapping[Expr, Expr]) -> tuple[Range, ...]:

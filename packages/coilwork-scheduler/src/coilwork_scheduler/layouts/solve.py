@@ -13,10 +13,11 @@ tables when a variable is gone is computed once.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, product
 from math import prod
+from operator import add
 from typing import Final, NamedTuple, TypeAlias
 
 MOST_ENTRIES: Final = 4096
@@ -101,6 +102,24 @@ class _Memo:
     numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
     tables: dict[tuple[object, ...], _Costs] = field(default_factory=dict)
     removals: dict[tuple[object, ...], _Removal] = field(default_factory=dict)
+    entries: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = field(default_factory=dict)
+
+    def list_entries(self, sizes: tuple[int, ...], where: tuple[int, ...]) -> list[int]:
+        """List, for all candidates of variables that have `sizes` of them, the last one's fastest, the entry
+        of a table over the variables `where`.
+        """
+        entries = self.entries.get((sizes, where))
+        if entries is None:
+            steps = [0] * len(sizes)
+            step = 1
+            for place in reversed(where):
+                steps[place] = step
+                step *= sizes[place]
+            entries = [0]
+            for size, step in zip(sizes, steps, strict=True):
+                entries = [e + k * step for e in entries for k in range(size)]
+            self.entries[sizes, where] = entries
+        return entries
 
     def number(self, values: tuple[int, ...]) -> _Costs:
         """`values` with their number."""
@@ -175,27 +194,24 @@ class _Elimination:
 
 
 def _remove_last(
-    sizes: Sequence[int], parts: Sequence[tuple[tuple[int, ...], _Costs]], known: _Memo
+    sizes: tuple[int, ...], parts: Sequence[tuple[tuple[int, ...], _Costs]], known: _Memo
 ) -> _Removal:
     """Return what is left of the tables `parts` without the last of the variables that have `sizes`
     candidates.
     """
-    sums = [0] * prod(sizes)
+    sums: Sequence[int] = [0] * prod(sizes)
     for where, costs in parts:
-        steps = [0] * len(sizes)
-        step = 1
-        for place in reversed(where):
-            steps[place] = step
-            step *= sizes[place]
-        entries = [0]
-        for size, step in zip(sizes, steps, strict=True):
-            entries = [e + k * step for e in entries for k in range(size)]
-        values = costs.values
-        sums = [found + values[e] for found, e in zip(sums, entries, strict=True)]
+        if len(where) == len(sizes) and where == tuple(range(len(sizes))):
+            spread: Iterable[int] = costs.values
+        else:
+            spread = map(costs.values.__getitem__, known.list_entries(sizes, where))
+        sums = list(map(add, sums, spread))
     count = sizes[-1]
-    rows = [sums[k : k + count] for k in range(0, len(sums), count)]
-    least = tuple([min(row) for row in rows])
-    cheapest = tuple([row.index(cost) for row, cost in zip(rows, least, strict=True)])
+    if count == 1:
+        return _Removal(known.number(tuple(sums)), (0,) * len(sums))
+    rows = list(zip(*(sums[k::count] for k in range(count)), strict=True))
+    least = tuple(map(min, rows))
+    cheapest = tuple(map(tuple.index, rows, least))
     return _Removal(known.number(least), cheapest)
 
 
