@@ -1,0 +1,264 @@
+"""The tests with one version of torch, file by file, and a page of what came of them with each version.
+
+`python devtools/torch_versions.py run [--results FILE] [--again] [WHAT ...]` runs test files with the torch
+of this Python, each in a process of its own. WHAT are packages, `integration_tests`, or files; without any,
+all are meant. What came of a file is a line in FILE, so that an interrupted run goes on where it stopped:
+files that passed with this torch and were not edited since are run again only if told so.
+`python devtools/torch_versions.py page` writes `docs/torch-versions.md` of the lines.
+
+`nox -s versions -- 2.11.0 WHAT ...` does both, in an environment with that torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "torch_versions.jsonl"
+PAGE = ROOT / "docs" / "torch-versions.md"
+TOGETHER = "integration_tests"
+FILE_LIMIT_S = 20 * 60
+# A test that is left out because of the version says so in these words.
+_OF_A_VERSION = re.compile(r"\btorch \d\.\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRun:
+    """What came of one test file with one torch.
+
+    Attributes:
+        torch, triton, python: versions, without what builds add to them; `triton` is empty where there is
+            none.
+        file: relative to the repository.
+        digest: of the file's bytes.
+        passed, failed, skipped: numbers of tests; errors are failures, and so is a process that ends early.
+        failures: names of those that failed.
+        reasons: why tests were skipped, and how many for each reason.
+        seconds: wall-clock time.
+    """
+
+    torch: str
+    triton: str
+    python: str
+    file: str
+    digest: str
+    passed: int
+    failed: int
+    skipped: int
+    failures: tuple[str, ...]
+    reasons: Mapping[str, int]
+    seconds: float
+
+    @property
+    def group(self) -> str:
+        """The package that the file tests, or the integration tests."""
+        first, second, *_ = Path(self.file).parts
+        return second if first == "packages" else first
+
+
+def list_files(wanted: Sequence[str]) -> list[Path]:
+    """Test files of the named packages, folders and files, relative to the repository.
+
+    Raises:
+        SystemExit: one is no package and no path.
+    """
+    packages = sorted(path.parent.name for path in ROOT.glob("packages/*/pyproject.toml"))
+    found: dict[Path, None] = {}
+    for name in wanted or (*packages, TOGETHER):
+        place = ROOT / "packages" / name / "tests" if name in packages else ROOT / name
+        if not place.exists():
+            raise SystemExit(f"{name} is no package, and no path in {ROOT}")
+        # tests of GPUs and of other environments have sessions of their own
+        files = sorted(place.glob("test_*.py")) if place.is_dir() else [place]
+        found |= dict.fromkeys(path.relative_to(ROOT) for path in files)
+    return list(found)
+
+
+def digest_of(file: Path) -> str:
+    return hashlib.sha256((ROOT / file).read_bytes()).hexdigest()[:16]
+
+
+def version_of(distribution: str) -> str:
+    try:
+        return metadata.version(distribution).partition("+")[0]
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def run_file(file: Path) -> FileRun:
+    """Run one file's tests in a process of their own."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="torch-versions-") as folder:
+        report = Path(folder, "report.xml")
+        command = [sys.executable, "-m", "pytest", str(file), "-q", "-m", "not gpu", f"--junitxml={report}"]
+        try:
+            done = subprocess.run(command, cwd=ROOT, timeout=FILE_LIMIT_S, capture_output=True, text=True)
+            code, output = done.returncode, done.stdout + done.stderr
+        except subprocess.TimeoutExpired as error:
+            code, output = 124, f"{error.stdout!r}"
+        cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
+    failures = [_name(case) for case in cases if _outcome(case) == "failed"]
+    reasons: dict[str, int] = {}
+    for case in cases:
+        if _outcome(case) == "skipped":
+            reason = " ".join(next(case.iter("skipped")).get("message", "").split())
+            reasons[reason] = reasons.get(reason, 0) + 1
+    # pytest's 5: the file holds tests of GPUs alone
+    if code not in (0, 5):
+        failures = failures or [f"exit {code}"]
+        print(output[-6000:], flush=True)
+    return FileRun(
+        torch=version_of("torch"),
+        triton=version_of("triton"),
+        python=platform.python_version(),
+        file=file.as_posix(),
+        digest=digest_of(file),
+        passed=sum(_outcome(case) == "passed" for case in cases),
+        failed=len(failures),
+        skipped=sum(reasons.values()),
+        failures=tuple(failures),
+        reasons=reasons,
+        seconds=round(time.monotonic() - start, 1),
+    )
+
+
+def _outcome(case: ElementTree.Element) -> str:
+    kinds = {child.tag for child in case}
+    if kinds & {"failure", "error"}:
+        return "failed"
+    return "skipped" if "skipped" in kinds else "passed"
+
+
+def _name(case: ElementTree.Element) -> str:
+    return case.get("name", "")
+
+
+def read_runs(results: Path) -> list[FileRun]:
+    """The last line of each file with each torch."""
+    if not results.exists():
+        return []
+    last: dict[tuple[str, str], FileRun] = {}
+    for line in results.read_text(encoding="utf-8").splitlines():
+        fields = json.loads(line)
+        run = FileRun(**{**fields, "failures": tuple(fields["failures"])})
+        last[run.torch, run.file] = run
+    return list(last.values())
+
+
+def run_files(files: Iterable[Path], results: Path, *, again: bool = False) -> int:
+    """Run test files one after another, and add a line for each to `results`; returns how many tests
+    failed.
+    """
+    here = version_of("torch")
+    # what has passed since it was last edited
+    known = {(run.file, run.digest) for run in read_runs(results) if run.torch == here and not run.failed}
+    failed = 0
+    for file in files:
+        if not again and (file.as_posix(), digest_of(file)) in known:
+            continue
+        run = run_file(file)
+        with results.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(asdict(run)) + "\n")
+        counts = f"{run.passed} passed, {run.failed} failed, {run.skipped} skipped"
+        print(f"torch {here} {run.file}: {counts} in {run.seconds:.0f} s", *run.failures, flush=True)
+        failed += run.failed
+    return failed
+
+
+def _order(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def format_page(runs: Sequence[FileRun]) -> str:
+    """The page: a column for each torch, a row for each package."""
+    versions = sorted({run.torch for run in runs}, key=_order)
+    groups = sorted({run.group for run in runs}, key=lambda group: (group == TOGETHER, group))
+    head = [f"torch {version}" for version in versions]
+    lines = [f"| tests of | {' | '.join(head)} |", "|---|" + "---|" * len(versions)]
+    for group in groups:
+        cells = [_cell([run for run in runs if (run.group, run.torch) == (group, v)]) for v in versions]
+        lines.append(f"| {group} | {' | '.join(cells)} |")
+    together = [_cell([run for run in runs if run.torch == version]) for version in versions]
+    lines.append(f"| all | {' | '.join(together)} |")
+    beside = [
+        f"torch {version}: " + ", ".join(sorted({f"Python {run.python}, Triton {run.triton or 'none'}"
+        for run in runs if run.torch == version}))
+        for version in versions
+    ]  # fmt: skip
+    failures = [f"- torch {r.torch}, `{r.file}`: {', '.join(r.failures)}" for r in runs if r.failed]
+    skips = sorted(
+        f"- torch {r.torch}, `{r.file}`: {reason} ({number})"
+        for r in runs
+        for reason, number in r.reasons.items()
+        if _OF_A_VERSION.search(reason)
+    )
+    return _PAGE.format(
+        table="\n".join(lines),
+        beside="; ".join(beside),
+        failures="\n".join(sorted(failures)) or "None.",
+        skips="\n".join(skips) or "None.",
+    )
+
+
+def _cell(runs: Sequence[FileRun]) -> str:
+    if not runs:
+        return "not run"
+    passed, failed, skipped = (
+        sum(getattr(run, name) for run in runs) for name in ("passed", "failed", "skipped")
+    )
+    return f"{passed:,} / {failed} / {skipped} in {len(runs)} files"
+
+
+_PAGE = """# The tests with each version of torch
+
+`nox -s versions -- 2.11.0` runs test files with that torch, each in a process of its own, and writes this
+page of all versions that were run so far; names of packages, or of test files, behind the version run those
+alone. The ordinary test command uses one version alone. On CPUs, without the tests of GPUs:
+
+{table}
+
+Tests that passed / failed / were skipped. {beside}.
+
+## What failed
+
+{failures}
+
+## What tests leave out because of the version
+
+{skips}
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("run", "page"):
+        command = commands.add_parser(name)
+        command.add_argument("--results", type=Path, default=RESULTS)
+        if name == "run":
+            command.add_argument("--again", action="store_true", help="also what has passed before")
+            command.add_argument("what", nargs="*", help="packages, folders or files")
+    arguments = parser.parse_args()
+    if arguments.command == "page":
+        PAGE.write_text(format_page(read_runs(arguments.results)), encoding="utf-8")
+        return 0
+    return 1 if run_files(list_files(arguments.what), arguments.results, again=arguments.again) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
