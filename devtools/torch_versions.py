@@ -1,7 +1,7 @@
 """The tests with one version of torch, file by file, and a page of what came of them with each version.
 
 `python devtools/torch_versions.py run [--results FILE] [--again] [WHAT ...]` runs test files with the torch
-of this Python, each in a process of its own. WHAT are packages, `integration_tests`, or files; without any,
+of this Python, eight at a time in a process. WHAT are packages, `integration_tests`, or files; without any,
 all are meant. What came of a file is a line in FILE, so that an interrupted run goes on where it stopped:
 files that passed with this torch and were not edited since are run again only if told so.
 `python devtools/torch_versions.py page` writes `docs/torch-versions.md` of the lines.
@@ -19,7 +19,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -47,7 +46,7 @@ class FileRun:
         passed, failed, skipped: numbers of tests; errors are failures, and so is a process that ends early.
         failures: names of those that failed.
         reasons: why tests were skipped, and how many for each reason.
-        seconds: wall-clock time.
+        seconds: of its tests, wall-clock time.
     """
 
     torch: str
@@ -98,28 +97,49 @@ def version_of(distribution: str) -> str:
         return ""
 
 
-def run_file(file: Path) -> FileRun:
-    """Run one file's tests in a process of their own."""
-    start = time.monotonic()
+def run_together(files: Sequence[Path]) -> list[FileRun]:
+    """Run several files' tests in one process, which imports torch once. If it ends early, each file gets a
+    process of its own, and so a crash counts where it happens.
+    """
     with tempfile.TemporaryDirectory(prefix="torch-versions-") as folder:
         report = Path(folder, "report.xml")
-        command = [sys.executable, "-m", "pytest", str(file), "-q", "-m", "not gpu", f"--junitxml={report}"]
-        try:
-            done = subprocess.run(command, cwd=ROOT, timeout=FILE_LIMIT_S, capture_output=True, text=True)
-            code, output = done.returncode, done.stdout + done.stderr
-        except subprocess.TimeoutExpired as error:
-            code, output = 124, f"{error.stdout!r}"
+        command = [sys.executable, "-m", "pytest", *map(str, files), "-q", "-m", "not gpu"]
+        command += ["-o", "junit_family=xunit1", f"--junitxml={report}"]
+        code, output = _run(command, limit_s=FILE_LIMIT_S * len(files))
         cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
-    failures = [_name(case) for case in cases if _outcome(case) == "failed"]
+    # 1: tests failed; 5: the files hold tests of GPUs alone
+    ended_early = code not in (0, 1, 5)
+    if ended_early and len(files) > 1:
+        return [run for file in files for run in run_together([file])]
+    if code not in (0, 5):
+        print(output[-9000:], flush=True)
+    of_file: dict[str, list[ElementTree.Element]] = {file.as_posix(): [] for file in files}
+    for case in cases:
+        # a relative path where pytest found its settings, and its folder
+        named = case.get("file", "")
+        for file, found in of_file.items():
+            if file.endswith(named):
+                found.append(case)
+    return [_summarise(file, of_file[file.as_posix()], code if ended_early else 0) for file in files]
+
+
+def _run(command: Sequence[str], *, limit_s: float) -> tuple[int, str]:
+    try:
+        done = subprocess.run(command, cwd=ROOT, timeout=limit_s, capture_output=True, text=True)
+    except subprocess.TimeoutExpired as error:
+        return 124, f"{error.stdout!r}"
+    return done.returncode, done.stdout + done.stderr
+
+
+def _summarise(file: Path, cases: Sequence[ElementTree.Element], code: int) -> FileRun:
+    failures = [case.get("name", "") for case in cases if _outcome(case) == "failed"]
     reasons: dict[str, int] = {}
     for case in cases:
         if _outcome(case) == "skipped":
             reason = " ".join(next(case.iter("skipped")).get("message", "").split())
             reasons[reason] = reasons.get(reason, 0) + 1
-    # pytest's 5: the file holds tests of GPUs alone
-    if code not in (0, 5):
-        failures = failures or [f"exit {code}"]
-        print(output[-6000:], flush=True)
+    if code:
+        failures.append(f"exit {code}")
     return FileRun(
         torch=version_of("torch"),
         triton=version_of("triton"),
@@ -131,7 +151,7 @@ def run_file(file: Path) -> FileRun:
         skipped=sum(reasons.values()),
         failures=tuple(failures),
         reasons=reasons,
-        seconds=round(time.monotonic() - start, 1),
+        seconds=round(sum(float(case.get("time", "0")) for case in cases), 1),
     )
 
 
@@ -140,10 +160,6 @@ def _outcome(case: ElementTree.Element) -> str:
     if kinds & {"failure", "error"}:
         return "failed"
     return "skipped" if "skipped" in kinds else "passed"
-
-
-def _name(case: ElementTree.Element) -> str:
-    return case.get("name", "")
 
 
 def read_runs(results: Path) -> list[FileRun]:
@@ -158,23 +174,21 @@ def read_runs(results: Path) -> list[FileRun]:
     return list(last.values())
 
 
-def run_files(files: Iterable[Path], results: Path, *, again: bool = False) -> int:
-    """Run test files one after another, and add a line for each to `results`; returns how many tests
-    failed.
-    """
+def run_files(files: Iterable[Path], results: Path, *, again: bool = False, at_a_time: int = 8) -> int:
+    """Run test files, some at a time, and add a line for each to `results`; returns how many tests failed."""
     here = version_of("torch")
     # what has passed since it was last edited
     known = {(run.file, run.digest) for run in read_runs(results) if run.torch == here and not run.failed}
+    pending = [file for file in files if again or (file.as_posix(), digest_of(file)) not in known]
     failed = 0
-    for file in files:
-        if not again and (file.as_posix(), digest_of(file)) in known:
-            continue
-        run = run_file(file)
+    for start in range(0, len(pending), at_a_time):
+        runs = run_together(pending[start : start + at_a_time])
         with results.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(asdict(run)) + "\n")
-        counts = f"{run.passed} passed, {run.failed} failed, {run.skipped} skipped"
-        print(f"torch {here} {run.file}: {counts} in {run.seconds:.0f} s", *run.failures, flush=True)
-        failed += run.failed
+            lines.writelines(json.dumps(asdict(run)) + "\n" for run in runs)
+        for run in runs:
+            counts = f"{run.passed} passed, {run.failed} failed, {run.skipped} skipped"
+            print(f"torch {here} {run.file}: {counts} in {run.seconds:.0f} s", *run.failures, flush=True)
+            failed += run.failed
     return failed
 
 
@@ -224,7 +238,7 @@ def _cell(runs: Sequence[FileRun]) -> str:
 
 _PAGE = """# The tests with each version of torch
 
-`nox -s versions -- 2.11.0` runs test files with that torch, each in a process of its own, and writes this
+`nox -s versions -- 2.11.0` runs test files with that torch, and writes this
 page of all versions that were run so far; names of packages, or of test files, behind the version run those
 alone. The ordinary test command uses one version alone. On CPUs, without the tests of GPUs:
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch_versions
-from torch_versions import FileRun, format_page, list_files, read_runs, run_file, run_files
+from torch_versions import FileRun, format_page, list_files, read_runs, run_files, run_together
 
 FOUR_TESTS = """
 import pytest
@@ -26,11 +27,23 @@ def test_in_error(broken): pass
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def without_plugins() -> Iterator[None]:
+    """Plugins take most of the time of such small runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        yield
+
+
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> FileRun:
     path = tmp_path_factory.mktemp("packages") / "test_mixed.py"
     path.write_text(FOUR_TESTS)
-    return run_file(path)
+    other = path.with_name("test_other.py")
+    other.write_text("def test_other(): pass\n")
+    mixed, single = run_together([path, other])
+    assert (single.passed, single.failed) == (1, 0)
+    return mixed
 
 
 def test_each_outcome_is_counted(mixed: FileRun) -> None:
@@ -42,8 +55,11 @@ def test_each_outcome_is_counted(mixed: FileRun) -> None:
 def test_a_process_that_ends_early_is_a_failure(tmp_path: Path) -> None:
     path = tmp_path / "test_crash.py"
     path.write_text("import os\n\ndef test_crash(): os._exit(3)\n")
-    run = run_file(path)
-    assert (run.passed, run.failures) == (0, ("exit 3",))
+    other = tmp_path / "test_other.py"
+    other.write_text("def test_other(): pass\n")
+    crashed, passed = run_together([path, other])
+    assert (crashed.passed, crashed.failures) == (0, ("exit 3",))
+    assert (passed.passed, passed.failures) == (1, ())
 
 
 def test_what_has_passed_is_not_run_again(
@@ -54,11 +70,11 @@ def test_what_has_passed_is_not_run_again(
     ran: list[Path] = []
     outcomes = iter((replace(passed, failed=1), passed))
 
-    def run(path: Path) -> FileRun:
-        ran.append(path)
-        return next(outcomes)
+    def run(files: list[Path]) -> list[FileRun]:
+        ran.extend(files)
+        return [next(outcomes)]
 
-    monkeypatch.setattr(torch_versions, "run_file", run)
+    monkeypatch.setattr(torch_versions, "run_together", run)
     results = tmp_path / "lines.jsonl"
     assert run_files([file], results) == 1
     assert run_files([file], results) == 0 and run_files([file], results) == 0
