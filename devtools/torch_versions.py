@@ -33,6 +33,9 @@ FILE_LIMIT_S = 20 * 60
 # A test that is left out because of the version says so in these words.
 _OF_A_VERSION = re.compile(r"\btorch \d\.\d+")
 
+# The versions of torch and of Python, this without its last part.
+Column = tuple[str, str]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRun:
@@ -62,10 +65,19 @@ class FileRun:
     seconds: float
 
     @property
+    def column(self) -> Column:
+        """Its column on the page."""
+        return column_of(self.torch, self.python)
+
+    @property
     def group(self) -> str:
         """The package that the file tests, or the integration tests."""
         first, second, *_ = Path(self.file).parts
         return second if first == "packages" else first
+
+
+def column_of(torch: str, python: str) -> Column:
+    return torch, python.rpartition(".")[0]
 
 
 def list_files(wanted: Sequence[str]) -> list[Path]:
@@ -163,22 +175,22 @@ def _outcome(case: ElementTree.Element) -> str:
 
 
 def read_runs(results: Path) -> list[FileRun]:
-    """The last line of each file with each torch."""
+    """The last line of each file with each torch and Python."""
     if not results.exists():
         return []
-    last: dict[tuple[str, str], FileRun] = {}
+    last: dict[tuple[Column, str], FileRun] = {}
     for line in results.read_text(encoding="utf-8").splitlines():
         fields = json.loads(line)
         run = FileRun(**{**fields, "failures": tuple(fields["failures"])})
-        last[run.torch, run.file] = run
+        last[run.column, run.file] = run
     return list(last.values())
 
 
 def run_files(files: Iterable[Path], results: Path, *, again: bool = False, at_a_time: int = 8) -> int:
     """Run test files, some at a time, and add a line for each to `results`; returns how many tests failed."""
-    here = version_of("torch")
+    here = column_of(version_of("torch"), platform.python_version())
     # what has passed since it was last edited
-    known = {(run.file, run.digest) for run in read_runs(results) if run.torch == here and not run.failed}
+    known = {(run.file, run.digest) for run in read_runs(results) if run.column == here and not run.failed}
     pending = [file for file in files if again or (file.as_posix(), digest_of(file)) not in known]
     failed = 0
     for start in range(0, len(pending), at_a_time):
@@ -187,42 +199,46 @@ def run_files(files: Iterable[Path], results: Path, *, again: bool = False, at_a
             lines.writelines(json.dumps(asdict(run)) + "\n" for run in runs)
         for run in runs:
             counts = f"{run.passed} passed, {run.failed} failed, {run.skipped} skipped"
-            print(f"torch {here} {run.file}: {counts} in {run.seconds:.0f} s", *run.failures, flush=True)
+            print(
+                f"{name_column(here)}, {run.file}: {counts} in {run.seconds:.0f} s", *run.failures, flush=True
+            )
             failed += run.failed
     return failed
 
 
-def _order(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version))
+def name_column(column: Column) -> str:
+    torch, python = column
+    return f"{f'torch {torch}' if torch else 'no torch'}, Python {python}"
+
+
+def _order(column: Column) -> list[list[int]]:
+    return [[int(part) for part in re.findall(r"\d+", version)] for version in column]
 
 
 def format_page(runs: Sequence[FileRun]) -> str:
-    """The page: a column for each torch, a row for each package."""
-    versions = sorted({run.torch for run in runs}, key=_order)
+    """The page: a column for each torch and Python, a row for each package."""
+    columns = sorted({run.column for run in runs}, key=_order)
     groups = sorted({run.group for run in runs}, key=lambda group: (group == TOGETHER, group))
-    head = [f"torch {version}" for version in versions]
-    lines = [f"| tests of | {' | '.join(head)} |", "|---|" + "---|" * len(versions)]
+    lines = [f"| tests of | {' | '.join(map(name_column, columns))} |", "|---|" + "---|" * len(columns)]
     for group in groups:
-        cells = [_cell([run for run in runs if (run.group, run.torch) == (group, v)]) for v in versions]
+        cells = [_cell([run for run in runs if (run.group, run.column) == (group, c)]) for c in columns]
         lines.append(f"| {group} | {' | '.join(cells)} |")
-    together = [_cell([run for run in runs if run.torch == version]) for version in versions]
+    together = [_cell([run for run in runs if run.column == column]) for column in columns]
     lines.append(f"| all | {' | '.join(together)} |")
-    beside = [
-        f"torch {version}: " + ", ".join(sorted({f"Python {run.python}, Triton {run.triton or 'none'}"
-        for run in runs if run.torch == version}))
-        for version in versions
-    ]  # fmt: skip
-    failures = [f"- torch {r.torch}, `{r.file}`: {', '.join(r.failures)}" for r in runs if r.failed]
+    failures = sorted(
+        f"- {name_column(r.column)}, `{r.file}`: {', '.join(r.failures)}" for r in runs if r.failed
+    )
     skips = sorted(
-        f"- torch {r.torch}, `{r.file}`: {reason} ({number})"
+        f"- {name_column(r.column)}, `{r.file}`: {reason} ({number})"
         for r in runs
         for reason, number in r.reasons.items()
         if _OF_A_VERSION.search(reason)
     )
+    triton = sorted({f"{run.triton} with torch {run.torch}" for run in runs if run.triton})
     return _PAGE.format(
         table="\n".join(lines),
-        beside="; ".join(beside),
-        failures="\n".join(sorted(failures)) or "None.",
+        triton=", ".join(triton) or "absent",
+        failures="\n".join(failures) or "None.",
         skips="\n".join(skips) or "None.",
     )
 
@@ -244,7 +260,7 @@ alone. The ordinary test command uses one version alone. On CPUs, without the te
 
 {table}
 
-Tests that passed / failed / were skipped. {beside}.
+Tests that passed / failed / were skipped. Triton is {triton}.
 
 ## What failed
 

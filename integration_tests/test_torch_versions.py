@@ -82,10 +82,12 @@ def test_what_has_passed_is_not_run_again(
 
 
 def test_the_page_has_a_column_for_each_torch(mixed: FileRun) -> None:
-    older = replace(mixed, torch="2.9.1", file="packages/coilwork-ir/tests/test_a.py", reasons={})
-    newer = replace(mixed, torch="2.11.0", file="integration_tests/test_b.py")
+    older = replace(
+        mixed, python="3.11.7", torch="2.9.1", file="packages/coilwork-ir/tests/test_a.py", reasons={}
+    )
+    newer = replace(older, torch="2.11.0", file="integration_tests/test_b.py", reasons=mixed.reasons)
     page = format_page([newer, older])
-    assert "| tests of | torch 2.9.1 | torch 2.11.0 |" in page
+    assert "| tests of | torch 2.9.1, Python 3.11 | torch 2.11.0, Python 3.11 |" in page
     assert "| coilwork-ir | 1 / 2 / 1 in 1 files | not run |" in page
     assert "| integration_tests | not run | 1 / 2 / 1 in 1 files |" in page
     assert "`integration_tests/test_b.py`: torch 2.11 has none (1)" in page
