@@ -221,9 +221,10 @@ def format_page(runs: Sequence[FileRun]) -> str:
     groups = sorted({run.group for run in runs}, key=lambda group: (group == TOGETHER, group))
     lines = [f"| tests of | {' | '.join(map(name_column, columns))} |", "|---|" + "---|" * len(columns)]
     for group in groups:
-        cells = [_cell([run for run in runs if (run.group, run.column) == (group, c)]) for c in columns]
+        there = len(list_files([group]))
+        cells = [_cell([r for r in runs if (r.group, r.column) == (group, c)], there) for c in columns]
         lines.append(f"| {group} | {' | '.join(cells)} |")
-    together = [_cell([run for run in runs if run.column == column]) for column in columns]
+    together = [_cell([r for r in runs if r.column == column], len(list_files([]))) for column in columns]
     lines.append(f"| all | {' | '.join(together)} |")
     failures = sorted(
         f"- {name_column(r.column)}, `{r.file}`: {', '.join(r.failures)}" for r in runs if r.failed
@@ -243,20 +244,20 @@ def format_page(runs: Sequence[FileRun]) -> str:
     )
 
 
-def _cell(runs: Sequence[FileRun]) -> str:
+def _cell(runs: Sequence[FileRun], there: int) -> str:
     if not runs:
         return "not run"
     passed, failed, skipped = (
         sum(getattr(run, name) for run in runs) for name in ("passed", "failed", "skipped")
     )
-    return f"{passed:,} / {failed} / {skipped} in {len(runs)} files"
+    return f"{passed:,} / {failed} / {skipped} in {len(runs)} of {there} files"
 
 
 _PAGE = """# The tests with each version of torch
 
-`nox -s versions -- 2.11.0` runs test files with that torch, and writes this
-page of all versions that were run so far; names of packages, or of test files, behind the version run those
-alone. The ordinary test command uses one version alone. On CPUs, without the tests of GPUs:
+`nox -s versions -- 2.11.0` runs test files with that torch, and writes this page
+of all versions that were run so far. Names of packages, or of test files, behind the version run those alone.
+The ordinary test command uses one version alone. On CPUs, without the tests of GPUs:
 
 {table}
 
