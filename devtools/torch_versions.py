@@ -263,6 +263,11 @@ The ordinary test command uses one version alone. On CPUs, without the tests of 
 
 Tests that passed / failed / were skipped. Triton is {triton}.
 
+## What differs between versions
+
+- Before torch 2.13, Dynamo drops a user's `torch._check` on numbers from data if it has derived an assertion
+  from it, and the user's message with it. The check fails with torch's words.
+
 ## What failed
 
 {failures}
