@@ -226,22 +226,26 @@ def format_page(runs: Sequence[FileRun]) -> str:
         lines.append(f"| {group} | {' | '.join(cells)} |")
     together = [_cell([r for r in runs if r.column == column], len(list_files([]))) for column in columns]
     lines.append(f"| all | {' | '.join(together)} |")
-    failures = sorted(
-        f"- {name_column(r.column)}, `{r.file}`: {', '.join(r.failures)}" for r in runs if r.failed
-    )
-    skips = sorted(
-        f"- {name_column(r.column)}, `{r.file}`: {reason} ({number})"
+    failures = [
+        f"| {name_column(r.column)} | `{r.file}` | {', '.join(r.failures)} |" for r in runs if r.failed
+    ]
+    skips = [
+        f"| {name_column(r.column)} | `{r.file}` | {number}: {reason} |"
         for r in runs
         for reason, number in r.reasons.items()
         if _OF_A_VERSION.search(reason)
-    )
+    ]
     triton = sorted({f"{run.triton} with torch {run.torch}" for run in runs if run.triton})
     return _PAGE.format(
         table="\n".join(lines),
         triton=", ".join(triton) or "absent",
-        failures="\n".join(failures) or "None.",
-        skips="\n".join(skips) or "None.",
+        failures=_table(failures),
+        skips=_table(skips),
     )
+
+
+def _table(rows: Sequence[str]) -> str:
+    return "\n".join(["| with | file | tests |", "|---|---|---|", *sorted(rows)]) if rows else "None."
 
 
 def _cell(runs: Sequence[FileRun], there: int) -> str:
@@ -261,7 +265,8 @@ The ordinary test command uses one version alone. On CPUs, without the tests of 
 
 {table}
 
-Tests that passed / failed / were skipped. Triton is {triton}.
+Tests that passed / failed / were skipped. Triton is {triton}. The columns without torch are of
+tests that need none: `python devtools/torch_versions.py run FILE ...` with that Python.
 
 ## What differs between versions
 
