@@ -265,8 +265,10 @@ The ordinary test command uses one version alone. On CPUs, without the tests of 
 
 {table}
 
-Tests that passed / failed / were skipped. Triton is {triton}. The columns without torch are of
-tests that need none: `python devtools/torch_versions.py run FILE ...` with that Python.
+Tests that passed / failed / were skipped. The columns without torch are of tests that need none, by
+`python devtools/torch_versions.py run FILE ...` with that Python.
+
+Triton is {triton}.
 
 ## What differs between versions
 
