@@ -36,7 +36,8 @@ ROOT = Path(__file__).resolve().parent
 # `integration_tests/test_package_lists.py`.
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("packages/*/pyproject.toml")))
 REPORTS = ROOT / ".nox" / "reports"
-CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
+CONSTRAINTS_FILE = ROOT / "constraints.txt"
+CONSTRAINTS = ("-c", str(CONSTRAINTS_FILE))
 
 # Threads that wait give their core away: several sessions run at once, and half of their time went into
 # waiting threads.
@@ -314,6 +315,28 @@ def integration(session: nox.Session) -> None:
                 "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", *report(session), *session.posargs,
                 env=WHILE_TESTING)
     # fmt: on
+
+
+@nox.session
+def versions(session: nox.Session) -> None:
+    """Test files with one version of torch: `-- 2.11.0`, and packages or files behind it for some. Writes
+    docs/torch-versions.md. All of them take hours; interrupted, the same command goes on where it stopped.
+    """
+    if not session.posargs:
+        session.error("wanted: a version of torch, such as 2.11.0")
+    version, *wanted = session.posargs
+    pins = Path(session.create_tmp()) / "torch_constraints.txt"
+    # Triton is the one that this torch asks for
+    others = [line for line in CONSTRAINTS_FILE.read_text().splitlines() if not line.startswith(LIBRARIES)]
+    pins.write_text("\n".join([*others, f"torch=={version}", ""]))
+    folder = wheelhouse(session, list(PACKAGES))
+    wheels = [str(wheel_in(folder, name)) for name in PACKAGES]
+    session.install(*QUIETLY, *wheels, *third_party(extras=("demo", "gpu", "redis", "test")), "-c", str(pins))
+    session.install(*QUIETLY, "hatchling", "vulture", "-c", str(pins))
+    program = "devtools/torch_versions.py"
+    # what failed stands on the page, too
+    session.run("python", program, "run", *wanted, env=WHILE_TESTING, success_codes=[0, 1])
+    session.run("python", program, "page")
 
 
 @nox.session

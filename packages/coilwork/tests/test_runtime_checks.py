@@ -1,4 +1,6 @@
-"""A failing `torch._check` of numbers from data shows the user's message, as in eager mode."""
+"""A failing `torch._check` of numbers from data shows the user's message, as in eager mode. Before torch 2.13
+it only fails.
+"""
 
 from __future__ import annotations
 
@@ -59,6 +61,9 @@ WORDS = (
     *('not "more" than three:\n\tä', "nine or more", "not sorted", "too small in sum", "seven", "not four"),
     *("not all", "fewer than two", "not ascending", "one or none"),
 )
+# Dynamo leaves a check out that it has made an assertion of, before a back end sees the graph
+DROPS_WORDS = torch.__version__ < "2.13"
+WITHOUT_WORDS = ("Runtime assertion failed for expression ", "a number from data must be ")
 VALUES = ([4, 5], [1, 2], [9, 9], [4, 7], [0, 0], [2, 1], [1, 5], [-1, 3])
 
 
@@ -74,7 +79,7 @@ def test_in_the_users_words(function: Callable[[Tensor], Tensor], strictly: Comp
         elif "negative dimension" not in refusal:
             # where several checks fail, another one's words are as good
             found = error_of(compiled, x) or ""
-            assert found.startswith(WORDS), (values, found)
+            assert found.startswith(WORDS + WITHOUT_WORDS if DROPS_WORDS else WORDS), (values, found)
             compared += 1
     assert compared > 2
 
@@ -108,7 +113,8 @@ def test_counts_in_the_users_words(function: Callable[[Tensor], Tensor], strictl
         for values in ([1, 1, 1, 1], [0, 1, 1, 0], [1, 0, 0, 0], [1, 0, 1, 1]):
             x = torch.tensor(values)
             refusal = error_of(function, x)
-            assert error_of(compiled, x) == refusal
+            found = error_of(compiled, x)
+            assert found == refusal or (DROPS_WORDS and refusal and (found or "").startswith(WITHOUT_WORDS))
             if refusal is None:
                 assert torch.equal(compiled(x), function(x))
 
