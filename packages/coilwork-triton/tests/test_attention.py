@@ -14,6 +14,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, evaluate, symbol
 from coilwork_ir.kernels.interpreter import interpret_kernel
+from coilwork_ir.kernels.mask_bounds import find_conditions, find_span
 from coilwork_ir.kernels.nodes import AttentionCore
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
@@ -21,7 +22,6 @@ from coilwork_ir.scalar import Const, Op, Scalar, cast, const, index_value, iter
 from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.attention_scores import shorten_bodies
-from coilwork_triton.facts.mask_bounds import find_conditions, find_span
 
 ROW, KEY = symbol("q", extent=64), symbol("k", extent=64)
 
