@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from coilwork_cpp.nests.attention import ForwardBlock
+from coilwork_cpp.nests.attention_gradient import GradientBlock
 from coilwork_cpp.nests.columns import write_column_body
 from coilwork_cpp.nests.loops import Span, compute_thread_grain, count_units, declare_units_span, decode_unit
 from coilwork_cpp.nests.pointwise import write_pointwise_body
 from coilwork_cpp.nests.rows import write_row_body
 from coilwork_cpp.options import CppOptions, parse_options
-from coilwork_cpp.planning.attention import AttentionPlan, plan_attention, propose_attention
+from coilwork_cpp.planning.attention import AttentionPlan, is_forward, plan_attention, propose_attention
 from coilwork_cpp.planning.legality import check_loops, settle_user_mappings
 from coilwork_cpp.planning.plan import Plan, plan_of, refuse_unknown
 from coilwork_cpp.planning.regions import Region, check_nests_in_order, list_regions
@@ -88,7 +89,7 @@ def get_capabilities(target: Target) -> Capabilities:
         cuts_rows=True,
         opens_extents=True,
         takes_candidates=True,
-        cores=frozenset({"attention"}),
+        cores=frozenset({"attention", "attention-gradient"}),
     )
 
 
@@ -312,7 +313,8 @@ def _write_attention(plan: AttentionPlan, target: Target) -> KernelSource:
     """The source of an attention or its gradient."""
     kernel, grain = plan.kernel, target.machine.loops.grain
     args = {t.name: t for t in kernel.args}
-    body = ForwardBlock(plan, args, grain).write()
+    kind = ForwardBlock if is_forward(plan.core) else GradientBlock
+    body = kind(plan, args, grain).write()
     function = Function(
         head="static void nest_0",
         parameters=("i64 begin", "i64 end", "void* context"),

@@ -129,7 +129,7 @@ class AttentionBlock:
         return (
             Declare("const Workspace<float>", "workspace", room),
             Declare("float* const", "rooms", Call("align_workspace", (Member(Name("workspace"), "memory"),))),
-            *(Declare("float* __restrict const", name, _plus(start, at)) for name, at in self._rooms),
+            *(Declare("float* __restrict const", name, plus(start, at)) for name, at in self._rooms),
         )
 
     # units
@@ -147,7 +147,7 @@ class AttentionBlock:
     def bind_rows(self, block: Block, first: Code) -> None:
         """Declare a block of rows, which begins at `first`."""
         extent = block.index(self.roles.rows.extent)
-        end = Call("min_i64", (_plus(Name("rows_begin"), Literal(str(ROWS))), extent))
+        end = Call("min_i64", (plus(Name("rows_begin"), Literal(str(ROWS))), extent))
         block.add(
             Declare("const i64", "rows_begin", first),
             Declare("const i64", "rows_end", end),
@@ -194,7 +194,7 @@ class AttentionBlock:
         first = block.inside()
         first.symbols[rows.symbol] = rows.begin
         start = first.index(substitute(index, {columns: as_expr(0)}))
-        return Matrix(_plus(Name(body.buffer), start), block.index(row), block.index(step))
+        return Matrix(plus(Name(body.buffer), start), block.index(row), block.index(step))
 
     def fill(self, block: Block, body: Scalar, room: Name, rows: Span, columns: Expr) -> Matrix:
         """Compute `body` along `rows` and `columns` into `room`, with zeros up to whole cache lines."""
@@ -205,21 +205,20 @@ class AttentionBlock:
         line.hoist((body,), frozenset((columns,)))
         point = line.inside()
         bind_ranges(point, columns)
-        row = _times(Binary("-", Name(rows.variable), rows.begin), width)
+        row = times(Binary("-", Name(rows.variable), rows.begin), width)
         value = convert(point.value(body), body.dtype, _WIDE)
-        point.add(Assign(Element(room, _plus(row, Name(columns.name))), value))
+        point.add(Assign(Element(room, plus(row, Name(columns.name))), value))
         line.add(For(columns.name, ZERO, Literal(str(count)), point.body(), simd=True))
         if width > count:
-            zero = Assign(Element(room, _plus(row, Name(columns.name))), make_literal(0, _WIDE))
+            zero = Assign(Element(room, plus(row, Name(columns.name))), make_literal(0, _WIDE))
             line.add(For(columns.name, Literal(str(count)), Literal(str(width)), (zero,)))
         block.add(For(rows.variable, rows.begin, rows.end, line.body()))
         return Matrix(room, Literal(str(width)))
 
     def transpose(self, block: Block, given: Matrix, room: Name, count: int) -> None:
         """Fill `room` with the transpose of `given`, this block's rows; what has no row is zero."""
-        everything = Binary("<", self.row_count, Literal(str(ROWS)))
-        zero = Assign(Element(room, Name("at")), make_literal(0, _WIDE))
-        block.add(If(everything, (For("at", ZERO, Literal(str(ROWS * count)), (zero,)),)))
+        is_short = Binary("<", self.row_count, Literal(str(ROWS)))
+        block.add(If(is_short, (fill_zeros(room, Literal(str(ROWS * count))),)))
         sizes = (self.row_count, Literal(str(count)))
         block.add(Do(Call("transpose", (given.start, given.row, room, Literal(str(ROWS)), *sizes))))
 
@@ -254,8 +253,8 @@ class AttentionBlock:
             last = block.declare_index("last_key", block.index(span.last))
             distance = Binary("-", Binary("+", last, Literal(str(plan.keys - 1))), first)
             steps = Binary("/", Call("max_i64", (distance, ZERO)), step)
-            begin = _plus(first, Binary("*", Name("step"), step))
-            end = Call("min_i64", (_plus(Name("keys_begin"), step), last))
+            begin = plus(first, Binary("*", Name("step"), step))
+            end = Call("min_i64", (plus(Name("keys_begin"), step), last))
             inner.add(Declare("const i64", "keys_begin", begin), Declare("const i64", "keys_end", end))
             if self.weights.mask is not None:
                 full = Literal("false")
@@ -270,6 +269,13 @@ class AttentionBlock:
         inner.add(Declare("const i64", "key_count", Binary("-", Name("keys_end"), Name("keys_begin"))))
         write(inner, full)
         block.add(For("step", ZERO, steps, inner.body()))
+
+    def branch(self, block: Block, full: Code | None, write: Callable[[Block, bool], Statement]) -> None:
+        """What `write` gives without the mask where `full` tells that all keys count, and with it elsewhere."""
+        if full is None or full == Literal("false"):
+            block.add(write(block, full is not None))
+        else:
+            block.add(If(full, (write(block, False),), (write(block, True),)))
 
     def _find_span(self) -> KeySpan:
         conditions = find_conditions(self.weights.mask)
@@ -287,19 +293,19 @@ class AttentionBlock:
         first: Code = ZERO
         if whole is not None:
             first = block.declare_index("full_blocks", self._read_list(block, whole.count))
-        blocks = block.declare_index("blocks", count if whole is None else _plus(first, count))
+        blocks = block.declare_index("blocks", count if whole is None else plus(first, count))
         place = Binary("/", Name("step"), steps)
         inner.add(Declare("const i64", "place", place))
         inner.add(Declare("const bool", "is_full", Binary("<", Name("place"), first)))
-        number = self._list_number(inner, some, lists.key_block, _minus(Name("place"), first))
+        number = self._list_number(inner, some, lists.key_block, minus(Name("place"), first))
         if whole is not None:
             full = self._list_number(inner, whole, lists.key_block, Name("place"))
             number = Select(Name("is_full"), full, number)
         inside = Binary("*", Binary("%", Name("step"), steps), Literal(str(self.plan.keys)))
-        begin = _plus(Binary("*", number, Literal(str(lists.key_block))), inside)
+        begin = plus(Binary("*", number, Literal(str(lists.key_block))), inside)
         end = Call(
             "min_i64",
-            (_plus(Name("keys_begin"), Literal(str(self.plan.keys))), block.index(self.roles.keys.extent)),
+            (plus(Name("keys_begin"), Literal(str(self.plan.keys))), block.index(self.roles.keys.extent)),
         )
         inner.add(Declare("const i64", "keys_begin", begin))
         inner.add(Declare("const i64", "keys_end", Call("max_i64", (end, Name("keys_begin")))))
@@ -333,7 +339,7 @@ class ForwardBlock(AttentionBlock):
 
     def write(self) -> AttentionBody:
         """All of the nest."""
-        plan, top, width = self.plan, self.top, _round_up(self.plan.columns)
+        plan, top, width = self.plan, self.top, round_up(self.plan.columns)
         self.queries = self.reserve("queries", ROWS * plan.length)
         self.scores = self.reserve("scores", plan.keys * ROWS)
         self.sums = self.reserve("sums", ROWS * width)
@@ -352,13 +358,13 @@ class ForwardBlock(AttentionBlock):
             unit.add(Assign(Name("row_block"), Select(even, half, last)))
         self.bind_rows(unit, Binary("*", Name("row_block"), Literal(str(ROWS))))
         given = self.place_rows(
-            unit, self.weights.query, self.terms, self.reserve("rows", ROWS * _round_up(plan.length))
+            unit, self.weights.query, self.terms, self.reserve("rows", ROWS * round_up(plan.length))
         )
         self.transpose(unit, given, self.queries, plan.length)
         unit.add(
             _for_each(ROWS, Assign(Element(self.most, Name("at")), _NOWHERE)),
-            _for_each(ROWS, Assign(Element(self.total, Name("at")), make_literal(0, _WIDE))),
-            _for_each(ROWS * width, Assign(Element(self.sums, Name("at")), make_literal(0, _WIDE))),
+            fill_zeros(self.total, Literal(str(ROWS))),
+            fill_zeros(self.sums, Literal(str(ROWS * width))),
         )
         self.hoist_scores(unit)
         self.loop(unit, self._step)
@@ -383,12 +389,12 @@ class ForwardBlock(AttentionBlock):
         return (self.weights.score,) if mask is None else (self.weights.score, mask)
 
     def _step(self, block: Block, full: Code | None) -> None:
-        weights, plan, width = self.weights, self.plan, _round_up(self.plan.columns)
+        weights, plan, width = self.weights, self.plan, round_up(self.plan.columns)
         key = self.place_keys(
             block,
             weights.key,
             self.terms,
-            lambda: self.reserve("key_rows", plan.keys * _round_up(plan.length)),
+            lambda: self.reserve("key_rows", plan.keys * round_up(plan.length)),
             vectors=False,
         )
         rows = Literal(str(ROWS))
@@ -403,11 +409,7 @@ class ForwardBlock(AttentionBlock):
             Literal(str(plan.length)),
         )
         block.add(_for_each(ROWS, Assign(Element(self.base, Name("at")), Element(self.most, Name("at")))))
-        if full is None or full == Literal("false"):
-            block.add(self._score(block, has_mask=full is not None))
-        else:
-            plain, masked = (self._score(block, has_mask=has_mask) for has_mask in (False, True))
-            block.add(If(full, (plain,), (masked,)))
+        self.branch(block, full, self._score)
         self._weigh(block)
         value = self.place_keys(
             block,
@@ -429,7 +431,7 @@ class ForwardBlock(AttentionBlock):
             self.kept,
         )
 
-    def _score(self, block: Block, *, has_mask: bool) -> For:
+    def _score(self, block: Block, has_mask: bool) -> For:
         """A block of scores, minus infinity where the mask hides, and the most of each row."""
         mask = self.weights.mask if has_mask else None
         line = block.inside()
@@ -439,7 +441,7 @@ class ForwardBlock(AttentionBlock):
         bind_ranges(point, self.rows)
         place = point.declare_index("place", Binary("-", Name(self.rows.name), Name("rows_begin")))
         row = Binary("-", Name(self.keys.name), Name("keys_begin"))
-        score = Element(self.scores, _plus(_times(row, ROWS), place))
+        score = Element(self.scores, plus(times(row, ROWS), place))
         point.known[parameter(0, _WIDE)] = point.declare(_WIDE, "raw", score)
         value = convert(point.value(self.weights.score), self.weights.score.dtype, _WIDE)
         if mask is not None:
@@ -480,7 +482,7 @@ class ForwardBlock(AttentionBlock):
                 simd=True,
             )
         )
-        score = Element(self.scores, _plus(_times(Name("key"), ROWS), at))
+        score = Element(self.scores, plus(times(Name("key"), ROWS), at))
         block.add(
             For(
                 "key",
@@ -527,7 +529,7 @@ class ForwardBlock(AttentionBlock):
         line.hoist((store.value,), frozenset((self.columns,)))
         point = line.inside()
         bind_ranges(point, self.columns)
-        sums = Element(self.sums, _plus(_times(place, _round_up(self.plan.columns)), Name(self.columns.name)))
+        sums = Element(self.sums, plus(times(place, round_up(self.plan.columns)), Name(self.columns.name)))
         point.known[parameter(0, _WIDE)] = point.declare(_WIDE, "result", Binary("/", sums, divisor))
         point.store_all((store,))
         count = Literal(str(self.plan.columns))
@@ -554,23 +556,34 @@ def product(
     block.add(Do(Call(f"product<{mode}, {columns}>", (*arguments, to.start if kept is None else kept))))
 
 
+def fill_zeros(room: Name, numbers: Code) -> For:
+    """Fill so many `numbers` of `room` with zeros."""
+    return For("at", ZERO, numbers, (Assign(Element(room, Name("at")), make_literal(0, _WIDE)),), simd=True)
+
+
 def _for_each(count: int, statement: Statement) -> For:
     return For("at", ZERO, Literal(str(count)), (statement,), simd=True)
 
 
-def _round_up(count: int) -> int:
+def round_up(count: int) -> int:
+    """`count` as whole cache lines of numbers."""
     return count + -count % _LINE
 
 
-def _plus(left: Code, right: Code) -> Code:
+def plus(left: Code, right: Code) -> Code:
+    """`left + right`."""
     if left == ZERO:
         return right
     return left if right == ZERO else Binary("+", left, right)
 
 
-def _minus(left: Code, right: Code) -> Code:
+def minus(left: Code, right: Code) -> Code:
+    """`left - right`."""
     return left if right == ZERO else Binary("-", left, right)
 
 
-def _times(value: Code, factor: int) -> Code:
-    return Binary("*", value, Literal(str(factor)))
+def times(value: Code, factor: Code | int) -> Code:
+    """`value * factor`."""
+    if isinstance(factor, int):
+        factor = Literal(str(factor))
+    return value if factor == ONE else Binary("*", value, factor)
