@@ -45,7 +45,6 @@ from coilwork_ir.kernels import Range, Store, TensorArg
 from coilwork_ir.kernels.mask_bounds import Span as KeySpan
 from coilwork_ir.kernels.mask_bounds import find_conditions, find_span
 from coilwork_ir.kernels.rewrite import list_kernel_roots
-from coilwork_ir.loops.nodes import BlockList
 from coilwork_ir.scalar import Load, Op, Parameter, Scalar, iterate_postorder, parameter, substitute_ranges
 from coilwork_ir.syntax.cpp import (
     ONE,
@@ -297,12 +296,22 @@ class AttentionBlock:
         place = Binary("/", Name("step"), steps)
         inner.add(Declare("const i64", "place", place))
         inner.add(Declare("const bool", "is_full", Binary("<", Name("place"), first)))
-        number = self._list_number(inner, some, lists.key_block, minus(Name("place"), first))
-        if whole is not None:
-            full = self._list_number(inner, whole, lists.key_block, Name("place"))
-            number = Select(Name("is_full"), full, number)
+        inner.add(Declare("i64", "key_block"))
+        parts = inner.inside(), inner.inside()
+        for part, one, at in (
+            (parts[0], whole, Name("place")),
+            (parts[1], some, minus(Name("place"), first)),
+        ):
+            if one is not None:
+                part.symbols[_PLACE] = at
+                number = self._read_list(part, one.index, lists.key_block)
+                part.add(Assign(Name("key_block"), number))
+        if whole is None:
+            inner.add(*parts[1].body())
+        else:
+            inner.add(If(Name("is_full"), parts[0].body(), parts[1].body()))
         inside = Binary("*", Binary("%", Name("step"), steps), Literal(str(self.plan.keys)))
-        begin = plus(Binary("*", number, Literal(str(lists.key_block))), inside)
+        begin = plus(times(Name("key_block"), lists.key_block), inside)
         end = Call(
             "min_i64",
             (plus(Name("keys_begin"), Literal(str(self.plan.keys))), block.index(self.roles.keys.extent)),
@@ -310,11 +319,6 @@ class AttentionBlock:
         inner.add(Declare("const i64", "keys_begin", begin))
         inner.add(Declare("const i64", "keys_end", Call("max_i64", (end, Name("keys_begin")))))
         return Binary("*", blocks, steps)
-
-    def _list_number(self, block: Block, one: BlockList, length: int, place: Code) -> Code:
-        inside = block.inside()
-        inside.symbols[_PLACE] = place
-        return self._read_list(inside, one.index, length)
 
     def _read_list(self, block: Block, body: Scalar, length: int = 1) -> Code:
         """`body` for this block of rows, at the place that the loop is at."""

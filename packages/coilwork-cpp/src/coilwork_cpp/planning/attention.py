@@ -26,7 +26,7 @@ from coilwork_ir.mapping.directive import list_values
 ROWS: Final = 64
 """Points of a block of rows: the vectors of some rows of a product, for any size of vectors."""
 _KEYS: Final = 96
-# A block of keys that divides those of a list is no longer than this, so that its scores stay in the cache.
+# Its scores are to stay in a cache.
 _MOST_KEYS: Final = 128
 _LEAST_KEYS: Final = 16
 
@@ -139,7 +139,7 @@ def _find_lists(kernel: Kernel) -> BlockLists | None:
 
 def _divide(block: int) -> int:
     """The longest block of keys that divides `block`."""
-    return max(size for size in range(1, _MOST_KEYS + 1) if block % size == 0)
+    return max(size for size in range(1, _KEYS + 1) if block % size == 0)
 
 
 def is_forward(core: AttentionKernelCore) -> bool:
