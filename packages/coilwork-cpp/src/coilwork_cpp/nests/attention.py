@@ -11,8 +11,8 @@ for a unit of work (a point of the ranges around, a block of rows)
   stores of sums / total
 ```
 
-Vectors lie along rows, so that statistics of rows need no folds, and keys and values of f32 are multiplied
-where they lie. The algorithm is that of FlashAttention-2 (Dao, 2023). `attention_gradient.py` shares the block.
+Vectors lie along rows: statistics of rows need no folds, and keys and values of f32 are multiplied where they
+lie. The algorithm is that of FlashAttention-2 (Dao, 2023). `attention_gradient.py` shares the block.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Final
 from coilwork_cpp.facts import collect_facts
 from coilwork_cpp.nests.loops import Span, bind_ranges
 from coilwork_cpp.planning.attention import ROWS, AttentionPlan
-from coilwork_cpp.values.block import Block
-from coilwork_cpp.values.element_types import convert, make_literal
+from coilwork_cpp.values.block import Block, decode_element
+from coilwork_cpp.values.element_types import convert, get_memory_type, make_literal
 from coilwork_cpp.values.ops import apply
 from coilwork_ir.dtypes import DType
 from coilwork_ir.fresh_names import FreshNames
@@ -111,6 +111,7 @@ class AttentionBlock:
         self.row_count, self.key_count = Name("row_count"), Name("key_count")
         self._rooms: list[tuple[str, Code]] = []
         self._taken = 0
+        self._tiles: dict[Scalar, Name] = {}
 
     # memory
 
@@ -269,12 +270,55 @@ class AttentionBlock:
         write(inner, full)
         block.add(For("step", ZERO, steps, inner.body()))
 
-    def branch(self, block: Block, full: Code | None, write: Callable[[Block, bool], Statement]) -> None:
-        """What `write` gives without the mask where `full` tells that all keys count, and with it elsewhere."""
+    def branch(
+        self,
+        block: Block,
+        full: Code | None,
+        roots: Callable[[bool], Sequence[Scalar]],
+        write: Callable[[Block, bool], None],
+    ) -> None:
+        """What `write` adds without the mask where `full` tells that all keys count, and with it elsewhere.
+
+        `roots` are what it computes.
+        """
+        parts: list[Block] = []
+        for has_mask in (False, True):
+            part = block.inside()
+            self._stage(part, roots(has_mask))
+            write(part, has_mask)
+            parts.append(part)
+        plain, masked = (part.body() for part in parts)
         if full is None or full == Literal("false"):
-            block.add(write(block, full is not None))
+            block.add(*(plain if full is None else masked))
         else:
-            block.add(If(full, (write(block, False),), (write(block, True),)))
+            block.add(If(full, plain, masked))
+
+    def _stage(self, block: Block, roots: Sequence[Scalar]) -> None:
+        """Transpose what lies along the keys, so that vectors along rows are read from neighbours."""
+        for value in iterate_postorder(roots):
+            if not isinstance(value, Load) or value.indirect or value.mask is not None:
+                continue
+            index = value.index[0]
+            row, key = find_stride(index, self.rows), find_stride(index, self.keys)
+            if row is None or key is None or as_int(key) != 1 or as_int(row) in (0, 1):
+                continue
+            if {self.rows, self.keys} & row.free_symbols:
+                continue
+            tile = self._tiles.get(value)
+            if tile is None:
+                wide = max(1, value.dtype.itemsize // _WIDE.itemsize)
+                tile = self._tiles[value] = self.reserve("tile", self.plan.keys * ROWS * wide)
+            kind, name = get_memory_type(value.dtype), block.names.numbered("turned")
+            block.add(Declare(f"{kind}* const", name, Call(f"reinterpret_cast<{kind}*>", (tile,))))
+            first = block.inside()
+            first.symbols |= {self.rows: self.row_span.begin, self.keys: self.key_span.begin}
+            start = plus(Name(value.buffer), first.index(index))
+            counts = (self.row_count, self.key_count)
+            to = (Name(name), Literal(str(ROWS)))
+            block.add(Do(Call("transpose", (start, block.index(row), *to, *counts))))
+            line = times(minus(Name(self.keys.name), self.key_span.begin), ROWS)
+            at = plus(line, minus(Name(self.rows.name), self.row_span.begin))
+            block.known[value] = decode_element(Element(Name(name), at), value.dtype)
 
     def _find_span(self) -> KeySpan:
         conditions = find_conditions(self.weights.mask)
@@ -384,12 +428,10 @@ class ForwardBlock(AttentionBlock):
 
     def hoist_scores(self, block: Block) -> None:
         """Declare what no score of this block of rows changes."""
-        block.hoist(self.score_roots, frozenset((self.rows, self.keys)))
+        block.hoist(self._roots(has_mask=True), frozenset((self.rows, self.keys)))
 
-    @property
-    def score_roots(self) -> tuple[Scalar, ...]:
-        """The score, and the mask."""
-        mask = self.weights.mask
+    def _roots(self, has_mask: bool) -> tuple[Scalar, ...]:
+        mask = self.weights.mask if has_mask else None
         return (self.weights.score,) if mask is None else (self.weights.score, mask)
 
     def _step(self, block: Block, full: Code | None) -> None:
@@ -413,7 +455,7 @@ class ForwardBlock(AttentionBlock):
             Literal(str(plan.length)),
         )
         block.add(_for_each(ROWS, Assign(Element(self.base, Name("at")), Element(self.most, Name("at")))))
-        self.branch(block, full, self._score)
+        self.branch(block, full, self._roots, self._score)
         self._weigh(block)
         value = self.place_keys(
             block,
@@ -435,12 +477,12 @@ class ForwardBlock(AttentionBlock):
             self.kept,
         )
 
-    def _score(self, block: Block, has_mask: bool) -> For:
+    def _score(self, block: Block, has_mask: bool) -> None:
         """A block of scores, minus infinity where the mask hides, and the most of each row."""
         mask = self.weights.mask if has_mask else None
         line = block.inside()
         bind_ranges(line, self.keys)
-        line.hoist(self.score_roots if has_mask else (self.weights.score,), frozenset((self.rows,)))
+        line.hoist(self._roots(has_mask), frozenset((self.rows,)))
         point = line.inside()
         bind_ranges(point, self.rows)
         place = point.declare_index("place", Binary("-", Name(self.rows.name), Name("rows_begin")))
@@ -458,7 +500,7 @@ class ForwardBlock(AttentionBlock):
             Assign(Element(self.base, place), Select(Binary(">", found, old), found, old)),
         )
         line.add(For(self.rows.name, Name("rows_begin"), Name("rows_end"), point.body(), simd=True))
-        return For(self.keys.name, Name("keys_begin"), Name("keys_end"), line.body())
+        block.add(For(self.keys.name, Name("keys_begin"), Name("keys_end"), line.body()))
 
     def _weigh(self, block: Block) -> None:
         """Make weights of scores, and bring the statistics of rows up to date."""

@@ -17,8 +17,8 @@ for a unit of work (a point of the ranges around, of those that have keys of the
   stores of of_keys and of_values
 ```
 
-Scores are computed again, so that memory is what the gradients of keys and values take, in f32. Each sum has one
-order, whatever the number of threads.
+Scores are computed again, so that memory is what the gradients of keys and values take, in f32. Each sum has
+one order, whatever the number of threads.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class GradientBlock(AttentionBlock):
     # points
 
     def _bind_shared_point(self, block: Block) -> None:
-        """Declare the point of the other ranges that has the number `unit` among keys, `shared` beside them."""
+        """Declare the point of the other ranges that has number `unit` among keys, and `shared` beside them."""
         outer: Code = Name("unit")
         inner: Code = Name("shared")
         for position in reversed(range(len(self.sharing))):
@@ -204,15 +204,16 @@ class GradientBlock(AttentionBlock):
             point = line.inside()
             bind_ranges(point, self.columns)
             output = convert(point.value(core.output), core.output.dtype, _WIDE)
-            row = times(place, 1)
-            given = Element(self.gradient.start, plus(times(row, self.gradient.row), Name(self.columns.name)))
+            given = Element(
+                self.gradient.start, plus(times(place, self.gradient.row), Name(self.columns.name))
+            )
             point.add(Assign(Name("passed_on"), Binary("*", output, given), "+="))
             line.add(For(self.columns.name, ZERO, Literal(str(self.plan.columns)), point.body()))
             found = Name("passed_on")
         line.add(Assign(Element(self.inner, place), found))
         block.add(For(self.rows.name, self.row_span.begin, self.row_span.end, line.body()))
 
-    def _roots(self, *, has_mask: bool) -> tuple[Scalar, ...]:
+    def _roots(self, has_mask: bool) -> tuple[Scalar, ...]:
         core, weights = self.core, self.weights
         mask = weights.mask if has_mask else None
         more = [one for one in (mask, core.bias) if one is not None]
@@ -241,7 +242,7 @@ class GradientBlock(AttentionBlock):
         first, second = Matrix(self.weight_block, rows), Matrix(self.slope_block, rows)
         product(block, 0, ROWS, key, Matrix(self.queries, rows), first, self.key_count, terms)
         product(block, 0, ROWS, value, Matrix(self.gradients, rows), second, self.key_count, columns)
-        self.branch(block, full, self._differentiate)
+        self.branch(block, full, self._roots, self._differentiate)
         begin = Name("keys_begin")
         of_values = Matrix(
             plus(Name("of_values"), times(begin, self.column_width)), Literal(str(self.column_width))
@@ -253,7 +254,7 @@ class GradientBlock(AttentionBlock):
         of_query = Matrix(self.of_query, Literal(str(self.term_width)))
         product(block, 1, plan.length, turned, key, of_query, self.row_count, self.key_count)
 
-    def _differentiate(self, block: Block, has_mask: bool) -> For:
+    def _differentiate(self, block: Block, has_mask: bool) -> None:
         """Weights, and slopes of raw scores, from raw scores and what passes through the weights."""
         core, weights = self.core, self.weights
         mask = weights.mask if has_mask else None
@@ -289,7 +290,7 @@ class GradientBlock(AttentionBlock):
             point.add(Assign(Element(self.of_bias, place), term, "+="))
         point.add(Assign(raw, weight), Assign(passed, slope))
         line.add(For(self.rows.name, self.row_span.begin, self.row_span.end, point.body(), simd=True))
-        return For(self.keys.name, Name("keys_begin"), Name("keys_end"), line.body())
+        block.add(For(self.keys.name, Name("keys_begin"), Name("keys_end"), line.body()))
 
     # results
 

@@ -62,7 +62,7 @@ class AttentionPlan:
 
 
 def propose_attention(kernel: Kernel, common: Sequence[Directive]) -> AttentionPlan:
-    """How `kernel`, whose core is attention or its gradient, is to run. `common` are directives of all kernels.
+    """How `kernel`, whose core is attention or its gradient, is to run, with directives that are `common`.
 
     Raises:
         EmitError: it is none that is computed in blocks.
