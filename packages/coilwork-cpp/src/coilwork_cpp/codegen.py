@@ -304,6 +304,9 @@ def plan_core(kernel: Kernel, target: Target, options: CppOptions) -> AttentionP
         raise refuse_given(kernel, EmitError("mapping", "attention has one version for all sizes"))
     try:
         (version,) = versions[0].versions
+        fault = find_fault(kernel, version.mapping)
+        if fault is not None:
+            raise EmitError("mapping" if fault[0] is None else fault[0].keyword(), fault[1])
         return plan_attention(kernel, version.mapping)
     except EmitError as error:
         raise refuse_given(kernel, error) from error
