@@ -391,8 +391,8 @@ class ForwardBlock(AttentionBlock):
         self.queries = self.reserve("queries", ROWS * plan.length)
         self.scores = self.reserve("scores", plan.keys * ROWS)
         self.sums = self.reserve("sums", ROWS * width)
-        self.most, self.total, self.kept, self.base = (
-            self.reserve(name, ROWS) for name in ("most", "total", "kept", "base")
+        self.most, self.total, self.kept, self.base, self.part = (
+            self.reserve(name, ROWS) for name in ("most", "total", "kept", "base", "part")
         )
         unit = top.inside()
         blocks = unit.index(self.row_blocks())
@@ -505,7 +505,8 @@ class ForwardBlock(AttentionBlock):
     def _weigh(self, block: Block) -> None:
         """Make weights of scores, and bring the statistics of rows up to date."""
         at = Name("at")
-        most, total, kept, base = (Element(one, at) for one in (self.most, self.total, self.kept, self.base))
+        most, total, kept = (Element(one, at) for one in (self.most, self.total, self.kept))
+        base, part = Element(self.base, at), Element(self.part, at)
         shrunk = Call("exp_f32", (Binary("-", most, Name("low")),))
         block.add(
             For(
@@ -523,7 +524,7 @@ class ForwardBlock(AttentionBlock):
                     Assign(kept, shrunk),
                     Assign(most, Name("top")),
                     Assign(base, Name("low")),
-                    Assign(total, Binary("*", total, kept)),
+                    Assign(part, make_literal(0, _WIDE)),
                 ),
                 simd=True,
             )
@@ -542,13 +543,16 @@ class ForwardBlock(AttentionBlock):
                         (
                             Declare("const float", "weight", Call("exp_f32", (Binary("-", score, base),))),
                             Assign(score, Name("weight")),
-                            Assign(total, Binary("+", total, Name("weight"))),
+                            Assign(part, Binary("+", part, Name("weight"))),
                         ),
                         simd=True,
                     ),
                 ),
             )
         )
+        # block by block, so that no number takes an addition for each key
+        whole = Assign(total, Binary("+", Binary("*", total, kept), part))
+        block.add(For("at", ZERO, self.row_count, (whole,), simd=True))
 
     def _store(self, unit: Block, store: Store) -> None:
         """Store what is made of the sums, or of the logarithm of each row's total."""
