@@ -1,12 +1,12 @@
-"""`flex_attention` and written-out attention on a CPU: time and memory beside eager mode and another compiler.
+"""`flex_attention` and written-out attention on a CPU: time and memory beside other compilers.
 
     python -m benchmarks.cpu_attention                      every variant, f32 and bf16, on two threads
     python -m benchmarks.cpu_attention --only alibi,cap --beside eager,inductor
 
-A line is a variant with one compiler, which runs in a process of its own: the least milliseconds of some calls,
-the most memory during a call beyond what was there before, and the distance from float64 in units of the largest
-element. Shapes are 1 x 8 x 2048 x 64. Names with `written` are products and a softmax; the others
-`flex_attention`.
+A line is a variant with one compiler, which runs in a process of its own: the least milliseconds of some
+calls, the most memory during a call beyond what was there before, and the distance from float64 in units of
+the largest element. Shapes are 1 x 8 x 2048 x 64. Names with `written` are products and a softmax; the others
+are `flex_attention`.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class GradientBlock(AttentionBlock):
     # points
 
     def _bind_shared_point(self, block: Block) -> None:
-        """Declare a point of the other ranges: number `unit` of those with keys of their own, and `shared`."""
+        """Declare a point of the other ranges: `shared` of those that have the keys of `unit`."""
         outer: Code = Name("unit")
         inner: Code = Name("shared")
         for position in reversed(range(len(self.sharing))):
