@@ -61,7 +61,8 @@ FLEX: Mapping[str, tuple[Callable[..., Any] | None, Callable[..., Any] | None]] 
 def written_alibi(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     distance = torch.arange(LENGTH)[None] - torch.arange(LENGTH)[:, None]
     scores = q @ k.transpose(-1, -2) * HEAD**-0.5 + SLOPES.to(q.dtype)[:, None, None] * distance
-    return torch.where(distance <= 0, scores, -math.inf).softmax(-1).to(v.dtype) @ v
+    weights: Tensor = torch.where(distance <= 0, scores, -math.inf).softmax(-1).to(v.dtype)
+    return weights @ v
 
 
 def written_cap(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
@@ -151,7 +152,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.one:
-        print(measure(*options.one, options.calls), flush=True)
+        name, compiler, dtype = options.one
+        print(measure(name, compiler, dtype, options.calls), flush=True)
         return
     names = options.only.split(",") if options.only else [*FLEX, *WRITTEN]
     for name in names:
