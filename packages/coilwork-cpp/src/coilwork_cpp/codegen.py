@@ -11,11 +11,14 @@ from collections.abc import Mapping as MappingOf
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from coilwork_cpp.nests.attention import ForwardBlock
+from coilwork_cpp.nests.attention_gradient import GradientBlock
 from coilwork_cpp.nests.columns import write_column_body
 from coilwork_cpp.nests.loops import Span, compute_thread_grain, count_units, declare_units_span, decode_unit
 from coilwork_cpp.nests.pointwise import write_pointwise_body
 from coilwork_cpp.nests.rows import write_row_body
 from coilwork_cpp.options import CppOptions, parse_options
+from coilwork_cpp.planning.attention import AttentionPlan, is_forward, plan_attention, propose_attention
 from coilwork_cpp.planning.legality import check_loops, settle_user_mappings
 from coilwork_cpp.planning.plan import Plan, plan_of, refuse_unknown
 from coilwork_cpp.planning.regions import Region, check_nests_in_order, list_regions
@@ -86,6 +89,7 @@ def get_capabilities(target: Target) -> Capabilities:
         cuts_rows=True,
         opens_extents=True,
         takes_candidates=True,
+        cores=frozenset({"attention", "attention-gradient"}),
     )
 
 
@@ -130,11 +134,7 @@ class Planned:
     @property
     def tensors(self) -> tuple[TensorArg, ...]:
         """The arguments, and scratch memory."""
-        scratch = self.launch.scratch
-        return (
-            *self.kernel.args,
-            *(TensorArg(name=s.name, dtype=s.dtype, role="inout", span=s.elements) for s in scratch),
-        )
+        return (*self.kernel.args, *map(_as_tensor, self.launch.scratch))
 
     @property
     def pieces(self) -> tuple[tuple[Kernel, Mapping], ...]:
@@ -144,6 +144,10 @@ class Planned:
             for kernels, mappings in zip(self.launch.phases, self.mappings, strict=True)
             for pair in zip(kernels, mappings, strict=True)
         )
+
+
+def _as_tensor(scratch: Scratch) -> TensorArg:
+    return TensorArg(name=scratch.name, dtype=scratch.dtype, role="inout", span=scratch.elements)
 
 
 def plan_kernel(kernel: Kernel, target: Target, options: CppOptions) -> Planned:
@@ -212,6 +216,10 @@ def describe_kernel(kernel: Kernel, target: Target, options: CppOptions) -> str:
     Raises:
         EmitError: the kernel holds something that has no C++ form.
     """
+    if kernel.core is not None:
+        plan = plan_core(kernel, target, options)
+        mapping = make_single_version(kernel.name, target.kind, plan.mapping)
+        return format_mapped(kernel, [Mapped(kernel=kernel, versions=mapping)])
     mapped = [
         Mapped(kernel=piece, versions=make_single_version(kernel.name, target.kind, mapping))
         for piece, mapping in plan_kernel(kernel, target, options).pieces
@@ -221,6 +229,8 @@ def describe_kernel(kernel: Kernel, target: Target, options: CppOptions) -> str:
 
 def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSource:
     """The source of `kernel`."""
+    if kernel.core is not None:
+        return _write_attention(plan_core(kernel, target, options), target)
     planned = plan_kernel(kernel, target, options)
     try:
         return write_planned(planned, target)
@@ -240,14 +250,26 @@ def write_planned(planned: Planned, target: Target) -> KernelSource:
     nests: list[_Nest] = []
     for works in _group_works(planned):
         nests.append(_write_nest(f"nest_{len(nests)}", works, kernel, tensors, aliased))
+    return _write_file(kernel, planned.launch.scratch, nests, planned.common, target)
+
+
+def _write_file(
+    kernel: Kernel,
+    scratch: Sequence[Scratch],
+    nests: Sequence[_Nest],
+    directives: Sequence[Directive],
+    target: Target,
+) -> KernelSource:
+    """The source of `nests` and the entry that runs them; `directives` say how exact functions are."""
+    tensors = (*kernel.args, *map(_as_tensor, scratch))
     items: tuple[Struct | Function, ...] = (
         _arguments_struct(kernel, tensors),
         *(n.function for n in nests),
         _write_entry(kernel, tensors, nests),
     )
-    functions = find(planned.common, Functions)
+    functions = find(directives, Functions)
     vector_math = functions is not None and functions.kind == "vector"
-    contracted = find(planned.common, Contract) is not None
+    contracted = find(directives, Contract) is not None
     contraction = () if contracted else ('#pragma GCC optimize("fp-contract=off")',)
     before = (*contraction, *list_declarations(list_called(items), vector_math=vector_math))
     file = Source(heading=_format_heading(kernel, target), items=(*map(Verbatim, before), *items))
@@ -257,13 +279,53 @@ def write_planned(planned: Planned, target: Target) -> KernelSource:
         suffix="cpp",
         text=CppPrinter(clear=True).source(file),
         entry=kernel.name,
-        args=_source_args(kernel, planned.launch.scratch),
+        args=_source_args(kernel, scratch),
         checks=tuple(check.text for check in kernel.checks),
         target=target.name,
         features=target.features,
         read_bytes=_count_traffic(kernel, ("in", "inout")),
         write_bytes=_count_traffic(kernel, ("out", "inout")),
     )
+
+
+def plan_core(kernel: Kernel, target: Target, options: CppOptions) -> AttentionPlan:
+    """How `kernel`, whose core is attention or its gradient, runs.
+
+    Raises:
+        EmitError: the kernel holds something that has no C++ form, or a user's mapping has no loops.
+    """
+    _require_cpu_kernel(kernel)
+    kernel = store_small_floats_as_bits(kernel, kept=SMALL_FLOATS)
+    text = find_given(options.mappings, kernel)
+    versions = () if text is None else parse_given(text, kernel, target.kind)
+    if not versions:
+        return propose_attention(kernel, list_common_directives(kernel, target, options))
+    if len(versions) > 1:
+        raise refuse_given(kernel, EmitError("mapping", "attention has one version for all sizes"))
+    try:
+        (version,) = versions[0].versions
+        fault = find_fault(kernel, version.mapping)
+        if fault is not None:
+            raise EmitError("mapping" if fault[0] is None else fault[0].keyword(), fault[1])
+        return plan_attention(kernel, version.mapping)
+    except EmitError as error:
+        raise refuse_given(kernel, error) from error
+
+
+def _write_attention(plan: AttentionPlan, target: Target) -> KernelSource:
+    """The source of an attention or its gradient."""
+    kernel, grain = plan.kernel, target.machine.loops.grain
+    args = {t.name: t for t in kernel.args}
+    kind = ForwardBlock if is_forward(plan.core) else GradientBlock
+    body = kind(plan, args, grain).write()
+    function = Function(
+        head="static void nest_0",
+        parameters=("i64 begin", "i64 end", "void* context"),
+        body=(*_declare_arguments(kernel, kernel.args), *body.before, *body.loop),
+        comment=f"Writes {', '.join(dict.fromkeys(s.buffer for s in kernel.stores))}.",
+    )
+    nest = _Nest(function=function, units=body.units, grain=body.grain, check=None)
+    return _write_file(kernel, (), (nest,), plan.mapping.directives, target)
 
 
 def _require_cpu_kernel(kernel: Kernel) -> None:
@@ -422,6 +484,20 @@ def _describe_nest(regions: Sequence[Region], plan: Plan) -> str:
 def _write_prologue(
     kernel: Kernel, tensors: Sequence[TensorArg], regions: Sequence[Region], aliased: frozenset[str]
 ) -> tuple[Statement, ...]:
+    declarations = _declare_arguments(kernel, tensors, aliased)
+    if regions[0].check is not None:
+        declarations.append(Declare("u8* const", "failed_checks", Name("a.failed_checks")))
+    used = _list_used_names(regions, kernel)
+    return tuple(
+        s
+        for s in declarations
+        if not isinstance(s, Declare) or s.name in used or s.name in ("a", "failed_checks")
+    )
+
+
+def _declare_arguments(
+    kernel: Kernel, tensors: Sequence[TensorArg], aliased: frozenset[str] = frozenset()
+) -> list[Statement]:
     declarations: list[Statement] = [
         Declare(
             "const Arguments&", "a", Unary("*", Call("static_cast<const Arguments*>", (Name("context"),)))
@@ -432,14 +508,7 @@ def _write_prologue(
         if kind.endswith("*"):
             spelled = f"{kind} const" if name in aliased else f"{kind} __restrict const"
         declarations.append(Declare(spelled, name, Name(f"a.{name}")))
-    if regions[0].check is not None:
-        declarations.append(Declare("u8* const", "failed_checks", Name("a.failed_checks")))
-    used = _list_used_names(regions, kernel)
-    return tuple(
-        s
-        for s in declarations
-        if not isinstance(s, Declare) or s.name in used or s.name in ("a", "failed_checks")
-    )
+    return declarations
 
 
 def _list_used_names(regions: Sequence[Region], kernel: Kernel) -> frozenset[str]:

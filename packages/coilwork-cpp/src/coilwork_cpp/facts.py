@@ -9,7 +9,18 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, iterate_postorder
+from coilwork_ir.scalar import (
+    Const,
+    IndexValue,
+    Load,
+    Op,
+    Parameter,
+    Reduce,
+    Scalar,
+    Scan,
+    Sort,
+    iterate_postorder,
+)
 
 # Instructions per element of a sort: of its values, or of its positions.
 _SORT: Final = 32
@@ -61,6 +72,9 @@ def collect_facts(
                 own = columns | {value.axis}
             case Reduce():
                 own = columns
+            case Parameter():
+                # what a core gives at a point
+                own = known
             case _:
                 pass
         for operand in value.operands:

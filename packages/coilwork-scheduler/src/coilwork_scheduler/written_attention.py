@@ -58,6 +58,8 @@ from coilwork_scheduler.settings import Settings
 
 _WIDE: Final = DType.F32
 _FACTORS: Final = frozenset({DType.BF16, DType.F16})
+# On CPUs there are no units that multiply f32 slower than what libraries have.
+_CPU_FACTORS: Final = _FACTORS | {DType.F32}
 # With fewer rows a block of them is mostly empty, and keys are not shared among programs.
 _LEAST_ROWS: Final = 32
 # Products that a score may be computed from: its own, and those that biases are made of.
@@ -69,7 +71,7 @@ _Split: TypeAlias = tuple[tuple[Scalar, ...], Scalar]
 def find_written_attention(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     """Return `graph` with attention nodes in the place of products around a softmax. Each is recorded."""
     products = [node for node in graph.nodes if isinstance(node, Contraction)]
-    if not settings.keeps_wide or len(products) < 2:
+    if settings.options.numerics != "fast" or len(products) < 2:
         return graph
     context = make_context(graph, facts, settings)
     finder = _Finder(context=context, settings=settings, readers=index_readers(graph, facts))
@@ -318,7 +320,8 @@ class _Finder:
             return None
         factors = [find_operand(body) for body in (query, key, value)]
         types = {None if one is None else one.dtype for one in factors}
-        if len(types) != 1 or not types <= _FACTORS:
+        target = self.settings.targets.of(second.output.device)
+        if len(types) != 1 or not types <= (_FACTORS if target.is_gpu else _CPU_FACTORS):
             return None
         # of what the first product's epilogue makes, less its rounding
         made = _widen(epilogue)

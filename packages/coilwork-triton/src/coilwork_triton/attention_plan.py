@@ -23,20 +23,16 @@ from math import gcd
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.errors import EmitError
 from coilwork_ir.index import (
     Expr,
-    as_expr,
     as_int,
     find_bounds,
-    find_stride,
     multiply_all,
-    substitute,
-    symbol,
 )
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel, Range
-from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore
+from coilwork_ir.kernels.attention import Roles, find_core, roles_of
+from coilwork_ir.kernels.nodes import AttentionGradientCore
 from coilwork_ir.mapping import (
     Choose,
     Contract,
@@ -54,7 +50,6 @@ from coilwork_ir.mapping import (
 from coilwork_ir.mapping import Tile as TileOf
 from coilwork_ir.mapping.directive import list_values
 from coilwork_ir.mapping.product_blocks import LEAST_SIDE, list_names
-from coilwork_ir.scalar import Parameter, iterate_postorder
 from coilwork_ir.target import Target
 from coilwork_triton.attention_scores import shorten_bodies
 from coilwork_triton.iteration.mapping_parameters import (
@@ -69,68 +64,9 @@ from coilwork_triton.launch.parameters import BLOCKS, STAGES, WARPS, round_up_to
 from coilwork_triton.launch.search_space import open_numbers, search_limits
 from coilwork_triton.options import TritonOptions, check_likely
 
-AttentionKernelCore = AttentionCore | AttentionGradientCore
-
-
-# ---- Roles ----
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roles:
-    """The ranges of an attention by what a program does with them.
-
-    Attributes:
-        others: a program has one point of them.
-        rows, keys: gone through in blocks.
-        columns, length: whole in each block.
-    """
-
-    others: tuple[Range, ...]
-    rows: Range
-    columns: Range
-    keys: Range
-    length: Range
-
-
-def find_core(kernel: Kernel) -> AttentionKernelCore | None:
-    """The core of `kernel`, if it is attention or its gradient."""
-    core = kernel.core
-    return core if isinstance(core, AttentionCore | AttentionGradientCore) else None
-
-
-def roles_of(kernel: Kernel) -> Roles:
-    """The roles of the ranges of `kernel`, whose core is attention.
-
-    Raises:
-        EmitError: it is no attention that is computed in blocks.
-    """
-    core = find_core(kernel)
-    assert core is not None
-    weights, ranges = core.weights, {r.symbol: r for r in kernel.ranges}
-    if weights.accumulate is not DType.F32:
-        raise EmitError(core.kind, f"no attention is summed in {weights.accumulate.text}")
-    if not weights.rows:
-        raise EmitError(core.kind, "there are no rows")
-    *others, rows = weights.rows
-    keys, length = weights.axes
-    columns = weights.ranges[-1]
-    for name, extent in (("columns", columns.extent), ("terms", length.extent)):
-        count = None if extent is None else as_int(extent)
-        if count is None or not 0 < count <= MOST_COLUMNS:
-            raise EmitError(core.kind, f"there are no 1 to {MOST_COLUMNS} {name}")
-    return Roles(
-        others=tuple(ranges[r] for r in others),
-        rows=ranges[rows],
-        columns=ranges[columns],
-        keys=ranges[keys],
-        length=ranges[length],
-    )
-
-
 # ---- Plans ----
 
 
-MOST_COLUMNS: Final = 512
 _MOST_BLOCK: Final = 256
 _MOST_STAGES: Final = 6
 _MOST_WARPS: Final = 8
@@ -430,55 +366,6 @@ def _check_sizes(keyword: str, number: Number, most: int) -> Iterator[tuple[str,
     odd = [n for n in list_values(number) if n & (n - 1) or not LEAST_SIDE <= n <= most]
     if odd:
         yield keyword, f"blocks are powers of two from {LEAST_SIDE} to {most}, and {odd[0]} is none"
-
-
-# ---- Points that share an element ----
-
-
-@dataclass(frozen=True, slots=True)
-class Sharing:
-    """How neighbouring points of one of the other ranges share keys: `count` of them in a row."""
-
-    symbol: Expr
-    extent: Expr
-    count: Expr
-
-
-def find_sharing(kernel: Kernel, roles: Roles, index: Expr) -> tuple[Sharing, ...] | None:
-    """How points of the other ranges share the elements at `index`, by range; None if that is not found."""
-    found: list[Sharing] = []
-    for r in roles.others:
-        count = _count_sharing(index, r)
-        if count is None:
-            return None
-        found.append(Sharing(r.symbol, r.extent, count))
-    return tuple(found)
-
-
-def _count_sharing(index: Expr, r: Range) -> Expr | None:
-    if r.symbol not in index.free_symbols:
-        return r.extent
-    step = find_stride(index, r.symbol)
-    if step is not None:
-        return as_expr(1) if as_int(step) != 0 else None
-    extent = as_int(r.extent)
-    if extent is None:
-        return None
-    for count in sorted((n for n in range(2, extent + 1) if extent % n == 0), reverse=True):
-        outer = symbol("outer", extent=extent // count)
-        inner = symbol("inner", extent=count)
-        moved = substitute(index, {r.symbol: outer * count + inner})
-        if inner not in moved.free_symbols and find_stride(moved, outer) is not None:
-            return as_expr(count)
-    return None
-
-
-def index_of_store(kernel: Kernel, number: int) -> Expr | None:
-    """The index at which result `number` of a gradient is stored; None if it is not."""
-    for store in kernel.stores:
-        if any(isinstance(v, Parameter) and v.position == number for v in iterate_postorder((store.value,))):
-            return store.index
-    return None
 
 
 # ---- Bodies ----

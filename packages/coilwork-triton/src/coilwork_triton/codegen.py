@@ -9,6 +9,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, add_all, provably_divisible
 from coilwork_ir.kernel_source import KernelSource, Role, SourceArg
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.attention import find_core
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.kernels.verify_template_kernels import check_core_taken
 from coilwork_ir.mapping import Mapped, Versions, format_mapped, verify_mapping
@@ -16,7 +17,7 @@ from coilwork_ir.mapping import Mapping as Directives
 from coilwork_ir.scalar import find_contraction
 from coilwork_ir.syntax.python import Function, Verbatim
 from coilwork_ir.target import Capabilities, Target
-from coilwork_triton.attention_plan import find_core, plan_attention_mapping
+from coilwork_triton.attention_plan import plan_attention_mapping
 from coilwork_triton.capabilities import get_capabilities
 from coilwork_triton.combo_kernel import plan_member, plan_member_mapping, write_combo_kernel
 from coilwork_triton.contraction_plan import plan_product_mapping

@@ -27,10 +27,11 @@ from typing import TypeAlias
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.attention import find_core
 from coilwork_ir.mapping import Guard, Mapped, Mapping, Version, Versions
 from coilwork_ir.scalar import find_contraction
 from coilwork_ir.target import Target
-from coilwork_triton.attention_plan import PlannedAttention, find_core, propose_attention
+from coilwork_triton.attention_plan import PlannedAttention, propose_attention
 from coilwork_triton.contraction_plan import PlannedProduct, propose_product
 from coilwork_triton.facts.kernel_analysis import list_roots
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, begin_draft

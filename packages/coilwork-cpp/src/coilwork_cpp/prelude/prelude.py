@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from coilwork_cpp.prelude.math_functions import ARITHMETIC, ITERATED
+from coilwork_cpp.prelude.product_functions import PRODUCTS
 from coilwork_cpp.prelude.register_functions import FOLDS, TRANSPOSITION
 from coilwork_cpp.prelude.sort_functions import SORTING
 
@@ -210,6 +211,7 @@ static inline bool precedes_min(T v, i64 p, T best, i64 at) {
     **ARITHMETIC,
     **TRANSPOSITION,
     **SORTING,
+    **PRODUCTS,
     "Workspace": """
 extern "C" void* malloc(unsigned long size) noexcept;
 extern "C" void free(void* memory) noexcept;

@@ -35,8 +35,6 @@ class AttentionInBlocks:
         """Floats of up to 32 bits in short rows, whose keys are shared by blocks of rows."""
         if isinstance(node, Convolution):
             return "it is no attention"
-        if not target.is_gpu:
-            return "blocks are for the matrix units of a GPU"
         weights = node.weights
         reason = _why_no_blocks(weights)
         if reason is not None or isinstance(node, Attention):

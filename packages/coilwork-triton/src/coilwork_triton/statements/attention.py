@@ -13,6 +13,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, ceildiv, floordiv, multiply_all
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.attention import find_core, find_key_sharing, find_sharing, index_of_store, roles_of
 from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore
 from coilwork_ir.scalar import Parameter, Scalar, find_index_symbols, iterate_postorder, parameter
 from coilwork_ir.syntax.python import (
@@ -25,13 +26,7 @@ from coilwork_ir.syntax.python import (
     Statement,
     method,
 )
-from coilwork_triton.attention_plan import (
-    PlannedAttention,
-    find_core,
-    find_sharing,
-    index_of_store,
-    roles_of,
-)
+from coilwork_triton.attention_plan import PlannedAttention
 from coilwork_triton.launch.parameters import BLOCKS
 from coilwork_triton.statements.attention_blocks import (
     BLOCK,
@@ -47,7 +42,7 @@ from coilwork_triton.statements.attention_blocks import (
     scale_of,
     transpose,
 )
-from coilwork_triton.statements.attention_gradient import GradientOfKeys, GradientOfQuery, find_key_sharing
+from coilwork_triton.statements.attention_gradient import GradientOfKeys, GradientOfQuery
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.text.language import fill_shape, tl, tl_name
 

@@ -1,7 +1,7 @@
 """A program's block of one side of an attention, and its loops over the other side.
 
 Blocks in which no key counts are skipped, and blocks in which all count have no mask: as comparisons of
-positions in the mask tell (`facts/mask_bounds.py`), or else as lists of blocks do.
+positions in the mask tell (`coilwork_ir/kernels/mask_bounds.py`), or else as lists of blocks do.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from coilwork_ir.index import (
     symbol,
 )
 from coilwork_ir.kernels import Range, Store
+from coilwork_ir.kernels.attention import roles_of
+from coilwork_ir.kernels.mask_bounds import Span, find_conditions, find_span
 from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore
 from coilwork_ir.loops.nodes import BlockList, BlockLists, BlockSide
 from coilwork_ir.mapping.directive import list_values
@@ -48,12 +50,8 @@ from coilwork_ir.syntax.python import (
     call,
     method,
 )
-from coilwork_triton.attention_plan import (
-    PlannedAttention,
-    roles_of,
-)
+from coilwork_triton.attention_plan import PlannedAttention
 from coilwork_triton.facts.kernel_analysis import Levels, find_levels
-from coilwork_triton.facts.mask_bounds import Span, find_conditions, find_span
 from coilwork_triton.iteration.shape import Shape, Tile, build_flat_tile
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
 from coilwork_triton.launch.parameters import BLOCKS, STAGES, Letter

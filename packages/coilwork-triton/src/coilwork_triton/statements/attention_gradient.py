@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, multiply_all
-from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.attention import find_key_sharing, roles_of
 from coilwork_ir.kernels.nodes import AttentionGradientCore
 from coilwork_ir.scalar import Parameter, Scalar, iterate_postorder, parameter
 from coilwork_ir.syntax.python import (
@@ -28,13 +27,7 @@ from coilwork_ir.syntax.python import (
     call,
     method,
 )
-from coilwork_triton.attention_plan import (
-    PlannedAttention,
-    Sharing,
-    find_sharing,
-    index_of_store,
-    roles_of,
-)
+from coilwork_triton.attention_plan import PlannedAttention
 from coilwork_triton.iteration.shape import Tile
 from coilwork_triton.launch.parameters import BLOCKS, Letter
 from coilwork_triton.statements.attention_blocks import (
@@ -313,15 +306,3 @@ class GradientOfKeys(_Gradient):
         dtype = weights.query.dtype
         writer.assign((of_key,), dot(convert(slope, dtype), query, dtype, of_key))
         return tuple(writer.statements)
-
-
-def find_key_sharing(kernel: Kernel) -> tuple[Sharing, ...]:
-    """How points of the other ranges share keys and values."""
-    roles = roles_of(kernel)
-    found = []
-    for number in (1, 2):
-        index = index_of_store(kernel, number)
-        found.append(None if index is None else find_sharing(kernel, roles, index))
-    if found[0] is None or found[0] != found[1]:
-        raise EmitError("attention-gradient", "points do not share keys as they share values")
-    return found[0]
