@@ -32,7 +32,7 @@ class Runner {
       }
     } catch (Raised& raised) {
       annotate_here(call_, frame_, raised);
-      throw raised;
+      throw;
     } catch (const Failed& failed) {
       refuse(Fault::RUNTIME, failed.what);
     } catch (const DividedByZero&) {
@@ -66,7 +66,7 @@ class Runner {
       raise_text(call_, fault, text);
     } catch (Raised& raised) {
       annotate_here(call_, frame_, raised);
-      throw raised;
+      throw;
     }
   }
 
