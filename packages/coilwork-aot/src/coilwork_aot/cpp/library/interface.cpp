@@ -120,6 +120,10 @@ const char* coilwork_error_code(const CoilworkError* error) { return error->code
 const char* coilwork_error_message(const CoilworkError* error) { return error->message.c_str(); }
 void coilwork_error_delete(CoilworkError* error) { delete error; }
 
+CoilworkError* coilwork_open_torch(const char* path) {
+  return guard([&] { open_torch(text_of(path)); });
+}
+
 CoilworkError* coilwork_tensor_make(const CoilworkMemory* given, void (*release)(void*, void*), void* context, CoilworkTensor* made) {
   return guard([&] {
     open_torch();

@@ -87,6 +87,10 @@ COILWORK_DTYPE_OF(std::complex<double>, COILWORK_COMPLEX128)
 
 }  // namespace detail
 
+// Loads torch from the path of libtorch_cpu.so, where the process has not linked or loaded it: for tensors that are made before a model
+// is opened. Throws TargetError.
+inline void open_torch(const std::string& path = "") { detail::check(coilwork_open_torch(path.empty() ? nullptr : path.c_str())); }
+
 // Owns a handle on a tensor; copies are further handles on the same one.
 class Tensor {
  public:

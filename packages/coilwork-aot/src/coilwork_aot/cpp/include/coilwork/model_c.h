@@ -33,6 +33,10 @@ COILWORK_API void coilwork_error_delete(CoilworkError* error);
 
 /* ---- tensors ---- */
 
+/* Loads torch, where the process has not linked or loaded it, from the path of libtorch_cpu.so; null: where the system's loader looks.
+ * Needed for tensors that are made before a model is opened. */
+COILWORK_API CoilworkError* coilwork_open_torch(const char* path);
+
 /* Numbers of element types and kinds of devices are torch's: c10::ScalarType, c10::DeviceType. */
 typedef enum {
   COILWORK_UINT8 = 0, COILWORK_INT8 = 1, COILWORK_INT16 = 2, COILWORK_INT32 = 3, COILWORK_INT64 = 4, COILWORK_FLOAT16 = 5,
