@@ -42,14 +42,18 @@ class PrebuiltLibrary(BuildHookInterface[Any]):
             return
         native_build = _import_native_build(runtime)
         places = _import_file("coilwork_aot_cpp_library", Path(self.root, PACKAGE, "cpp_library.py"))
-        library = places.build_library(native_build, runtime, native_build.split_command(chosen), ("-O2", "-s"))
+        library = places.build_library(
+            native_build, runtime, native_build.split_command(chosen), ("-O2", "-s")
+        )
         if library is None:
             self.app.display_warning("the C++ compiler fails: the wheel has no C++ library")
             return
         self._folder = tempfile.TemporaryDirectory(prefix="coilwork-wheel-")
         path = Path(self._folder.name, places.LIBRARY.name)
         path.write_bytes(library)
-        build_data["force_include"][str(path)] = places.LIBRARY.relative_to(places.CPP.parent.parent).as_posix()
+        build_data["force_include"][str(path)] = places.LIBRARY.relative_to(
+            places.CPP.parent.parent
+        ).as_posix()
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{_platform()}"
 

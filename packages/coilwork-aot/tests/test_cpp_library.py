@@ -134,7 +134,8 @@ def test_hashes_are_those_of_sha_256(library: Library, tmp_path: Path) -> None:
     assert library.open(path)[0] == "unknown-record"
     manifest = json.loads(encode_manifest(verify(make_package())))
     manifest["records"] = {
-        name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in records.items()
+        name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for name, data in records.items()
     }
     path.write_bytes(make_package(manifest=json.dumps(manifest).encode(), records=records))
     assert library.open(path)[0] == "damaged-program"

@@ -52,7 +52,9 @@ def build_library(
 
     `native_build` is the module of coilwork-runtime that runs compilers; `flags` are added.
     """
-    version = (runtime / "version.py").read_text(encoding="utf-8").split('__version__ = "')[1].partition('"')[0]
+    version = (
+        (runtime / "version.py").read_text(encoding="utf-8").split('__version__ = "')[1].partition('"')[0]
+    )
     defined = ("-DCOILWORK_WITHOUT_PYTHON", f'-DCOILWORK_RUNTIME_VERSION="{version}"')
     data: bytes | None = native_build.compile_library(
         command,

@@ -43,6 +43,8 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "missing-features": "the processor lacks instructions that the code uses",
         "torch-version": "torch is outside the range that the package was made for",
         "runtime-version": "the runtime is of another version",
+        "needs-python": "C++ only: a program makes a call that only Python can make",
+        "no-torch": "C++ only: libtorch_cpu.so is neither loaded nor found",
         # InputError
         "nesting": "inputs are nested or named otherwise than exported",
         "fixed-value": "an input that was fixed at export has another value",
@@ -51,6 +53,8 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "device": "an input is on another device",
         "shape": "an input has another shape, or a size outside of its range",
         "strides": "an input that is written to has other strides",
+        # of C++, where Python raises what torch does
+        "call-failed": "C++ only: a check in a kernel, an operator or the device failed",
     }
 )
 """What each code says."""
