@@ -25,7 +25,7 @@ from coilwork_aot.manifest import (
 from coilwork_aot.trees import Tree
 from coilwork_aot.weights import collect_storages, encode_weights
 
-PROGRAM, KERNELS = "programs/a.bin", "programs/a.kernels"
+PROGRAM, KERNELS, CALLS = "programs/a.bin", "programs/a.kernels", "programs/a.calls"
 STATE: Mapping[str, torch.Tensor] = {"w": torch.arange(6.0).reshape(2, 3), "b": torch.ones(3)}
 
 
@@ -43,12 +43,13 @@ def make_manifest(records: Mapping[str, bytes]) -> Manifest:
         constants={},
         program=PROGRAM,
         kernels=KERNELS,
+        calls=CALLS,
         binaries={},
         roles="takes 3\n",
         devices=("cpu",),
     )
     return Manifest(
-        schema=1,
+        schema=2,
         name="sample",
         made_by={"coilwork-aot": "0"},
         torch=("2.11", "2.14"),
@@ -67,7 +68,7 @@ def make_manifest(records: Mapping[str, bytes]) -> Manifest:
 def make_records() -> dict[str, bytes]:
     _, storages = collect_storages(STATE)
     weights = b"".join(bytes(part) for part in encode_weights(storages))
-    return {PROGRAM: b"a program", KERNELS: b"kernels", WEIGHTS: weights}
+    return {PROGRAM: b"a program", KERNELS: b"kernels", CALLS: b"calls", WEIGHTS: weights}
 
 
 def make_package(manifest: bytes | None = None, records: Mapping[str, bytes] | None = None) -> bytes:

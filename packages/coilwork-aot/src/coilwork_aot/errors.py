@@ -44,6 +44,8 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "missing-operator": "a program calls an operator of a library that is not imported here",
         "torch-version": "torch is outside the range that the package was made for",
         "runtime-version": "the runtime is of another version",
+        "needs-python": "C++ only: a program makes a call that only Python can make",
+        "no-torch": "C++ only: libtorch_cpu.so is neither loaded nor found",
         # InputError
         "nesting": "inputs are nested or named otherwise than exported",
         "fixed-value": "an input that was fixed at export has another value",
@@ -52,6 +54,8 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "device": "an input is on another device",
         "shape": "an input has another shape, or a size outside of its range",
         "strides": "an input that is written to has other strides",
+        # of C++, where Python raises what torch does
+        "call-failed": "C++ only: a check in a kernel, an operator or the device failed",
     }
 )
 """What each code says."""

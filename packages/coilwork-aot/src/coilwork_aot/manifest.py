@@ -18,7 +18,7 @@ from coilwork_aot.errors import PackageError
 from coilwork_aot.trees import Tree, convert_to_json, read_from_json
 from coilwork_aot.weights import TensorPlace
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 MANIFEST: Final = "manifest.json"
 DIGEST: Final = "manifest.sha256"
 WEIGHTS: Final = "weights.safetensors"
@@ -100,6 +100,7 @@ class Variant:
         state: numbers of the state that are the program's first inputs, in order.
         constants: numbers of the state that are the program's constants, by key.
         program, kernels: records.
+        calls: record of the plans of the program's calls, for a process without Python.
         binaries: of each kernel.
         roles: around the program.
         refusal: why the native executor does not run it.
@@ -117,6 +118,7 @@ class Variant:
     constants: Mapping[str, int]
     program: str
     kernels: str
+    calls: str
     binaries: Mapping[str, tuple[Binary, ...]]
     roles: str
     refusal: str = ""
@@ -216,7 +218,7 @@ def _check(manifest: Manifest) -> None:
         if not all(0 <= number < count for number in (*variant.state, *variant.constants.values())):
             raise ValueError("a program has a state that is not there")
         binaries = (one.record for kernels in variant.binaries.values() for one in kernels)
-        for record in (variant.program, variant.kernels, *binaries):
+        for record in (variant.program, variant.kernels, variant.calls, *binaries):
             if record not in manifest.records:
                 raise ValueError(f"it does not list record {record}")
         for leaves, tree in ((variant.inputs, variant.in_tree), (variant.results, variant.out_tree)):

@@ -31,6 +31,7 @@ from coilwork_aot.trees import Tree
 from coilwork_aot.weights import collect_storages, encode_weights
 from coilwork_runtime import Builder
 from coilwork_runtime.executor.choice import Loadable
+from coilwork_runtime.executor.portable_plans import encode_plans
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec, encode_kernels
 from coilwork_runtime.module_loader import load_kernels
 from coilwork_runtime.triton_kernels.compilation import encode_binary
@@ -216,6 +217,7 @@ def _make_variant(
         constants={key: numbers[name] for key, name in constants.items()},
         program=contents.add("programs", graph.program, ".bin"),
         kernels=contents.add("programs", kernels, ".kernels"),
+        calls=contents.add("programs", encode_plans(graph.program), ".calls"),
         binaries=binaries,
         roles=compiled.roles,
         refusal=graph.refusal,

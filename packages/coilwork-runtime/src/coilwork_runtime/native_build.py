@@ -224,20 +224,35 @@ def compile_extension(
     include = Path(sysconfig.get_paths()["include"])
     if not Path(include, "Python.h").exists():
         return None
-    with tempfile.TemporaryDirectory(prefix="coilwork-extension-", dir=scratch) as folder:
+    compiled = (*flags, f"-I{include}")
+    return compile_library(command, texts, compile_flags=compiled, link_flags=flags, scratch=scratch)
+
+
+def compile_library(
+    command: str | Sequence[str],
+    texts: Texts,
+    *,
+    compile_flags: Sequence[str] = (),
+    link_flags: Sequence[str] = (),
+    scratch: str | None = None,
+) -> bytes | None:
+    """A shared library of `texts`, which may hold other files than C++, too. As `compile_extension`, without
+    Python's headers; `None` where the compiler fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="coilwork-library-", dir=scratch) as folder:
         for name, text in texts:
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         units = [name for name, _ in texts if name.endswith(".cpp")]
         words = split_command(command) if isinstance(command, str) else tuple(command)
-        compile_unit = partial(_compile_unit, words, folder, (*FLAGS, *flags, f"-I{include}"))
-        with Threads(len(units), "coilwork-extension") as threads:
+        compile_unit = partial(_compile_unit, words, folder, (*FLAGS, *compile_flags))
+        with Threads(len(units), "coilwork-library") as threads:
             if not all(threads.map(compile_unit, units)):
                 return None
         objects = [f"{unit}.o" for unit in units]
-        linked = _succeeds([*words, "-shared", *flags, *objects, "-o", "extension.so"], folder)
-        path = Path(folder, "extension.so")
+        linked = _succeeds([*words, "-shared", *objects, *link_flags, "-o", "library.so"], folder)
+        path = Path(folder, "library.so")
         return path.read_bytes() if linked and path.exists() else None
 
 

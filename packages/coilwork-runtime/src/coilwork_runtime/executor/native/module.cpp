@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "call/roles.hpp"
+#include "call/surroundings.hpp"
 #include "replay/replayed_call.hpp"
 #include "running/steps.hpp"
 
@@ -119,34 +120,6 @@ static PyObject* results_of(Call& call, Runner& runner, const Frame& frame, cons
   return results.release();
 }
 
-// No gradients are recorded inside of a program, and its GPU is the current one.
-class Surroundings {
- public:
-  explicit Surroundings(Call& call) : recorded_(torch.aoti_torch_grad_mode_is_enabled()) {
-    if (recorded_) torch.aoti_torch_grad_mode_set_enabled(false);
-    const Program& program = call.program;
-    if (program.cuda_device < 0 || program.several_devices || !knows_streams()) return;
-    int32_t current = -1;
-    if (torch.aoti_torch_get_current_device_index(&current) != 0) return;
-    if (current != program.cuda_device && torch.aoti_torch_create_cuda_guard(program.cuda_device, &guard_) != 0) return;
-    call.stream_known = torch.aoti_torch_get_current_cuda_stream(program.cuda_device, &call.stream) == 0;
-  }
-  ~Surroundings() {
-    if (guard_) torch.aoti_torch_delete_cuda_guard(guard_);
-    if (recorded_) torch.aoti_torch_grad_mode_set_enabled(true);
-  }
-  Surroundings(const Surroundings&) = delete;
-
- private:
-  static bool knows_streams() {
-    return torch.aoti_torch_get_current_cuda_stream && torch.aoti_torch_get_current_device_index &&
-           torch.aoti_torch_create_cuda_guard;
-  }
-
-  bool recorded_;
-  CUDAGuardHandle guard_ = nullptr;
-};
-
 // Does the whole call in Python, with `instead`.
 static PyObject* hand_over(Call& call, PyObject* instead, PyObject* list, PyObject* const* given, size_t count) {
   call.program.counters.fallbacks.fetch_add(1, std::memory_order_relaxed);
@@ -182,7 +155,7 @@ static PyObject* run_program(const Program& program, PyObject* list, PyObject* c
   Call call(program);
   Phases phases(call.timing);
   Frame frame(program.parts[0]);
-  const Inputs inputs = tensor_kinds.is_watched(program.strict) ? Inputs::FOREIGN : read_inputs(program, given, count, list == nullptr, frame);
+  const Inputs inputs = is_watched(program.strict) ? Inputs::FOREIGN : read_inputs(program, given, count, list == nullptr, frame);
   if (inputs != Inputs::READ)
     return hand_over(call, inputs == Inputs::NUMBERS ? program.fallback : program.operators, list, given, count);
   if (list && PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) != 0) throw_python();
@@ -376,7 +349,7 @@ static PyObject* learn_kinds(PyObject*, PyObject* const* given, Py_ssize_t count
   if (count != 5 || !PyList_Check(given[0]) || !PyTuple_Check(given[2]))
     return PyErr_Format(PyExc_TypeError, "a list of samples, a callable, a pair of sets of keys and two sets are needed");
   const uint64_t cpu = PyLong_AsUnsignedLongLong(given[3]), marks = PyLong_AsUnsignedLongLong(given[4]);
-  if (PyErr_Occurred() || !read_kinds(given[2], plain) || !tensor_kinds.learn(given[0], given[1], plain, cpu, marks)) return nullptr;
+  if (PyErr_Occurred() || !read_kinds(given[2], plain) || !learn_from(given[0], given[1], plain, cpu, marks)) return nullptr;
   return PyBool_FromLong(tensor_kinds.keys_at != 0);
 }
 
@@ -404,7 +377,7 @@ static PyObject* any_foreign(PyObject*, PyObject* const* given, Py_ssize_t count
   if (!read_kinds(given[1], kinds)) return nullptr;
   if (!tensor_kinds.keys_at) Py_RETURN_NONE;
   try {
-    if (tensor_kinds.is_watched(false)) Py_RETURN_TRUE;
+    if (is_watched(false)) Py_RETURN_TRUE;
   } catch (Raised& raised) {
     PyErr_Restore(raised.type, raised.value, raised.trace);
     return nullptr;
@@ -414,7 +387,7 @@ static PyObject* any_foreign(PyObject*, PyObject* const* given, Py_ssize_t count
     PyObject* value = PyList_GET_ITEM(given[0], k);
     if (PyLong_Check(value) || value == Py_None) continue;
     const AtenTensorHandle tensor = tensor_objects.in(value);
-    const int fits = tensor ? tensor_kinds.fits(tensor, kinds) : tensor_kinds.fits(value, kinds);
+    const int fits = tensor ? tensor_kinds.fits(tensor, kinds) : fits_object(value, kinds);
     if (fits < 0) return nullptr;
     if (!fits) Py_RETURN_TRUE;
     others = others || fits == 2 || (tensor && !lies_in_memory(tensor));

@@ -1,7 +1,7 @@
-// Allocation, views and sizes: the instructions that move no data. What fails is done again in Python, whose exception
-// it then is.
+// Allocation, views and sizes: the instructions that move no data. What fails is done again by
+// the host, whose error it then is.
 #pragma once
-#include "call/python_side.hpp"
+#include "call/host.hpp"
 #include "call/tensor_kinds.hpp"
 
 namespace coilwork {
@@ -53,10 +53,7 @@ class Memory {
     if (torch.aoti_torch_empty_strided(extents.rank, extents.sizes, extents.strides, layout.dtype, layout.device_type,
                                        layout.device_index, &made) == 0)
       return made;
-    WithPython python(call_);
-    const Reference sizes = tuple_of(extents.sizes, extents.rank), strides = tuple_of(extents.strides, extents.rank);
-    return tensor_slowly(call_, "empty", "(OOss)", sizes.get(), strides.get(), call_.program.text(layout.dtype_name),
-                         call_.program.text(layout.device_name));
+    return allocate_slowly(call_, layout, extents);
   }
 
   // Some bytes on a GPU or (-1) the CPU, as long as `slot` has them; null if there are none left.
@@ -130,9 +127,7 @@ class Memory {
     torch.aoti_torch_get_dim(source, &rank);
     const int64_t expected = static_cast<int32_t>(step.layout);
     if ((expected >= 0 && rank != expected) || step.c >= rank) {
-      WithPython python(call_);
-      const Reference tensor = object_of(call_.program, source);
-      slowly(call_, "check_rank", "(OsL)", tensor.get(), name(step.b), static_cast<long long>(expected));
+      check_rank(call_, source, name(step.b), expected);
       throw Failed{"a size is read of a dimension that is not there"};
     }
     const AOTITorchError code = step.flag ? torch.aoti_torch_get_strides(source, &values)
@@ -172,11 +167,7 @@ class Memory {
         throw Failed{"a result cannot be copied"};
       }
     } else {
-      WithPython python(call_);
-      const Reference tensor = object_of(call_.program, value);
-      const Reference shape = tuple_of(extents.sizes, extents.rank), steps = tuple_of(extents.strides, extents.rank);
-      made = tensor_slowly(call_, "settle", "(OOOsi)", tensor.get(), shape.get(), steps.get(),
-                           call_.program.text(wanted.dtype_name), int(placing == ALIGNED));
+      made = settle_slowly(call_, value, wanted, extents, placing == ALIGNED);
     }
     result.own(made);
     result.layout = layout_number;
@@ -233,11 +224,7 @@ class Memory {
       const int64_t width = static_cast<int64_t>(torch.aoti_torch_dtype_element_size(wanted.dtype));
       if (start * static_cast<int64_t>(torch.aoti_torch_dtype_element_size(dtype)) % width == 0)
         return reread(source, offset * width, layout_number);
-      WithPython python(call_);
-      const Reference tensor = object_of(call_.program, source);
-      const Reference sizes = tuple_of(extents.sizes, extents.rank), strides = tuple_of(extents.strides, extents.rank);
-      return tensor_slowly(call_, "reread", "(OOOsL)", tensor.get(), sizes.get(), strides.get(),
-                           call_.program.text(wanted.dtype_name), static_cast<long long>(offset));
+      return reread_slowly(call_, source, wanted, extents, offset);
     }
     AtenTensorHandle made = nullptr;
     if (torch.aoti_torch__reinterpret_tensor(source, extents.rank, extents.sizes, extents.strides, offset, &made) != 0)

@@ -1,12 +1,18 @@
-// What a call has while it runs: the memory behind each name, the value of each register, and its hold on Python.
+// What a call has while it runs: the memory behind each name, and the value of each register.
 #pragma once
 #include <time.h>
 
-#include "call/references.hpp"
 #include "call/slots.hpp"
 #include "call/timing.hpp"
 
+// A thread's state in the interpreter, where there is one.
+typedef struct _ts PyThreadState;
+
 namespace coilwork {
+
+struct Call;
+// What a call did to streams is undone. Of the host (call/host.hpp).
+static void close_streams(Call& call);
 
 // Milliseconds of a clock that is read in a few nanoseconds and ticks every few milliseconds.
 static int64_t coarse_ms() {
@@ -15,7 +21,7 @@ static int64_t coarse_ms() {
   return static_cast<int64_t>(now.tv_sec) * 1000 + now.tv_nsec / 1000000;
 }
 
-// One call of a program from Python, nested programs included.
+// One call of a program, nested programs included.
 struct Call {
   const Program& program;
   PyThreadState* released = nullptr;  // set while others may run Python
@@ -36,12 +42,7 @@ struct Call {
 
   explicit Call(const Program& program) : program(program), timing(program.timing.load(std::memory_order_acquire)) {}
   ~Call() {
-    if (streams) {
-      // whatever happened, torch's current stream is what it was
-      Py_XDECREF(PyObject_CallMethod(streams, "close", nullptr));
-      PyErr_Clear();
-      Py_DECREF(streams);
-    }
+    if (streams) close_streams(*this);
     if (workspace) torch.aoti_torch_delete_tensor_object(workspace);
   }
   Call(const Call&) = delete;
@@ -50,25 +51,6 @@ struct Call {
   void settle() {
     if (work_queue) work_queue->settle();
   }
-};
-
-// Holds the interpreter's lock for a while.
-class WithPython {
- public:
-  explicit WithPython(Call& call) : call_(call), took_(call.released != nullptr) {
-    if (took_) {
-      PyEval_RestoreThread(call_.released);
-      call_.released = nullptr;
-    }
-  }
-  ~WithPython() {
-    if (took_) call_.released = PyEval_SaveThread();
-  }
-  WithPython(const WithPython&) = delete;
-
- private:
-  Call& call_;
-  bool took_;
 };
 
 struct Frame {
@@ -150,13 +132,21 @@ class Extents {
   int64_t values_[2 * MOST_DIMENSIONS];
 };
 
-// Looks after signals such as an interrupt, if it has not been done for a while.
-static void look_for_signals(Call& call, bool now = false) {
-  const int64_t time_ms = coarse_ms();
-  if (!now && time_ms - call.looked_ms < 50) return;
-  call.looked_ms = time_ms;
-  WithPython python(call);
-  if (PyErr_CheckSignals() != 0) throw_python();
+// A new handle on the tensor of another.
+static AtenTensorHandle alias(AtenTensorHandle handle) {
+  AtenTensorHandle copy = nullptr;
+  if (torch.aoti_torch_new_tensor_handle(handle, &copy) != 0) throw Failed{"a tensor cannot be shared"};
+  return copy;
+}
+
+// The tensor that is none: what an operator is given for a tensor that its schema does not let be left out.
+static AtenTensorHandle undefined() {
+  static const AtenTensorHandle made = [] {
+    AtenTensorHandle handle = nullptr;
+    if (torch.aoti_torch_new_uninitialized_tensor(&handle) != 0) throw Failed{"there is no undefined tensor"};
+    return handle;
+  }();
+  return made;
 }
 
 }  // namespace coilwork

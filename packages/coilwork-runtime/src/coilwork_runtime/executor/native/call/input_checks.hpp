@@ -1,4 +1,4 @@
-// Checks of inputs against the layouts that a program declares. What fails is done again in Python, whose exception it
+// Checks of inputs against the layouts that a program declares. What fails is done again by the host, whose error it
 // then is.
 #pragma once
 #include "call/allocation.hpp"
@@ -33,11 +33,7 @@ static void check_input(Call& call, Memory& memory, const Step& step) {
   const bool fits = has_layout(input.handle, wanted, extents) &&
                     (call.program.resizes || tensor_kinds.holds(input.handle, extents.span(), width));
   if (fits && (!step.flag || reinterpret_cast<uintptr_t>(data_of(input)) % 16 == 0)) return;
-  WithPython python(call);
-  const Reference tensor = object_of(call.program, input.handle);
-  const Reference sizes = tuple_of(extents.sizes, extents.rank), strides = tuple_of(extents.strides, extents.rank);
-  input.own(tensor_slowly(call, "check", "(OsssOOi)", tensor.get(), memory.name(step.a), call.program.text(wanted.dtype_name),
-                          call.program.text(wanted.device_name), sizes.get(), strides.get(), int(step.flag)));
+  input.own(check_slowly(call, input.handle, memory.name(step.a), wanted, extents, step.flag));
 }
 
 }  // namespace coilwork

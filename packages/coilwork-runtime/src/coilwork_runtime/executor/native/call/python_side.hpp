@@ -1,8 +1,45 @@
-// Crossing into Python: tensors as objects, and what is done there because it is rare.
+// The host of an extension module, Python: crossing into it, tensors as objects, and what is done there because it is rare.
 #pragma once
+#include <utility>
+
 #include "call/frames.hpp"
+#include "call/references.hpp"
 
 namespace coilwork {
+
+// Holds the interpreter's lock for a while.
+class WithPython {
+ public:
+  explicit WithPython(Call& call) : call_(call), took_(call.released != nullptr) {
+    if (took_) {
+      PyEval_RestoreThread(call_.released);
+      call_.released = nullptr;
+    }
+  }
+  ~WithPython() {
+    if (took_) call_.released = PyEval_SaveThread();
+  }
+  WithPython(const WithPython&) = delete;
+
+ private:
+  Call& call_;
+  bool took_;
+};
+
+static void look_for_signals(Call& call, bool now = false) {
+  const int64_t time_ms = coarse_ms();
+  if (!now && time_ms - call.looked_ms < 50) return;
+  call.looked_ms = time_ms;
+  WithPython python(call);
+  if (PyErr_CheckSignals() != 0) throw_python();
+}
+
+static void close_streams(Call& call) {
+  // whatever happened, torch's current stream is what it was
+  Py_XDECREF(PyObject_CallMethod(call.streams, "close", nullptr));
+  PyErr_Clear();
+  Py_DECREF(call.streams);
+}
 
 // Makes the object of a tensor, or finds the one that it has; null if torch has no such function that is known to work
 // (`tensor_objects.hpp`). torch's C interface makes objects only of lists of capsules, at a third of a microsecond for each.
@@ -60,22 +97,6 @@ static AtenTensorHandle handle_of(const Program& program, PyObject* tensor) {
   return handles[0];
 }
 
-static AtenTensorHandle alias(AtenTensorHandle handle) {
-  AtenTensorHandle copy = nullptr;
-  if (torch.aoti_torch_new_tensor_handle(handle, &copy) != 0) throw Failed{"a tensor cannot be shared"};
-  return copy;
-}
-
-// The tensor that is none: what an operator is given for a tensor that its schema does not let be left out.
-static AtenTensorHandle undefined() {
-  static const AtenTensorHandle made = [] {
-    AtenTensorHandle handle = nullptr;
-    if (torch.aoti_torch_new_uninitialized_tensor(&handle) != 0) throw Failed{"there is no undefined tensor"};
-    return handle;
-  }();
-  return made;
-}
-
 // A new tensor object for `handle`, which stays.
 static Reference object_of(const Program& program, AtenTensorHandle handle) {
   AtenTensorHandle copy = alias(handle);
@@ -123,6 +144,82 @@ static void annotate(const Program& program, const Frame& frame, Raised& raised)
   if (!done) PyErr_Clear();
   Py_XDECREF(done);
   Py_XDECREF(note);
+}
+
+// ---- what every host has ----
+
+[[noreturn]] inline void raise_text(Call& call, Fault fault, const char* text) {
+  WithPython python(call);
+  PyObject* const types[] = {PyExc_RuntimeError, PyExc_OverflowError, PyExc_ZeroDivisionError};
+  PyErr_SetString(types[static_cast<int>(fault)], text);
+  throw_python();
+}
+
+static void annotate_here(Call& call, const Frame& frame, Raised& raised) {
+  WithPython python(call);
+  annotate(call.program, frame, raised);
+}
+
+static void forget(Call& call, Raised& raised) {
+  WithPython python(call);
+  PyErr_Restore(raised.type, raised.value, raised.trace);
+  PyErr_Clear();
+}
+
+static AtenTensorHandle allocate_slowly(Call& call, const Layout& layout, const Extents& extents) {
+  WithPython python(call);
+  const Reference sizes = tuple_of(extents.sizes, extents.rank), strides = tuple_of(extents.strides, extents.rank);
+  return tensor_slowly(call, "empty", "(OOss)", sizes.get(), strides.get(), call.program.text(layout.dtype_name),
+                       call.program.text(layout.device_name));
+}
+
+static AtenTensorHandle scratch_slowly(Call& call, int64_t bytes, int32_t device) {
+  WithPython python(call);
+  return tensor_slowly(call, "scratch", "(Li)", static_cast<long long>(bytes), int(device));
+}
+
+static AtenTensorHandle check_slowly(Call& call, AtenTensorHandle value, const char* name, const Layout& wanted,
+                                     const Extents& extents, bool aligned) {
+  WithPython python(call);
+  const Reference tensor = object_of(call.program, value);
+  const Reference sizes = tuple_of(extents.sizes, extents.rank), strides = tuple_of(extents.strides, extents.rank);
+  return tensor_slowly(call, "check", "(OsssOOi)", tensor.get(), name, call.program.text(wanted.dtype_name),
+                       call.program.text(wanted.device_name), sizes.get(), strides.get(), int(aligned));
+}
+
+static AtenTensorHandle settle_slowly(Call& call, AtenTensorHandle value, const Layout& wanted, const Extents& extents, bool aligned) {
+  WithPython python(call);
+  const Reference tensor = object_of(call.program, value);
+  const Reference shape = tuple_of(extents.sizes, extents.rank), steps = tuple_of(extents.strides, extents.rank);
+  return tensor_slowly(call, "settle", "(OOOsi)", tensor.get(), shape.get(), steps.get(), call.program.text(wanted.dtype_name),
+                       int(aligned));
+}
+
+static AtenTensorHandle reread_slowly(Call& call, AtenTensorHandle value, const Layout& wanted, const Extents& extents, int64_t offset) {
+  WithPython python(call);
+  const Reference tensor = object_of(call.program, value);
+  const Reference sizes = tuple_of(extents.sizes, extents.rank), strides = tuple_of(extents.strides, extents.rank);
+  return tensor_slowly(call, "reread", "(OOOsL)", tensor.get(), sizes.get(), strides.get(), call.program.text(wanted.dtype_name),
+                       static_cast<long long>(offset));
+}
+
+static void check_rank(Call& call, AtenTensorHandle value, const char* name, int64_t expected) {
+  WithPython python(call);
+  const Reference tensor = object_of(call.program, value);
+  slowly(call, "check_rank", "(OsL)", tensor.get(), name, static_cast<long long>(expected));
+}
+
+static void fail_check(Call& call, const Kernel& kernel, int64_t failed) {
+  WithPython python(call);
+  slowly(call, "failed_check", "(OL)", kernel.launcher, static_cast<long long>(failed));
+}
+
+static int64_t count_allocated(Call& call) {
+  WithPython python(call);
+  const Reference found = checked(PyObject_CallMethod(call.program.faults, "allocated", "i", int(call.program.cuda_device)));
+  const long long has = PyLong_AsLongLong(found.get());
+  if (has == -1 && PyErr_Occurred()) throw_python();
+  return has;
 }
 
 }  // namespace coilwork

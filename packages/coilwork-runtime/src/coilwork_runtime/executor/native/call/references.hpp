@@ -1,13 +1,25 @@
 // References to Python objects, and handles on tensors that are given as objects.
 #pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
 #include "program/model.hpp"
 
 namespace coilwork {
 
-// A function of torch failed where no slower way is left.
-struct Failed {
-  const char* what;
+// A Python exception, taken out of the interpreter while C++ unwinds.
+struct Raised {
+  PyObject* type = nullptr;
+  PyObject* value = nullptr;
+  PyObject* trace = nullptr;
 };
+
+// Throws the exception that Python has set.
+[[noreturn]] inline void throw_python() {
+  Raised raised;
+  PyErr_Fetch(&raised.type, &raised.value, &raised.trace);
+  throw raised;
+}
 
 // Owns a reference; used with the lock held.
 class Reference {
@@ -53,5 +65,12 @@ inline void handles_from(const Program& program, PyObject* list, List<AtenTensor
   const Py_ssize_t count = PyList_Check(capsules.get()) ? PyList_GET_SIZE(capsules.get()) : 0;
   for (Py_ssize_t k = 0; k < count; ++k) handles.push_back(handle_in(capsules.get(), k));
 }
+
+// In manifests.cpp. What is read of a manifest's bytes, as Python values; the value of code for sizes and parameters.
+PyObject* read_manifest(PyObject*, PyObject* data);
+PyObject* evaluate_code(PyObject*, PyObject* const* given, Py_ssize_t count);
+// In loading.cpp. A program from the arguments of its Python constructor; null with a Python exception set.
+Program* load_program(PyObject* args);
+void unload_program(Program* program);
 
 }  // namespace coilwork

@@ -2,8 +2,8 @@
 // a program. `coilwork_runtime.calling_convention` does the same in Python, and a test runs every row by both. Memory is looked at
 // through handles; torch's own functions make views and copies. What is rare, or nobody's in a hurry for, is a helper in Python.
 #pragma once
-#include "call/tensor_kinds.hpp"
 #include "call/tensor_objects.hpp"
+#include "call/tensor_samples.hpp"
 
 namespace coilwork {
 

@@ -5,7 +5,7 @@
 // The way back is a function of torch's, none of the C interface, which is looked up under the name that it has in torch 2.11 and 2.13
 // and is used if it finds the samples' own objects; else capsules do that, too.
 #pragma once
-#include "call/python_side.hpp"
+#include "call/host.hpp"
 
 namespace coilwork {
 

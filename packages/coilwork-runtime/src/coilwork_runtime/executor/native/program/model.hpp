@@ -1,15 +1,16 @@
 // A program in memory: what the bytes say, checked once so that running it checks nothing. Immutable but for counters and
 // for kernels that settle how they are launched.
 #pragma once
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
 #include <atomic>
+
 #include "containers/owned.hpp"
 
 #include "interfaces/driver.hpp"
 #include "interfaces/torch.hpp"
 #include "program/arithmetic.hpp"
+
+// An object of the interpreter, of which a program holds some where there is one (call/host.hpp).
+typedef struct _object PyObject;
 
 namespace coilwork {
 
@@ -179,21 +180,16 @@ struct Kernel {
   PyObject* launcher = nullptr;  // takes tensors, then sizes
   PyObject* settle = nullptr;    // returns the form's bytes or None, after a call of `launcher`; may be null
   std::atomic<const Form*> form{nullptr};
+  List<Text> checks;             // what failed checks say, where there is no Python
 };
 
-// A Python exception, taken out of the interpreter while C++ unwinds.
-struct Raised {
-  PyObject* type = nullptr;
-  PyObject* value = nullptr;
-  PyObject* trace = nullptr;
-};
+// Kinds of errors that a call raises.
+enum class Fault { RUNTIME, OVERFLOW, DIVISION };
 
-// Throws the exception that Python has set.
-[[noreturn]] inline void throw_python() {
-  Raised raised;
-  PyErr_Fetch(&raised.type, &raised.value, &raised.trace);
-  throw raised;
-}
+// A function of torch failed where no slower way is left.
+struct Failed {
+  const char* what;
+};
 
 struct Counters {
   std::atomic<uint64_t> calls{0}, python_calls{0}, python_launches{0}, slow_paths{0}, fallbacks{0};
@@ -242,13 +238,7 @@ struct Program {
   const char* text(uint32_t number) const { return strings[number].c_str(); }
 };
 
-// In loading.cpp. The form of a kernel; throws Damaged.
+// Where plans.hpp is included. The form of a kernel; throws Damaged.
 Owned<Form> parse_form(const char* data, size_t size);
-// In manifests.cpp. What is read of a manifest's bytes, as Python values; the value of code for sizes and parameters.
-PyObject* read_manifest(PyObject*, PyObject* data);
-PyObject* evaluate_code(PyObject*, PyObject* const* given, Py_ssize_t count);
-// A program from the arguments of its Python constructor; null with a Python exception set.
-Program* load_program(PyObject* args);
-void unload_program(Program* program);
 
 }  // namespace coilwork

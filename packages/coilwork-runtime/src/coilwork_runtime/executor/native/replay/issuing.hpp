@@ -1,6 +1,6 @@
 // Putting work on a stream.
 #pragma once
-#include "call/frames.hpp"
+#include "call/host.hpp"
 #include "libraries/convolution_library.hpp"
 #include "libraries/product_library.hpp"
 
@@ -34,15 +34,11 @@ inline int issue(const Work& work, void* stream) {
 
 // Raises what the driver or a library said about work that it did not take.
 [[noreturn]] inline void refuse_work(Call& call, const Work& work, int result) {
-  WithPython python(call);
   if (work.kind == Work::KERNEL)
-    PyErr_Format(PyExc_RuntimeError, "kernel %s: the driver refuses a launch of %llu x %llu x %llu blocks: error %d",
-                 static_cast<const Form*>(work.what)->name.c_str(), static_cast<unsigned long long>(work.words[0]),
-                 static_cast<unsigned long long>(work.words[1]), static_cast<unsigned long long>(work.words[2]), result);
-  else
-    PyErr_Format(PyExc_RuntimeError, "%s refuses what it did before: error %d", work.kind == Work::PRODUCT ? "cuBLASLt" : "cuDNN",
-                 result);
-  throw_python();
+    raise(call, Fault::RUNTIME, "kernel %s: the driver refuses a launch of %llu x %llu x %llu blocks: error %d",
+          static_cast<const Form*>(work.what)->name.c_str(), static_cast<unsigned long long>(work.words[0]),
+          static_cast<unsigned long long>(work.words[1]), static_cast<unsigned long long>(work.words[2]), result);
+  raise(call, Fault::RUNTIME, "%s refuses what it did before: error %d", work.kind == Work::PRODUCT ? "cuBLASLt" : "cuDNN", result);
 }
 
 }  // namespace coilwork

@@ -64,9 +64,7 @@ Replaying::~Replaying() {
     try {
       catch_up(at_);
     } catch (Raised& raised) {
-      WithPython python(call_);
-      PyErr_Restore(raised.type, raised.value, raised.trace);
-      PyErr_Clear();
+      forget(call_, raised);
     }
   }
   free_all();
@@ -188,10 +186,7 @@ inline void Replaying::free_above(int64_t bytes) {
 // Asks what the process has, for a peak without anything put off.
 inline void Replaying::measure(size_t at, int64_t bytes) {
   settle();
-  WithPython python(call_);
-  const Reference found = checked(PyObject_CallMethod(call_.program.faults, "allocated", "i", int(call_.program.cuda_device)));
-  const long long has = PyLong_AsLongLong(found.get());
-  if (has == -1 && PyErr_Occurred()) throw_python();
+  const int64_t has = count_allocated(call_);
   if (has + bytes > measured_[at]) measured_[at] = has + bytes;
 }
 

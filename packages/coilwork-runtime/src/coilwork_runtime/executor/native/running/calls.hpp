@@ -1,4 +1,4 @@
-// Calling torch's operators: through an operator's own C function, through the dispatcher's C function, or in Python.
+// Calling torch's operators: through an operator's own C function, through the dispatcher's C function, or by the host.
 #pragma once
 #include "libraries/convolutions.hpp"
 #include "libraries/products.hpp"
@@ -52,8 +52,8 @@ class Calls {
       case Plan::PYTHON:
         break;
     }
-    // what fails is done again in Python: it may work there, and if not, the exception is that of torch
-    if (!done) by_python(plan, step);
+    // what fails is done again by the host: in Python it may work, and if not, the error is that of torch
+    if (!done) call_slowly(call_, frame_, memory_, plan, step);
     const uint32_t* outputs = frame_.words(step.list);
     const uint32_t* binds = frame_.words(step.more);
     for (uint32_t k = 0; k < step.more.count; k += 1, binds += 3) bind(binds[0], outputs[2 * binds[1] + 1], binds[2]);
@@ -333,47 +333,6 @@ class Calls {
     if (dtype == torch.aoti_torch_dtype_uint8()) return read(torch.aoti_torch_item_uint8, tensor, target);
     if (dtype == torch.aoti_torch_dtype_bool()) return read(torch.aoti_torch_item_bool, tensor, target);
     return false;
-  }
-
-  void by_python(const Plan& plan, const Step& step) {
-    for (uint32_t slot : plan.slots) memory_.tensor(slot);
-    WithPython python(call_);
-    // the exception of a call that failed in a dispatch mode of Python is still there
-    PyErr_Clear();
-    call_.program.counters.python_calls.fetch_add(1, std::memory_order_relaxed);
-    List<AtenTensorHandle> handles;
-    for (uint32_t slot : plan.slots) handles.push_back(alias(memory_.tensor(slot)));
-    const Reference tensors = tensors_from(call_.program, handles.data(), handles.size());
-    const Reference sizes = checked(PyList_New(static_cast<Py_ssize_t>(plan.sizes.size())));
-    for (size_t k = 0; k < plan.sizes.size(); ++k)
-      PyList_SET_ITEM(sizes.get(), static_cast<Py_ssize_t>(k), PyLong_FromLongLong(frame_.registers[plan.sizes[k]]));
-    const Reference made = checked(PyObject_CallFunctionObjArgs(plan.callable, tensors.get(), sizes.get(), nullptr));
-    take_results(plan, step, made.get());
-    if (PyErr_CheckSignals() != 0) throw_python();
-  }
-
-  void take_results(const Plan& plan, const Step& step, PyObject* result) {
-    const uint32_t* outputs = frame_.words(step.list);
-    for (uint32_t k = 0; k < step.list.count; ++k) {
-      const uint32_t* output = outputs + 2 * k;
-      if (output[0] == NOTHING) continue;
-      if (plan.single) {
-        take_result(output, result);
-      } else {
-        const Reference item = checked(PySequence_GetItem(result, k));
-        take_result(output, item.get());
-      }
-    }
-  }
-
-  void take_result(const uint32_t* output, PyObject* value) {
-    if (output[0] == TENSOR) {
-      memory_.slot(output[1]).own(handle_of(call_.program, value));
-      return;
-    }
-    const long long number = PyLong_AsLongLong(value);
-    if (number == -1 && PyErr_Occurred()) throw_python();
-    frame_.registers[output[1]] = number;
   }
 
   Call& call_;

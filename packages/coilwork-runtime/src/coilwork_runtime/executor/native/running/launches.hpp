@@ -1,10 +1,11 @@
-// Launching kernels: C++ functions and GPU binaries directly, anything else through its Python launcher.
+// Launching kernels: C++ functions and GPU binaries directly, anything else by the host.
 #pragma once
 #include <utility>
 
 #include "call/allocation.hpp"
 #include "program/resolving.hpp"
 #include "replay/issuing.hpp"
+#include "running/host_calls.hpp"
 
 namespace coilwork {
 
@@ -57,7 +58,7 @@ class Launches {
     const Form* form = kernel.form.load(std::memory_order_acquire);
     const bool direct = form && form->tensors == step.list.count && form->sizes == step.more.count &&
                         (!form->gpu || (form->device == call_.program.cuda_device && (call_.stream_known || form->device < 0)));
-    if (!direct) return through_python(kernel, step);
+    if (!direct) return launch_slowly(call_, frame_, memory_, kernel, step);
     if ((++call_.launches & 3) == 0) look_for_signals(call_);
     if (form->otherwise) form = &right_one(*form, step);
     form->gpu ? on_gpu(*form, step) : on_cpu(*form, kernel, step);
@@ -114,7 +115,7 @@ class Launches {
         default: {
           const int64_t number = passed.sizes[size++];
           if (parameter.role == Form::Parameter::SIZE32 && (number > INT32_MAX || number < INT32_MIN))
-            raise(PyExc_OverflowError, "size %lld does not fit the 32 bits that the kernel was compiled for", number);
+            raise(call_, Fault::OVERFLOW, "size %lld does not fit the 32 bits that the kernel was compiled for", static_cast<long long>(number));
           word = static_cast<uint64_t>(number);
         }
       }
@@ -130,8 +131,7 @@ class Launches {
   }
 
   [[noreturn]] void refuse(const Kernel& kernel, int64_t failed) {
-    WithPython python(call_);
-    slowly(call_, "failed_check", "(OL)", kernel.launcher, static_cast<long long>(failed));
+    fail_check(call_, kernel, failed);
     throw Failed{"a check in a kernel failed"};
   }
 
@@ -144,7 +144,7 @@ class Launches {
       blocks *= grid[axis];
       if (grid[axis] == 0) return;
       if (grid[axis] < 0 || grid[axis] > INT32_MAX)
-        raise(PyExc_OverflowError, "kernel %s: a grid of %lld blocks cannot be launched", form.name.c_str(), grid[axis]);
+        raise(call_, Fault::OVERFLOW, "kernel %s: a grid of %lld blocks cannot be launched", form.name.c_str(), static_cast<long long>(grid[axis]));
     }
     lay_out(form, step, passed);
     // Triton's own scratch memory, of the launch and for profiling, comes last
@@ -158,67 +158,14 @@ class Launches {
     if (result) refuse_work(call_, work, result);
   }
 
-  template <class T>
-  [[noreturn]] void raise(PyObject* type, const char* format, T value) {
-    WithPython python(call_);
-    PyErr_Format(type, format, static_cast<long long>(value));
-    throw_python();
-  }
-  template <class T>
-  [[noreturn]] void raise(PyObject* type, const char* format, const char* name, T value) {
-    WithPython python(call_);
-    PyErr_Format(type, format, name, static_cast<long long>(value));
-    throw_python();
-  }
-
   uint64_t scratch_memory(const Form& form, int64_t bytes, Passed& passed) {
     const int32_t device = form.gpu ? form.device : -1;
     passed.scratch.reserve(form.parameters.size() + 1);  // so that slots never move
     passed.scratch.emplace_back(call_.work_queue);
     Slot& slot = passed.scratch.back().slot;
     if (void* found = memory_.bytes(bytes, device, slot)) return reinterpret_cast<uint64_t>(found);
-    if (!slot.handle) {
-      WithPython python(call_);
-      slot.own(tensor_slowly(call_, "scratch", "(Li)", static_cast<long long>(bytes), int(device)));
-    }
+    if (!slot.handle) slot.own(scratch_slowly(call_, bytes, device));
     return reinterpret_cast<uint64_t>(data_of(slot));
-  }
-
-  void through_python(Kernel& kernel, const Step& step) {
-    const uint32_t* slots = frame_.words(step.list);
-    for (uint32_t k = 0; k < step.list.count; ++k) memory_.tensor(slots[k]);
-    WithPython python(call_);
-    call_.settle();
-    call_.program.counters.python_launches.fetch_add(1, std::memory_order_relaxed);
-    List<AtenTensorHandle> handles;
-    for (uint32_t k = 0; k < step.list.count; ++k) handles.push_back(alias(memory_.tensor(slots[k])));
-    const Reference tensors = tensors_from(call_.program, handles.data(), handles.size());
-    const uint32_t* registers = frame_.words(step.more);
-    const Reference arguments = checked(PyTuple_New(step.list.count + step.more.count));
-    for (uint32_t k = 0; k < step.list.count; ++k) {
-      PyObject* tensor = PyList_GetItem(tensors.get(), k);
-      Py_XINCREF(tensor);
-      PyTuple_SET_ITEM(arguments.get(), k, tensor);
-    }
-    for (uint32_t k = 0; k < step.more.count; ++k) {
-      PyObject* size = PyLong_FromLongLong(frame_.registers[registers[k]]);
-      PyTuple_SET_ITEM(arguments.get(), step.list.count + k, size);
-    }
-    checked(PyObject_CallObject(kernel.launcher, arguments.get()));
-    if (kernel.settle && !kernel.form.load(std::memory_order_acquire)) settle(kernel);
-    if (PyErr_CheckSignals() != 0) throw_python();
-  }
-
-  // Asks for the form of a kernel that has chosen its configuration; null until then.
-  void settle(Kernel& kernel) {
-    const Reference bytes = checked(PyObject_CallNoArgs(kernel.settle));
-    if (bytes.get() == Py_None) return;
-    char* data = nullptr;
-    Py_ssize_t size = 0;
-    if (PyBytes_AsStringAndSize(bytes.get(), &data, &size) != 0) throw_python();
-    const Form* form = parse_form(data, static_cast<size_t>(size)).release();
-    const Form* expected = nullptr;
-    if (!kernel.form.compare_exchange_strong(expected, form, std::memory_order_acq_rel)) delete form;
   }
 
   Call& call_;

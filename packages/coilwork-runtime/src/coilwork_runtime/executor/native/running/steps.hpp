@@ -1,22 +1,9 @@
 // Running a program: its instructions in order, and the programs nested in it.
 #pragma once
 #include "call/input_checks.hpp"
-#include "call/observing.hpp"
 #include "running/calls.hpp"
 
 namespace coilwork {
-
-// Tells who asked of a change of memory: what happened, where, to which name, the tensor, and the step's words.
-static void tell(Call& call, Memory& memory, const Frame& frame, const char* event, uint32_t slot) {
-  AtenTensorHandle handle = slot != NONE && memory.slot(slot).handle ? memory.tensor(slot) : nullptr;
-  WithPython python(call);
-  const Program& program = call.program;
-  const Reference tensor(handle ? object_of(program, handle).release() : nullptr);
-  checked(PyObject_CallFunction(program.watch, "ssnsOs", event, program.text(frame.part.name),
-                                static_cast<Py_ssize_t>(frame.at), slot == NONE ? "" : memory.name(slot),
-                                tensor.get() ? tensor.get() : Py_None,
-                                program.text(frame.part.steps[frame.at].place)));
-}
 
 class Runner {
  public:
@@ -44,25 +31,18 @@ class Runner {
         }
       }
     } catch (Raised& raised) {
-      WithPython python(call_);
-      annotate(call_.program, frame_, raised);
-      throw raised;
+      annotate_here(call_, frame_, raised);
+      throw;
     } catch (const Failed& failed) {
-      WithPython python(call_);
-      PyErr_SetString(PyExc_RuntimeError, failed.what);
-      rethrow();
+      refuse(Fault::RUNTIME, failed.what);
     } catch (const DividedByZero&) {
-      WithPython python(call_);
-      PyErr_SetString(PyExc_ZeroDivisionError, "integer division or modulo by zero");
-      rethrow();
+      refuse(Fault::DIVISION, "integer division or modulo by zero");
     } catch (const Overflow&) {
-      WithPython python(call_);
-      PyErr_SetString(PyExc_RuntimeError, "a size does not fit 64 bits");
-      rethrow();
+      refuse(Fault::RUNTIME, "a size does not fit 64 bits");
     } catch (const Damaged& damaged) {
-      WithPython python(call_);
-      PyErr_Format(PyExc_RuntimeError, "%s%s", damaged.what, damaged.name);
-      rethrow();
+      char text[256];
+      snprintf(text, sizeof text, "%s%s", damaged.what, damaged.name);
+      refuse(Fault::RUNTIME, text);
     }
   }
 
@@ -80,11 +60,14 @@ class Runner {
   AtenTensorHandle result(uint32_t slot) { return alias(memory_.tensor(slot)); }
 
  private:
-  [[noreturn]] void rethrow() {
-    Raised raised;
-    PyErr_Fetch(&raised.type, &raised.value, &raised.trace);
-    annotate(call_.program, frame_, raised);
-    throw raised;
+  // Raises an error with the place where it happened.
+  [[noreturn]] void refuse(Fault fault, const char* text) {
+    try {
+      raise_text(call_, fault, text);
+    } catch (Raised& raised) {
+      annotate_here(call_, frame_, raised);
+      throw;
+    }
   }
 
   const Step& run_observed() {
@@ -179,7 +162,7 @@ class Runner {
         nest(step);
         break;
       case STREAM:
-        order_streams(step);
+        order_streams(call_, step);
         break;
       case REGION:
         if (call_.work_queue) call_.work_queue->capture(step.kind != 0);
@@ -187,20 +170,6 @@ class Runner {
       default:
         release(step);
     }
-  }
-
-  // Streams and events are Python's: programs have few of them.
-  void order_streams(const Step& step) {
-    const Program& program = call_.program;
-    WithPython python(call_);
-    if (!call_.streams) call_.streams = slowly(call_, "streams", "()").release();
-    const char* device = program.text(step.c);
-    checked(PyObject_CallMethod(call_.streams, "order", "iIIs", int(step.kind), step.a, step.b, device));
-    if (step.kind != USE || !call_.stream_known) return;
-    call_.stream_known = torch.aoti_torch_get_current_cuda_stream(program.cuda_device, &call_.stream) == 0;
-    // scratch memory is a stream's
-    call_.workspace_data = nullptr;
-    call_.workspace_bytes = 0;
   }
 
   void compute(const Step& step) {
@@ -214,9 +183,7 @@ class Runner {
     const int64_t left = frame_.registers[step.a], right = frame_.registers[step.b];
     const bool relations[] = {left == right, left != right, left < right, left <= right};
     if (relations[step.kind]) return;
-    WithPython python(call_);
-    PyErr_SetString(PyExc_RuntimeError, call_.program.text(step.c));
-    throw_python();
+    raise_text(call_, Fault::RUNTIME, call_.program.text(step.c));
   }
 
   void release(const Step& step) {
@@ -289,7 +256,11 @@ class Runner {
   template <typename How>
   void run_part(const Step& step, const Nested& inner, How how) {
     const Part& part = call_.program.parts[inner.part];
-    if (part.replacement) return run_replacement(step, inner, part, how);
+    if (part.replacement) {
+      const List<AtenTensorHandle> made = run_replacement(call_, frame_, memory_, part, inner.operands, inner.sizes, step.rest.count);
+      for (uint32_t k = 0; k < step.rest.count; ++k) define(frame_.words(step.rest)[2 * k], made[k]);
+      return settle_all(step, how);
+    }
     Frame frame(part);
     hand_over(inner, frame);
     Runner runner(call_, frame);
@@ -299,39 +270,6 @@ class Runner {
     if (last.list.count < step.rest.count) throw Damaged{"a nested program has fewer results than are taken"};
     for (uint32_t k = 0; k < step.rest.count; ++k) take(results + 2 * k, runner, outputs[2 * k]);
     settle_all(step, how);
-  }
-
-  // Calls what stands in the place of a part, with a list of its operands and the sizes that it is given.
-  template <typename How>
-  void run_replacement(const Step& step, const Nested& inner, const Part& part, How how) {
-    {
-      WithPython python(call_);
-      call_.program.counters.python_calls.fetch_add(1, std::memory_order_relaxed);
-      const uint32_t* operands = frame_.words(inner.operands);
-      const uint32_t* sizes = frame_.words(inner.sizes);
-      const Reference list = checked(PyList_New(0));
-      for (uint32_t k = 0; k < inner.operands.count; ++k, operands += 2)
-        append(list, operands[0] ? number_of(operands[1]) : object_of(call_.program, memory_.tensor(operands[1])));
-      for (uint32_t k = 0; k < inner.sizes.count; ++k) append(list, number_of(sizes[k]));
-      const Reference results = checked(PyObject_CallOneArg(part.replacement, list.get()));
-      const uint32_t* outputs = frame_.words(step.rest);
-      if (PySequence_Size(results.get()) != static_cast<Py_ssize_t>(step.rest.count)) {
-        PyErr_Format(PyExc_ValueError, "what runs in place of %s returns other results than its %u",
-                     call_.program.text(part.name), step.rest.count);
-        throw_python();
-      }
-      for (uint32_t k = 0; k < step.rest.count; ++k) {
-        const Reference item = checked(PySequence_GetItem(results.get(), k));
-        define(outputs[2 * k], handle_of(call_.program, item.get()));
-      }
-    }
-    settle_all(step, how);
-  }
-
-  Reference number_of(uint32_t place) { return checked(PyLong_FromLongLong(frame_.registers[place])); }
-
-  static void append(const Reference& list, const Reference& item) {
-    if (PyList_Append(list.get(), item.get()) != 0) throw_python();
   }
 
   // Gives the results of a loop what it begins with.
