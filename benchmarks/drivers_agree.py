@@ -204,9 +204,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--dynamic", action="store_true", help="open sizes, of the models that name them")
     asked = parser.parse_args(arguments)
-    setting = Setting(
-        size=Size(asked.size), device=torch.device("cpu"), dtype=getattr(torch, asked.dtype)
-    )
+    setting = Setting(size=Size(asked.size), device=torch.device("cpu"), dtype=getattr(torch, asked.dtype))
     found: list[Finding] = []
     for name in asked.models:
         case = find_case(name)

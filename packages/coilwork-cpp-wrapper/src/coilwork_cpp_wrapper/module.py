@@ -7,11 +7,10 @@ fixed preamble, one function per program, and the exported entry.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Final, Literal
 
-from coilwork_cpp_wrapper.calls import find_shim, is_relayed, make_shim_prototype
 from coilwork_cpp_wrapper.instructions import emit_instruction
 from coilwork_cpp_wrapper.scope import PYTHON_REMEDY, Scope
 from coilwork_cpp_wrapper.torch_compat import abi_version
@@ -30,7 +29,6 @@ from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.program.nodes import AllocPool, BindSymbol, ExternCall, Launch, Program, Return
 from coilwork_ir.program.regions import inline_regions, outline_regions
 from coilwork_ir.program.walk import (
-    find_call,
     index_buffers,
     list_distinct_programs,
     list_kernels,
@@ -97,7 +95,7 @@ class CppProgram:
             array.
         outputs: what it returns, likewise.
         constants: keys of the tensors known at compile time, in the order they are passed in.
-        relayed: operators that it calls through Python, in a process that has it.
+        relayed: texts of the relays that it calls (`relays.py`), in a process that has Python.
     """
 
     name: str
@@ -181,17 +179,20 @@ def emit_cpp(program: Program, specs: Mapping[str, KernelSpec]) -> CppProgram:
     items: list[Item] = [Verbatim(read_preamble("shim.hpp")), Verbatim(read_preamble("support.hpp"))]
     items += [Verbatim(f"static const uint64_t TORCH_VERSION = 0x{abi_version():016x};")]
     items += [Verbatim(read_preamble("dispatch.hpp"))]
-    declarations = [*_entries(specs, kernels), *_list_prototypes(parts)]
-    if declarations:
-        items.append(Verbatim("\n".join(['extern "C" {', *declarations, "}"])))
+    used = _Used()
+    written: list[Item] = []
     outer: dict[int, tuple[Expr, ...]] = {}
     for part in reversed(parts):  # nested programs first, because callers pass on the sizes that these use
-        emission = _Emission(part, functions, keys, specs, kernels, outer)
-        items.append(emission.function())
+        emission = _Emission(part, functions, keys, specs, kernels, outer, used)
+        written.append(emission.function())
         outer[id(part)] = emission.outer_symbols()
     if outer[id(program)]:
         unbound = outer[id(program)][0].name
         raise EmitError("unbound-symbol", f"size {unbound} is not bound in program @{program.name}")
+    declarations = [*_entries(specs, kernels), *used.declared]
+    if declarations:
+        items.append(Verbatim("\n".join(['extern "C" {', *declarations, "}"])))
+    items += written
     inputs = tuple(_input_port(entry, number) for number, entry in enumerate(program.inputs))
     outputs = _output_ports(program)
     items.append(_write_entry(inputs, outputs, functions[id(program)]))
@@ -202,7 +203,7 @@ def emit_cpp(program: Program, specs: Mapping[str, KernelSpec]) -> CppProgram:
         inputs=inputs,
         outputs=outputs,
         constants=keys,
-        relayed=tuple(dict.fromkeys(_list_relayed(parts))),
+        relayed=tuple(used.relayed),
     )
 
 
@@ -287,24 +288,12 @@ def _entries(specs: Mapping[str, KernelSpec], kernels: tuple[KernelUnit, ...]) -
         yield f"{result} {unit.symbol}({', '.join(kinds)});"
 
 
-def _list_relayed(parts: tuple[Program, ...]) -> Iterator[str]:
-    for part in parts:
-        for instruction in part.instructions:
-            call = find_call(instruction)
-            if call is not None and is_relayed(call):
-                yield call.target
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """What functions call beside each other, in the order of first use: declarations, and texts of relays."""
 
-
-def _list_prototypes(parts: tuple[Program, ...]) -> Iterator[str]:
-    """Declarations of the operators' C functions."""
-    seen: set[str] = set()
-    for part in parts:
-        for instruction in part.instructions:
-            call = find_call(instruction)
-            shim = None if call is None else find_shim(call)
-            if shim is not None and shim[1].symbol not in seen:
-                seen.add(shim[1].symbol)
-                yield make_shim_prototype(*shim)
+    declared: dict[str, None] = field(default_factory=dict)
+    relayed: dict[str, None] = field(default_factory=dict)
 
 
 class _Emission:
@@ -318,6 +307,7 @@ class _Emission:
         specs: Mapping[str, KernelSpec],
         kernels: tuple[KernelUnit, ...],
         outer: Mapping[int, tuple[Expr, ...]],
+        used: _Used,
     ) -> None:
         self._program = program
         self._functions = functions
@@ -336,6 +326,8 @@ class _Emission:
             entry={unit.name: unit.symbol for unit in kernels}.__getitem__,
             function=lambda nested: functions[id(nested)],
             outer_symbols=lambda nested: outer[id(nested)],
+            declare=lambda text: used.declared.update({text: None}),
+            relay=lambda text: used.relayed.update({text: None}),
             constants=frozenset(c.buffer.name for c in program.constants),
             number=0,
         )
