@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_cpp_wrapper.relays import find_target, register_relays
 from coilwork_cpp_wrapper.module import CppProgram, KernelUnit
+from coilwork_cpp_wrapper.relays import find_target, register_relays
 from coilwork_cpp_wrapper.torch_compat import handles_of, size_in, tensors_from
 from coilwork_ir.errors import EmitError
 from coilwork_ir.wrapper import Store
