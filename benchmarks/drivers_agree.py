@@ -103,10 +103,10 @@ def run_driver(case: ModelCase, setting: Setting, mode: str, driver: str, *, dyn
                 values = tuple(_call_package(instance))
             else:
                 values = tuple(_call_compiled(instance, mode, driver, dynamic=dynamic))
-    # a driver that raises has failed, and the others go on
-    except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
-        return Outcome(refusal=f"{type(error).__name__}: {lines[0]}", seconds=time.perf_counter() - start)
+    except Exception as error:  # noqa: BLE001 - its message is the finding
+        # torch names the back end on the first line, and what it raised on the second
+        said = " ".join(str(error).split("\n")[:2]).strip()
+        return Outcome(refusal=f"{type(error).__name__}: {said}", seconds=time.perf_counter() - start)
     finally:
         torch._dynamo.reset()
     return Outcome(values=values, seconds=time.perf_counter() - start)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Final, Literal
 
-from coilwork_cpp_wrapper.instructions import emit_instruction
+from coilwork_cpp_wrapper.instructions import check_fixed_layouts, emit_instruction, list_fixed_layouts
 from coilwork_cpp_wrapper.scope import PYTHON_REMEDY, Scope
 from coilwork_cpp_wrapper.torch_compat import abi_version
 from coilwork_ir.buffers import (
@@ -26,7 +26,7 @@ from coilwork_ir.buffers import (
 from coilwork_ir.errors import EmitError
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, format_expr
-from coilwork_ir.program.nodes import AllocPool, BindSymbol, ExternCall, Launch, Program, Return
+from coilwork_ir.program.nodes import AllocPool, BindSymbol, CheckLayout, ExternCall, Launch, Program, Return
 from coilwork_ir.program.regions import inline_regions, outline_regions
 from coilwork_ir.program.walk import (
     index_buffers,
@@ -36,8 +36,10 @@ from coilwork_ir.program.walk import (
 )
 from coilwork_ir.syntax.cpp import (
     Call,
+    Code,
     CppPrinter,
     Declare,
+    DeclareArray,
     Function,
     Item,
     Source,
@@ -121,12 +123,25 @@ KEYWORDS: Final = frozenset(
     xor_eq linux unix""".split()
 )
 RESERVED: Final = frozenset(
-    {"rt", "std", "main", "constants", "args", "sizes", "results", "result_sizes", "TORCH_VERSION", "NULL"}
+    {
+        "rt",
+        "std",
+        "main",
+        "constants",
+        "args",
+        "sizes",
+        "results",
+        "result_sizes",
+        "tensors",
+        "layouts",
+        "TORCH_VERSION",
+        "NULL",
+    }
 )
 # What emitted code calls its own temporaries and functions, and torch its own.
 PREFIXES: Final = (
     "aoti_", "torch_", "coilwork_", "run_", "call_", "parts_", "scratch_", "checks_", "operands_", "extents_",
-    "verdict_", "results_",
+    "verdict_", "results_", "round_", "number_",
 )  # fmt: skip
 
 
@@ -343,13 +358,16 @@ class _Emission:
         program, scope = self._program, self._scope
         parameters = tuple(_declare_parameters(program, self._keys, scope))
         bound = {e.name for e in program.inputs if isinstance(e, Expr) and e.is_symbol}
-        body: list[Statement] = []
+        rows = {i.buffer: row for i, row in list_fixed_layouts(program)}
+        body: list[Statement] = list(check_fixed_layouts(rows.values()))
         for number, instruction in enumerate(program.instructions):
             if isinstance(instruction, BindSymbol):
                 # an input may carry a size that a tensor's shape gives as well
                 if instruction.symbol.name in bound:
                     continue
                 bound.add(instruction.symbol.name)
+            if isinstance(instruction, CheckLayout) and instruction.buffer in rows:
+                continue
             body.extend(emit_instruction(instruction, replace(scope, number=number)))
         first = sum(isinstance(entry, Expr) for entry in program.inputs)
         passed = tuple(
@@ -357,9 +375,8 @@ class _Emission:
             for position, symbol in enumerate(self._outer)
         )
         name = self._functions[id(program)]
-        return Function(
-            f"static void {name}", PARAMETERS, (*parameters, *passed, *body), f"Program {program.name}."
-        )
+        statements = _hold_tensors((*parameters, *passed, *body))
+        return Function(f"static void {name}", PARAMETERS, statements, f"Program {program.name}.")
 
     def _symbol(self, symbol: Expr) -> str:
         if symbol.name not in self._bound and symbol.name not in self._outer:
@@ -369,13 +386,31 @@ class _Emission:
         return self._symbol_names[symbol.name]
 
 
+def _hold_tensors(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """`body` with its tensors in one array, of which their names are references.
+
+    A tensor with a name of its own is one more object to destroy wherever something may fail behind it, and
+    the compiler writes that out for each such place.
+    """
+    held: list[Statement] = []
+    count = 0
+    for statement in body:
+        if isinstance(statement, Declare) and statement.type == "rt::Tensor":
+            value: Code = element("tensors", count)
+            if statement.value is not None:
+                value = Call(f"tensors[{count}].keep", (statement.value,))
+            statement = Declare("rt::Tensor&", statement.name, value)
+            count += 1
+        held.append(statement)
+    return (DeclareArray("rt::Tensor", "tensors", count), *held) if count else tuple(held)
+
+
 def _declare_parameters(program: Program, keys: tuple[str, ...], scope: Scope) -> Iterator[Statement]:
     tensors, numbers = 0, 0
     declared: set[str] = set()
     for entry in program.inputs:
         if isinstance(entry, Buffer):
-            moved = Call("rt::move", (element("args", tensors),))
-            yield Declare("rt::Tensor", scope.name(entry.name), moved)
+            yield Declare("rt::Tensor&", scope.name(entry.name), element("args", tensors))
             tensors += 1
             continue
         if entry.is_symbol and entry.name not in declared:  # one size may be handed over twice
