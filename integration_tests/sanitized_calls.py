@@ -106,15 +106,14 @@ def call_often(calls: int) -> None:
 
 def run_sanitized(calls: int) -> int:
     """Run `call_often` in a process that has the sanitizer, and return how many faults it found."""
-    library = subprocess.run(
-        ["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    # the sanitizer takes exceptions from the library that throws them, which has to be there before
+    libraries = [_find_library(name) for name in ("libasan.so", "libstdc++.so.6")]
     with tempfile.TemporaryDirectory() as folder:
         environment = {
             **os.environ,
             "CXX": "g++ -fsanitize=address -fno-omit-frame-pointer",
             "COILWORK_CACHE_DIR": folder,
-            "LD_PRELOAD": library,
+            "LD_PRELOAD": " ".join(libraries),
             # torch and Python are built without the sanitizer
             "ASAN_OPTIONS": f"log_path={folder}/report:leak_check_at_exit=0:fast_unwind_on_malloc=0:"
             "malloc_context_size=20:alloc_dealloc_mismatch=0:detect_leaks=1",
@@ -125,7 +124,7 @@ def run_sanitized(calls: int) -> int:
         reports = [path.read_text(errors="replace") for path in sorted(Path(folder).glob("report*"))]
     leaks = [block for text in reports for block in text.split("\n\n") if "leak of" in block]
     ours = [block for block in leaks if OURS.search(block)]
-    errors = [text for text in reports if "ERROR: AddressSanitizer" in text]
+    errors = [text for text in reports if "AddressSanitizer:" in text]
     for text in (*errors, *ours):
         print(text)
     print(
@@ -133,6 +132,11 @@ def run_sanitized(calls: int) -> int:
         f"it ended with status {status}"
     )
     return len(errors) + len(ours) + int(status != 0)
+
+
+def _find_library(name: str) -> str:
+    command = ["g++", f"-print-file-name={name}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def main(arguments: list[str]) -> int:
