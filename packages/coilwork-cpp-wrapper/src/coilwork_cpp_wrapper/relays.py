@@ -159,7 +159,7 @@ def _make_relay(described: Encoded) -> _Relayed:
             target=described["target"],
             args=tuple(_decode(value) for value in described["args"]),
             kwargs={name: _decode(value) for name, value in described["kwargs"].items()},
-            device="cpu",
+            device="",
             wanted=len(described["wanted"]),
             single=described["single"],
             paths=tuple(tuple(path) for path in described["paths"]),
