@@ -113,7 +113,7 @@ def run_driver(case: ModelCase, setting: Setting, mode: str, driver: str, *, dyn
 
 
 def _call_compiled(instance: Instance, mode: str, driver: str, *, dynamic: bool) -> Iterator[Tensor]:
-    options = {**OPTIONS[driver], "strict": True}
+    options: dict[str, Any] = {**OPTIONS[driver], "strict": True}
     module, backend = instance.module, resolve_backend("coilwork")
     # a new function for each driver, since torch keeps what it compiled with the code of a function
     call = torch.compile(module, backend=backend, options=options, dynamic=dynamic or None)

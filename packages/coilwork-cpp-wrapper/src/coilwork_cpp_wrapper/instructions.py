@@ -389,7 +389,7 @@ def _launch(launch: Launch, scope: Scope) -> Iterator[Statement]:
         shape = (Braces((elements,)), Braces((integer(1),)))
         yield Declare("rt::Tensor", name, Call("rt::empty", (*shape, get_dtype_code(dtype))))
         scratch.append(Name(name))
-    pointers += [Call(f"{name.text}.data") for name in scratch]
+    pointers += [Call(f"{held.text}.data") for held in scratch]
     call = Call(
         scope.entry(launch.kernel), (*pointers[: len(launch.args)], *sizes, *pointers[len(launch.args) :])
     )
@@ -401,8 +401,8 @@ def _launch(launch: Launch, scope: Scope) -> Iterator[Statement]:
         items = tuple(string(check) for check in manifest.checks)
         yield DeclareArray("static const char* const", messages, items=items)
         yield Do(Call("rt::check_kernel", (call, Name(messages), string(launch.kernel))))
-    for name in scratch:
-        yield Do(Call(f"{name.text}.reset"))
+    for held in scratch:
+        yield Do(Call(f"{held.text}.reset"))
 
 
 def _scratch(manifest: KernelManifest) -> Iterator[tuple[DType, SizeBytecode]]:
