@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_cpp_wrapper.calls import register_relays
 from coilwork_cpp_wrapper.module import CppProgram, KernelUnit
+from coilwork_cpp_wrapper.relays import find_target, register_relays
 from coilwork_cpp_wrapper.torch_compat import handles_of, size_in, tensors_from
 from coilwork_ir.errors import EmitError
 from coilwork_ir.wrapper import Store
@@ -212,12 +212,9 @@ def write_sources(program: CppProgram, folder: Path) -> Path:
     if program.relayed:
         raise EmitError(
             "needs-python",
-            f"{program.name} calls {', '.join(program.relayed)}",
-            reason=(
-                "torch's C interface cannot pass the name of a process group to it; in Python, build_cpp "
-                "passes it"
-            ),
-            remedy="call build_cpp, or use torch 2.12 or older",
+            f"{program.name} calls {', '.join(dict.fromkeys(map(find_target, program.relayed)))}",
+            reason="torch's C interface cannot pass these arguments or results; in Python, build_cpp does",
+            remedy="call build_cpp, or leave out these operators",
         )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "program.cpp").write_text(program.text, encoding="utf-8")

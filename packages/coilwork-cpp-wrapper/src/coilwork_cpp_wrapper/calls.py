@@ -1,26 +1,19 @@
 """Calls of torch operators as C++: through an operator's own C function where there is one, else the
 dispatcher.
 
-Arguments are matched with the operator's schema, then spelled for one or the other.
-
-Since torch 2.13 collectives take a process group or its name, a parameter of type `Any`, for which torch's C
-interface has no form. Each gets a relay: an operator of ours with the same parameters that takes a name, a
-`str`, and passes it on in Python. Relays are registered where a program is loaded, so programs that need some
-run in processes with Python alone.
+Arguments are matched with the operator's schema, then spelled for one or the other. A call that has no form
+in torch's C interface goes through a relay (`relays.py`), which makes it in Python.
 """
 
 from __future__ import annotations
 
-import functools
-import os
-import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
+from coilwork_cpp_wrapper.relays import describe_relay
 from coilwork_cpp_wrapper.scope import Scope, get_dtype_code, refuse
-from coilwork_cpp_wrapper.torch_compat import Library, new_library, relay_to
-from coilwork_ir.buffers import Argument, Buffer, DeviceValue, ListValue, Ref, SymbolOutput, TorchValue
+from coilwork_ir.buffers import Argument, Buffer, DeviceValue, Item, ListValue, Ref, SymbolOutput, TorchValue
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.program.nodes import ExternCall
@@ -42,12 +35,14 @@ from coilwork_ir.syntax.cpp import (
 )
 from coilwork_runtime.c_shim import (
     C_FUNCTIONS,
+    LISTS,
     NUMBER_READS,
     SIMPLE_TYPES,
     CFunction,
     Parameter,
     Schema,
     Type,
+    find_function_name,
     find_schema,
     list_c_types,
 )
@@ -67,6 +62,11 @@ ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType(
 )
 CODES: Final = ("ScalarType", "Layout", "MemoryFormat")
 NULL: Final = Name("nullptr")
+INTEGERS: Final = Type(name="List", element=Type(name="int"))
+# What holds the items of a list that a C function takes.
+_ARRAYS: Final[Mapping[str, str]] = MappingProxyType(
+    {"List[int]": "rt::Ints", "List[bool]": "rt::Codes", "List[Tensor]": "rt::Handles"}
+)
 
 
 class UnsupportedArgument(Exception):
@@ -145,14 +145,16 @@ def _dispatch(kind: Type, value: Argument, scope: Scope) -> Code:
     match kind.name, value:
         case "Tensor", Ref(name):
             return Call("rt::tensor", (Name(scope.name(name)),))
+        case "Tensor", None:
+            # derivatives hand on what the forward had none of, by a tensor that is undefined
+            return Call("rt::undefined")
         case "int", int() | Expr():
             return Call("rt::integer", (_number(value, scope),))
         case "float", int() | float() | Expr():
             return Call("rt::real", (_real(value, scope),))
         case "bool", bool():
             return Call("rt::boolean", (_boolean(value),))
-        case "str" | "Any", str():
-            # of any type: through a relay
+        case "str", str():
             return Call("rt::text", (string(value),))
         case "Device", DeviceValue(device):
             _require_cpu(device)
@@ -201,7 +203,7 @@ def list_shim_parameters(kind: Type) -> tuple[str, ...]:
     Raises:
         UnsupportedArgument: not a type that functions of the table have.
     """
-    types = list_c_types(kind)
+    types = LISTS.get(str(kind)) or list_c_types(kind)
     if types is None:
         raise UnsupportedArgument(f"type {kind}")
     return types
@@ -214,6 +216,8 @@ def list_shim_values(parameter: Parameter, value: Argument, scope: Scope) -> tup
         UnsupportedArgument: the value has no C form.
     """
     kind, value = parameter.type, _repeat_number(parameter, value)
+    if str(kind) == "Optional[List[int]]":
+        return _shim_optional_list(value, scope)
     if kind.name == "Optional" and kind.element is not None:
         return _shim_optional(kind.element, value, scope)
     if isinstance(value, ListValue):
@@ -237,6 +241,16 @@ def _shim_optional(element: Type, value: Argument, scope: Scope) -> tuple[Code, 
             return (_slot(SIMPLE_TYPES[element.name], _simple_value(element, value, scope)),)
 
 
+def _shim_optional_list(value: Argument, scope: Scope) -> tuple[Code, ...]:
+    """A pointer to a pointer, then a count."""
+    if value is None:
+        return NULL, integer(0)
+    if not isinstance(value, ListValue):
+        raise UnsupportedArgument("an optional list is not given as one")
+    data, count = _shim_list(INTEGERS, value, scope)
+    return _slot("const int64_t*", data), count
+
+
 def _slot(kind: str, value: Code) -> Code:
     return Member(Call(f"rt::Slot<{kind}>", (value,)), "data")
 
@@ -247,6 +261,8 @@ def _simple_value(kind: Type, value: Argument, scope: Scope) -> Code:
     match kind.name, value:
         case "Tensor", Ref(name):
             return Call(f"{scope.name(name)}.get")
+        case "Tensor", None:
+            return Member(Call("rt::Undefined"), "handle")
         case "int", int() | Expr():
             return _number(value, scope)
         case "float" | "number", int() | float() | Expr():
@@ -261,66 +277,19 @@ def _simple_value(kind: Type, value: Argument, scope: Scope) -> Code:
 
 def _shim_list(kind: Type, value: ListValue, scope: Scope) -> tuple[Code, ...]:
     count = integer(len(value.items))
-    match str(kind):
-        case "List[int]":
-            numbers = [_number(i, scope) for i in value.items if isinstance(i, int | Expr)]
-            return Member(Call("rt::Ints", (Braces(tuple(numbers)),)), "data"), count
-        case "List[Tensor]":
-            handles = [Call(f"{scope.name(i.name)}.get") for i in value.items if isinstance(i, Ref)]
-            return Member(Call("rt::Handles", (Braces(tuple(handles)),)), "data"), count
-        case _:
-            raise UnsupportedArgument(f"a list for type {kind}")
+    element = kind.element
+    if element is None or str(kind) not in _ARRAYS:
+        raise UnsupportedArgument(f"a list for type {kind}")
+    items = tuple(_simple_value(element, item, scope) for item in value.items)
+    return Member(Call(_ARRAYS[str(kind)], (Braces(items),)), "data"), count
 
 
 # ---- calls ----
 
 
-_NAMESPACE: Final = "coilwork_relays"
-_REGISTERING: Final = threading.Lock()
-
-
-def must_relay(bound: Iterable[tuple[Parameter, Argument]]) -> bool:
-    """Tell if a call is given a name that only Python can pass."""
-    return any(parameter.type.name == "Any" and isinstance(value, str) for parameter, value in bound)
-
-
-def relay_name(schema: Schema) -> str:
-    """The relay of an operator: `coilwork_relays::_c10d_functional__all_reduce`."""
-    return f"{_NAMESPACE}::{schema.name.replace('::', '__')}"
-
-
-def register_relays(targets: Iterable[str]) -> None:
-    """Register the relays of operators such as `"_c10d_functional.all_reduce.default"` that are not yet
-    there.
-    """
-    for target in targets:
-        with _REGISTERING:
-            _register(target)
-
-
-def _free_in_child() -> None:
-    # a thread of the parent's may hold it, and none goes on with that here
-    if _REGISTERING.locked():
-        _REGISTERING.release()
-
-
-os.register_at_fork(after_in_child=_free_in_child)
-
-
-@functools.cache
-def _library() -> Library:
-    """The library of all relays; they live as long as it does."""
-    return new_library(_NAMESPACE)
-
-
-@functools.cache
-def _register(target: str) -> None:
-    namespace, name, overload = target.split(".")
-    relay_to(_library(), f"{namespace}__{name}", namespace, name, overload)
-
-
 Declared: TypeAlias = Buffer | SymbolOutput | None
 MOST_ARGUMENTS: Final = 64
+_RESULTS: Final = ("Tensor", "int", "float", "bool", "number")
 # A double holds every integer up to this one.
 EXACT_INTEGER: Final = 1 << 53
 
@@ -341,14 +310,62 @@ def emit_call(call: ExternCall, scope: Scope) -> Iterator[Statement]:
         )
     try:
         bound = bind_arguments(call, schema)
-        shim = C_FUNCTIONS.get(call.target)
-        if shim is not None and _keeps_result_type(shim, bound, call, scope):
-            yield from _call_shim(call, schema, shim, bound, scope)
-        else:
-            yield from _call_dispatcher(call, schema, bound, scope)
+        _require_values(schema, bound)
     except UnsupportedArgument as error:
-        refuse(f"torch's C interface cannot call {call.target}", call.origins, str(error))
+        refuse(f"{call.target} cannot be called in this way", call.origins, str(error))
+    try:
+        made = tuple(_call_directly(call, schema, bound, scope))
+    except UnsupportedArgument:
+        made = tuple(_call_relay(call, scope))
+    yield from made
     yield from _settle_results(call, scope)
+
+
+def _require_values(schema: Schema, bound: tuple[Bound, ...]) -> None:
+    """Raise UnsupportedArgument for what no driver could call: a number as a tensor, a type as a result."""
+    for parameter, value in bound:
+        if parameter.type.name == "Tensor" and not isinstance(value, Ref | Item | None):
+            raise UnsupportedArgument(f"argument {parameter.name} is no tensor")
+    for kind in schema.results:
+        if not any(kind.mentions(name) for name in _RESULTS):
+            raise UnsupportedArgument(f"it returns {kind}, which is neither a tensor nor a number")
+
+
+def _call_directly(
+    call: ExternCall, schema: Schema, bound: tuple[Bound, ...], scope: Scope
+) -> Iterator[Statement]:
+    """The call through a C function, else through the dispatcher.
+
+    Raises:
+        UnsupportedArgument: it has no form there.
+    """
+    shim = find_shim(call.target, schema)
+    if shim is not None and _is_plain(bound, scope) and _keeps_result_type(shim, bound, scope):
+        try:
+            yield from tuple(_call_shim(call, schema, shim, bound, scope))
+            return
+        except UnsupportedArgument:
+            # the dispatcher has forms for more
+            pass
+    yield from _call_dispatcher(call, schema, bound, scope)
+
+
+def find_shim(target: str, schema: Schema) -> CFunction | None:
+    """The C function of the operator `target`: of the table, or as the headers of this torch declare it."""
+    known = C_FUNCTIONS.get(target)
+    if known is not None:
+        return known
+    symbol = find_function_name(schema, "cpu")
+    return None if symbol is None else CFunction(symbol=symbol)
+
+
+def _is_plain(bound: tuple[Bound, ...], scope: Scope) -> bool:
+    """False if a tensor is quantised, for which a device's own kernels are not."""
+    names = _list_tensors(tuple(value for _, value in bound))
+    return all(scope.buffer(name).dtype.category != "quantized" for name in names)
+
+
+_C_RESULTS: Final[Mapping[str, str]] = MappingProxyType({"Tensor": "AtenTensorHandle*", "int": "int64_t*"})
 
 
 def make_shim_prototype(schema: Schema, shim: CFunction) -> str:
@@ -356,33 +373,12 @@ def make_shim_prototype(schema: Schema, shim: CFunction) -> str:
     outs = [p for p in schema.parameters if p.is_out]
     rest = [p for p in schema.parameters if not p.is_out]
     kinds = [kind for p in (*outs, *rest) for kind in list_shim_parameters(p.type)]
-    if not _writes_in_place(schema):
-        kinds += ["AtenTensorHandle*"] * len(schema.results)
+    if not schema.writes_in_place:
+        kinds += [_C_RESULTS[str(result)] for result in schema.results]
     return f"AOTITorchError {shim.symbol}({', '.join(kinds)});"
 
 
-def find_shim(call: ExternCall) -> tuple[Schema, CFunction] | None:
-    """The C function that `call` may go through, with the operator's schema."""
-    shim, schema = C_FUNCTIONS.get(call.target), find_schema(call.target)
-    return None if shim is None or schema is None else (schema, shim)
-
-
-def is_relayed(call: ExternCall) -> bool:
-    """Tell if `call` goes through a relay, which is registered in Python."""
-    schema = find_schema(call.target)
-    if schema is None or all(parameter.type.name != "Any" for parameter in schema.parameters):
-        return False
-    return must_relay(bind_arguments(call, schema))
-
-
-def _writes_in_place(schema: Schema) -> bool:
-    """Out variants and operators named `op_` return what they were given, which their C functions
-    leave out.
-    """
-    return any(p.is_out for p in schema.parameters) or schema.name.endswith("_")
-
-
-def _keeps_result_type(shim: CFunction, bound: tuple[Bound, ...], call: ExternCall, scope: Scope) -> bool:
+def _keeps_result_type(shim: CFunction, bound: tuple[Bound, ...], scope: Scope) -> bool:
     """False if taking `Scalar` arguments as `double` would change the result."""
     scalars = [value for p, value in bound if p.type.mentions("number") and value is not None]
     if not all(isinstance(v, bool | int | float) and _is_exact(v) for v in scalars):
@@ -392,6 +388,9 @@ def _keeps_result_type(shim: CFunction, bound: tuple[Bound, ...], call: ExternCa
     if shim.scalars == "cast":
         # without a tensor or an element type the operator would infer one from the Scalar
         return any(isinstance(value, Ref | DType) for _, value in bound)
+    if any(isinstance(v, bool) for v in scalars):
+        # where it is no number, as `alpha` of a sum, the operator refuses it
+        return False
     return any(scope.buffer(name).dtype.is_float for name in _list_tensors(tuple(v for _, v in bound)))
 
 
@@ -425,18 +424,28 @@ def _call_shim(
 ) -> Iterator[Statement]:
     ordered = [b for b in bound if b[0].is_out] + [b for b in bound if not b[0].is_out]
     values = [code for parameter, value in ordered for code in list_shim_values(parameter, value, scope)]
-    if not _writes_in_place(schema):
+    numbers: list[tuple[str, Declared]] = []
+    if not schema.writes_in_place:
         if len(call.outputs) > len(schema.results):
             raise UnsupportedArgument(f"it has {len(schema.results)} results")
         outputs = (*call.outputs, *[None] * (len(schema.results) - len(call.outputs)))
-        for output in outputs:
-            if isinstance(output, Buffer):
+        for kind, output in zip(schema.results, outputs, strict=True):
+            if str(kind) == "int":
+                number = f"number_{scope.number}_{len(numbers)}"
+                numbers.append((number, output))
+                yield Declare("int64_t", number, integer(0))
+                values.append(Name(f"&{number}"))
+            elif isinstance(output, Buffer):
                 yield Declare("rt::Tensor", scope.name(output.name))
                 values.append(Call(f"{scope.name(output.name)}.out"))
             else:
                 values.append(Call("rt::Tensor().out"))
+    scope.declare(make_shim_prototype(schema, shim))
     yield Do(Call("rt::check", (Call(shim.symbol, tuple(values)),)))
-    if _writes_in_place(schema):
+    for number, output in numbers:
+        if isinstance(output, SymbolOutput):
+            yield Declare("const int64_t", scope.symbol(output.symbol), Name(number))
+    if schema.writes_in_place:
         yield from _share_first_argument(call, bound, scope)
 
 
@@ -464,14 +473,15 @@ def _call_dispatcher(
         raise UnsupportedArgument(f"it returns ({', '.join(kinds)}), which torch's C dispatcher mixes up")
     if len(bound) > MOST_ARGUMENTS:
         raise UnsupportedArgument(f"it has more than {MOST_ARGUMENTS} arguments")
-    operator = relay_name(schema) if must_relay(bound) else schema.name
     values = Braces(tuple(dispatch_value(parameter, value, scope) for parameter, value in bound))
     count = len(schema.results)
     results = f"call_{scope.number}"
     # A pointer to nothing is fine for an operator without results.
     yield DeclareArray("uint64_t", results, max(count, 1))
     yield Do(
-        Call("rt::call", (string(operator), string(schema.overload), values, Name(results), integer(count)))
+        Call(
+            "rt::call", (string(schema.name), string(schema.overload), values, Name(results), integer(count))
+        )
     )
     for position, (kind, outputs) in enumerate(
         zip(schema.results, _group_by_result(call, schema), strict=True)
@@ -482,6 +492,27 @@ def _call_dispatcher(
             yield from _list_results(outputs, raw, parts, scope)
         else:
             yield from _one_result(str(kind), outputs[0], raw, scope)
+
+
+def _call_relay(call: ExternCall, scope: Scope) -> Iterator[Statement]:
+    """The call through the relay that makes it in Python."""
+    relay = describe_relay(call)
+    scope.relay(relay.text)
+    tensors = Braces(tuple(Call("rt::tensor", (Name(scope.name(name)),)) for name in relay.tensors))
+    sizes = Braces(tuple(Call("rt::integer", (scope.index(size),)) for size in relay.sizes))
+    values = Braces((Call("rt::list", (tensors,)), Call("rt::list", (sizes,))))
+    results, parts = f"call_{scope.number}", f"parts_{scope.number}"
+    yield DeclareArray("uint64_t", results, 1)
+    yield Do(Call("rt::call", (string(relay.name), string(""), values, Name(results), integer(1))))
+    yield DeclareArray("rt::Tensor", parts, max(len(relay.wanted), 1))
+    yield Do(Call("rt::take_list", (element(results, 0), Name(parts), integer(len(relay.wanted)))))
+    for position, number in enumerate(relay.wanted):
+        part = element(parts, position)
+        match call.outputs[number]:
+            case Buffer(name=name):
+                yield Declare("rt::Tensor", scope.name(name), Call("rt::move", (part,)))
+            case SymbolOutput(symbol=symbol):
+                yield Declare("const int64_t", scope.symbol(symbol), Call("rt::item", (part,)))
 
 
 def _group_by_result(call: ExternCall, schema: Schema) -> tuple[tuple[Declared, ...], ...]:

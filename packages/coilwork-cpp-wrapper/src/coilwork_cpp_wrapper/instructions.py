@@ -6,7 +6,7 @@ conditionals and loops are functions of the same form as the outermost one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -15,7 +15,7 @@ from coilwork_cpp_wrapper.scope import Scope, get_dtype_code, read_size_code, re
 from coilwork_ir.buffers import Argument, Buffer, Ref
 from coilwork_ir.dtypes import DType, parse_dtype
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, as_int
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.program.nodes import (
     Alloc,
@@ -297,6 +297,47 @@ def _define(buffer: Buffer, value: Code, scope: Scope) -> Statement:
     return Declare("rt::Tensor", scope.name(buffer.name), value)
 
 
+# The rank up to which a layout stands in the table that `check_fixed_layouts` writes.
+MOST_DIMENSIONS: Final = 8
+
+
+def list_fixed_layouts(program: Program) -> Iterator[tuple[CheckLayout, Code]]:
+    """The checks of inputs whose layout no size changes, each with its row of the table."""
+    tensors = [entry for entry in program.inputs if isinstance(entry, Buffer)]
+    places = {entry.name: (number, entry) for number, entry in enumerate(tensors)}
+    for instruction in program.instructions:
+        if not isinstance(instruction, CheckLayout) or instruction.buffer not in places:
+            continue
+        number, buffer = places[instruction.buffer]
+        shape, strides = ([as_int(extent) for extent in row] for row in (buffer.shape, buffer.strides))
+        fixed = [[n for n in row if n is not None] for row in (shape, strides)]
+        if len(shape) > MOST_DIMENSIONS or [len(row) for row in fixed] != [len(shape), len(shape)]:
+            continue
+        layout = (Braces(tuple(integer(n) for n in row)) for row in fixed)
+        dtype = get_dtype_code(buffer.dtype)
+        yield (
+            instruction,
+            Braces(
+                (
+                    string(buffer.name),
+                    integer(number),
+                    integer(len(shape)),
+                    *layout,
+                    Name(dtype.function) if isinstance(dtype, Call) else dtype,
+                    string(buffer.dtype.torch_name),
+                    Name("true" if instruction.aligned else "false"),
+                )
+            ),
+        )
+
+
+def check_fixed_layouts(rows: Collection[Code]) -> Iterator[Statement]:
+    """Check inputs against a table, which takes less code than a call for each."""
+    if rows:
+        yield DeclareArray("static const rt::Layout", "layouts", items=tuple(rows))
+        yield Do(Call("rt::check_layouts", (Name("args"), Name("layouts"), integer(len(rows)))))
+
+
 def _check_layout(instruction: CheckLayout, scope: Scope) -> Iterator[Statement]:
     buffer = scope.buffer(instruction.buffer)
     name = Name(scope.name(buffer.name))
@@ -334,7 +375,7 @@ def _launch(launch: Launch, scope: Scope) -> Iterator[Statement]:
     yield from (Remark(line) for line in list_origin_lines(launch.origins))
     pointers: list[Code] = [Call(f"{scope.name(a)}.data") for a in launch.args]
     sizes: list[Code] = [scope.index(s) for s in launch.sizes]
-    scratch: list[Code] = []
+    scratch: list[Name] = []
     if len(manifest.sizes) != len(sizes) or len(manifest.args) < len(pointers) + len(sizes):
         raise EmitError(
             "kernel-arguments",
@@ -346,16 +387,22 @@ def _launch(launch: Launch, scope: Scope) -> Iterator[Statement]:
         name = f"scratch_{scope.number}_{position}"
         elements = scope.index(read_size_code(code, launch.sizes))
         shape = (Braces((elements,)), Braces((integer(1),)))
-        yield Declare("const rt::Tensor", name, Call("rt::empty", (*shape, get_dtype_code(dtype))))
-        scratch.append(Call(f"{name}.data"))
-    call = Call(scope.entry(launch.kernel), (*pointers, *sizes, *scratch))
+        yield Declare("rt::Tensor", name, Call("rt::empty", (*shape, get_dtype_code(dtype))))
+        scratch.append(Name(name))
+    pointers += [Call(f"{held.text}.data") for held in scratch]
+    call = Call(
+        scope.entry(launch.kernel), (*pointers[: len(launch.args)], *sizes, *pointers[len(launch.args) :])
+    )
     if not manifest.checks:
         yield Do(call)
-        return
-    yield _step(f"launch {launch.kernel}", launch)
-    messages = f"checks_{scope.number}"
-    yield DeclareArray("static const char* const", messages, items=tuple(string(c) for c in manifest.checks))
-    yield Do(Call("rt::check_kernel", (call, Name(messages), string(launch.kernel))))
+    else:
+        yield _step(f"launch {launch.kernel}", launch)
+        messages = f"checks_{scope.number}"
+        items = tuple(string(check) for check in manifest.checks)
+        yield DeclareArray("static const char* const", messages, items=items)
+        yield Do(Call("rt::check_kernel", (call, Name(messages), string(launch.kernel))))
+    for held in scratch:
+        yield Do(Call(f"{held.text}.reset"))
 
 
 def _scratch(manifest: KernelManifest) -> Iterator[tuple[DType, SizeBytecode]]:

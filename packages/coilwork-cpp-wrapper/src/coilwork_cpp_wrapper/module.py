@@ -7,12 +7,11 @@ fixed preamble, one function per program, and the exported entry.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Final, Literal
 
-from coilwork_cpp_wrapper.calls import find_shim, is_relayed, make_shim_prototype
-from coilwork_cpp_wrapper.instructions import emit_instruction
+from coilwork_cpp_wrapper.instructions import check_fixed_layouts, emit_instruction, list_fixed_layouts
 from coilwork_cpp_wrapper.scope import PYTHON_REMEDY, Scope
 from coilwork_cpp_wrapper.torch_compat import abi_version
 from coilwork_ir.buffers import (
@@ -27,10 +26,9 @@ from coilwork_ir.buffers import (
 from coilwork_ir.errors import EmitError
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, format_expr
-from coilwork_ir.program.nodes import AllocPool, BindSymbol, ExternCall, Launch, Program, Return
+from coilwork_ir.program.nodes import AllocPool, BindSymbol, CheckLayout, ExternCall, Launch, Program, Return
 from coilwork_ir.program.regions import inline_regions, outline_regions
 from coilwork_ir.program.walk import (
-    find_call,
     index_buffers,
     list_distinct_programs,
     list_kernels,
@@ -38,8 +36,10 @@ from coilwork_ir.program.walk import (
 )
 from coilwork_ir.syntax.cpp import (
     Call,
+    Code,
     CppPrinter,
     Declare,
+    DeclareArray,
     Function,
     Item,
     Source,
@@ -97,7 +97,7 @@ class CppProgram:
             array.
         outputs: what it returns, likewise.
         constants: keys of the tensors known at compile time, in the order they are passed in.
-        relayed: operators that it calls through Python, in a process that has it.
+        relayed: texts of the relays that it calls (`relays.py`), in a process that has Python.
     """
 
     name: str
@@ -123,12 +123,25 @@ KEYWORDS: Final = frozenset(
     xor_eq linux unix""".split()
 )
 RESERVED: Final = frozenset(
-    {"rt", "std", "main", "constants", "args", "sizes", "results", "result_sizes", "TORCH_VERSION", "NULL"}
+    {
+        "rt",
+        "std",
+        "main",
+        "constants",
+        "args",
+        "sizes",
+        "results",
+        "result_sizes",
+        "tensors",
+        "layouts",
+        "TORCH_VERSION",
+        "NULL",
+    }
 )
 # What emitted code calls its own temporaries and functions, and torch its own.
 PREFIXES: Final = (
     "aoti_", "torch_", "coilwork_", "run_", "call_", "parts_", "scratch_", "checks_", "operands_", "extents_",
-    "verdict_", "results_",
+    "verdict_", "results_", "round_", "number_",
 )  # fmt: skip
 
 
@@ -181,17 +194,20 @@ def emit_cpp(program: Program, specs: Mapping[str, KernelSpec]) -> CppProgram:
     items: list[Item] = [Verbatim(read_preamble("shim.hpp")), Verbatim(read_preamble("support.hpp"))]
     items += [Verbatim(f"static const uint64_t TORCH_VERSION = 0x{abi_version():016x};")]
     items += [Verbatim(read_preamble("dispatch.hpp"))]
-    declarations = [*_entries(specs, kernels), *_list_prototypes(parts)]
-    if declarations:
-        items.append(Verbatim("\n".join(['extern "C" {', *declarations, "}"])))
+    used = _Used()
+    written: list[Item] = []
     outer: dict[int, tuple[Expr, ...]] = {}
     for part in reversed(parts):  # nested programs first, because callers pass on the sizes that these use
-        emission = _Emission(part, functions, keys, specs, kernels, outer)
-        items.append(emission.function())
+        emission = _Emission(part, functions, keys, specs, kernels, outer, used)
+        written.append(emission.function())
         outer[id(part)] = emission.outer_symbols()
     if outer[id(program)]:
         unbound = outer[id(program)][0].name
         raise EmitError("unbound-symbol", f"size {unbound} is not bound in program @{program.name}")
+    declarations = [*_entries(specs, kernels), *used.declared]
+    if declarations:
+        items.append(Verbatim("\n".join(['extern "C" {', *declarations, "}"])))
+    items += written
     inputs = tuple(_input_port(entry, number) for number, entry in enumerate(program.inputs))
     outputs = _output_ports(program)
     items.append(_write_entry(inputs, outputs, functions[id(program)]))
@@ -202,7 +218,7 @@ def emit_cpp(program: Program, specs: Mapping[str, KernelSpec]) -> CppProgram:
         inputs=inputs,
         outputs=outputs,
         constants=keys,
-        relayed=tuple(dict.fromkeys(_list_relayed(parts))),
+        relayed=tuple(used.relayed),
     )
 
 
@@ -287,24 +303,12 @@ def _entries(specs: Mapping[str, KernelSpec], kernels: tuple[KernelUnit, ...]) -
         yield f"{result} {unit.symbol}({', '.join(kinds)});"
 
 
-def _list_relayed(parts: tuple[Program, ...]) -> Iterator[str]:
-    for part in parts:
-        for instruction in part.instructions:
-            call = find_call(instruction)
-            if call is not None and is_relayed(call):
-                yield call.target
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """What functions call beside each other, in the order of first use: declarations, and texts of relays."""
 
-
-def _list_prototypes(parts: tuple[Program, ...]) -> Iterator[str]:
-    """Declarations of the operators' C functions."""
-    seen: set[str] = set()
-    for part in parts:
-        for instruction in part.instructions:
-            call = find_call(instruction)
-            shim = None if call is None else find_shim(call)
-            if shim is not None and shim[1].symbol not in seen:
-                seen.add(shim[1].symbol)
-                yield make_shim_prototype(*shim)
+    declared: dict[str, None] = field(default_factory=dict)
+    relayed: dict[str, None] = field(default_factory=dict)
 
 
 class _Emission:
@@ -318,6 +322,7 @@ class _Emission:
         specs: Mapping[str, KernelSpec],
         kernels: tuple[KernelUnit, ...],
         outer: Mapping[int, tuple[Expr, ...]],
+        used: _Used,
     ) -> None:
         self._program = program
         self._functions = functions
@@ -336,6 +341,8 @@ class _Emission:
             entry={unit.name: unit.symbol for unit in kernels}.__getitem__,
             function=lambda nested: functions[id(nested)],
             outer_symbols=lambda nested: outer[id(nested)],
+            declare=lambda text: used.declared.update({text: None}),
+            relay=lambda text: used.relayed.update({text: None}),
             constants=frozenset(c.buffer.name for c in program.constants),
             number=0,
         )
@@ -351,13 +358,16 @@ class _Emission:
         program, scope = self._program, self._scope
         parameters = tuple(_declare_parameters(program, self._keys, scope))
         bound = {e.name for e in program.inputs if isinstance(e, Expr) and e.is_symbol}
-        body: list[Statement] = []
+        rows = {i.buffer: row for i, row in list_fixed_layouts(program)}
+        body: list[Statement] = list(check_fixed_layouts(rows.values()))
         for number, instruction in enumerate(program.instructions):
             if isinstance(instruction, BindSymbol):
                 # an input may carry a size that a tensor's shape gives as well
                 if instruction.symbol.name in bound:
                     continue
                 bound.add(instruction.symbol.name)
+            if isinstance(instruction, CheckLayout) and instruction.buffer in rows:
+                continue
             body.extend(emit_instruction(instruction, replace(scope, number=number)))
         first = sum(isinstance(entry, Expr) for entry in program.inputs)
         passed = tuple(
@@ -365,9 +375,8 @@ class _Emission:
             for position, symbol in enumerate(self._outer)
         )
         name = self._functions[id(program)]
-        return Function(
-            f"static void {name}", PARAMETERS, (*parameters, *passed, *body), f"Program {program.name}."
-        )
+        statements = _hold_tensors((*parameters, *passed, *body))
+        return Function(f"static void {name}", PARAMETERS, statements, f"Program {program.name}.")
 
     def _symbol(self, symbol: Expr) -> str:
         if symbol.name not in self._bound and symbol.name not in self._outer:
@@ -377,13 +386,31 @@ class _Emission:
         return self._symbol_names[symbol.name]
 
 
+def _hold_tensors(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """`body` with its tensors in one array, of which their names are references.
+
+    A tensor with a name of its own is one more object to destroy wherever something may fail behind it, and
+    the compiler writes that out for each such place.
+    """
+    held: list[Statement] = []
+    count = 0
+    for statement in body:
+        if isinstance(statement, Declare) and statement.type == "rt::Tensor":
+            value: Code = element("tensors", count)
+            if statement.value is not None:
+                value = Call(f"tensors[{count}].keep", (statement.value,))
+            statement = Declare("rt::Tensor&", statement.name, value)
+            count += 1
+        held.append(statement)
+    return (DeclareArray("rt::Tensor", "tensors", count), *held) if count else tuple(held)
+
+
 def _declare_parameters(program: Program, keys: tuple[str, ...], scope: Scope) -> Iterator[Statement]:
     tensors, numbers = 0, 0
     declared: set[str] = set()
     for entry in program.inputs:
         if isinstance(entry, Buffer):
-            moved = Call("rt::move", (element("args", tensors),))
-            yield Declare("rt::Tensor", scope.name(entry.name), moved)
+            yield Declare("rt::Tensor&", scope.name(entry.name), element("args", tensors))
             tensors += 1
             continue
         if entry.is_symbol and entry.name not in declared:  # one size may be handed over twice

@@ -154,6 +154,8 @@ class Scope:
         entry: name under which a kernel's entry is linked.
         function: identifier of the function that a nested program becomes.
         outer_symbols: size symbols that a nested program uses and its surroundings bind.
+        declare: takes the declaration of a C function that is called.
+        relay: takes the text of a relay that is called.
         constants: names of the buffers that are constants.
         number: a number no other instruction has, for the names of temporaries.
     """
@@ -165,6 +167,8 @@ class Scope:
     entry: Callable[[str], str]
     function: Callable[[Program], str]
     outer_symbols: Callable[[Program], tuple[Expr, ...]]
+    declare: Callable[[str], None]
+    relay: Callable[[str], None]
     constants: frozenset[str]
     number: int
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch.library import Library as Library
@@ -33,19 +32,6 @@ def tensors_from(handles: Sequence[int]) -> list[torch.Tensor]:
 def new_library(namespace: str) -> Library:
     """A library that adds operators to `namespace`."""
     return Library(namespace, "FRAGMENT")
-
-
-def relay_to(library: Library, relay: str, namespace: str, name: str, overload: str) -> None:
-    """Define an operator `relay` in `library` that calls another, whose parameters of any type are texts
-    there.
-
-    Its schema names no memory that is shared: nothing but C++ programs calls it, which know by themselves.
-    """
-    found: Any = getattr(getattr(getattr(torch.ops, namespace), name), overload)
-    signature = re.sub(r"\(\w+!?\)", "", str(found._schema)).partition("(")[2]
-    suffix = "" if overload == "default" else f".{overload}"
-    library.define(f"{relay}{suffix}({signature.replace('Any ', 'str ')}")
-    library.impl(f"{relay}{suffix}", found, "CompositeExplicitAutograd")
 
 
 def size_in(argument: int | torch.SymInt) -> int:

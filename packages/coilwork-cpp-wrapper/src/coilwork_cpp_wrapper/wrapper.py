@@ -79,7 +79,13 @@ class CppWrapper:
             KernelBuildError, MissingCompilerError: it cannot be built.
         """
         used = [(sources[k.name], k.origins) for k in list_kernels(program) if k.name in sources]
-        cpp = emit_cpp(program, {spec.name: spec for spec in load_kernels(write_kernels(used))})
+        return self.restore(program, write_kernels(used), options)
+
+    def restore(self, program: Program, kernels: bytes, options: WrapOptions) -> CppArtifact:
+        """Do as `emit`, of kernels as manifests and texts (`coilwork_ir.kernel_source`): a graph cache has
+        nothing else of them. With the store that the program was built for, no compiler runs.
+        """
+        cpp = emit_cpp(program, {spec.name: spec for spec in load_kernels(kernels)})
         options.write(TEXT, cpp.text)
         library = build_library(cpp, store=options.store, workers=options.workers)
         call = load_program(cpp, library, options.constants)

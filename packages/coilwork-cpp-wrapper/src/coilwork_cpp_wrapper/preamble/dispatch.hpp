@@ -15,6 +15,22 @@ struct Handles {
   Handles(std::initializer_list<AtenTensorHandle> values) : data(values.begin()) {}
 };
 
+// A list of truth values for a C function.
+struct Codes {
+  const int32_t* data;
+  Codes(std::initializer_list<int32_t> values) : data(values.begin()) {}
+};
+
+// A tensor that is undefined, for a C function; it lives until the end of the full expression.
+struct Undefined {
+  Tensor tensor;
+  AtenTensorHandle handle;
+  Undefined() {
+    check(aoti_torch_new_uninitialized_tensor(tensor.out()));
+    handle = tensor.get();
+  }
+};
+
 // One argument for torch's dispatcher, in the 64-bit form that its C interface prescribes. What it refers to is deleted
 // with it unless the dispatcher has taken it over. Of a list and an optional only the outer memory is: that a part of
 // theirs is lost takes running out of memory between the parts.
@@ -51,6 +67,7 @@ static Value tensor(const Tensor& value) {
   return Value((uint64_t)value.alias().release(),
                [](uint64_t bits) { aoti_torch_delete_tensor_object((AtenTensorHandle)bits); });
 }
+static Value undefined() { return tensor(Undefined().tensor); }
 static Value text(const char* value) {
   StringHandle handle = nullptr;
   check(torch_new_string_handle(value, strlen(value), &handle));

@@ -19,6 +19,7 @@ using StableIValue = uint64_t;
 
 AOTITorchError aoti_torch_delete_tensor_object(AtenTensorHandle tensor);
 AOTITorchError aoti_torch_new_tensor_handle(AtenTensorHandle original, AtenTensorHandle* result);
+AOTITorchError aoti_torch_new_uninitialized_tensor(AtenTensorHandle* result);
 AOTITorchError aoti_torch_get_data_ptr(AtenTensorHandle tensor, void** result);
 AOTITorchError aoti_torch_get_dim(AtenTensorHandle tensor, int64_t* result);
 AOTITorchError aoti_torch_get_numel(AtenTensorHandle tensor, int64_t* result);

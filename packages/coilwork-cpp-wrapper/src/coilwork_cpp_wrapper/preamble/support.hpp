@@ -57,13 +57,16 @@ struct Ints {
   Ints(const int64_t* values, int64_t number) : data(values), count(number) {}
 };
 
+// Keeps what is called in many places small there: most of what compiling a program takes is the size of its functions.
+#define COILWORK_OUT_OF_LINE __attribute__((noinline))
+
 // Owns one handle; moving hands it on.
 class Tensor {
  public:
   Tensor() = default;
   explicit Tensor(AtenTensorHandle handle) : handle_(handle) {}
   Tensor(Tensor&& other) noexcept : handle_(other.handle_), owned_(other.owned_) { other.handle_ = nullptr; }
-  Tensor& operator=(Tensor&& other) noexcept {
+  COILWORK_OUT_OF_LINE Tensor& operator=(Tensor&& other) noexcept {
     if (this != &other) {
       reset();
       handle_ = other.handle_;
@@ -72,6 +75,7 @@ class Tensor {
     }
     return *this;
   }
+  Tensor& keep(Tensor&& other) noexcept { return *this = static_cast<Tensor&&>(other); }
   Tensor(const Tensor&) = delete;
   Tensor& operator=(const Tensor&) = delete;
   ~Tensor() { reset(); }
@@ -82,7 +86,7 @@ class Tensor {
     tensor.owned_ = false;
     return tensor;
   }
-  void reset() noexcept {
+  COILWORK_OUT_OF_LINE void reset() noexcept {
     if (handle_ && owned_) aoti_torch_delete_tensor_object(handle_);
     handle_ = nullptr;
     owned_ = true;
@@ -106,7 +110,7 @@ class Tensor {
     check(aoti_torch_new_tensor_handle(handle_, copy.out()));
     return copy;
   }
-  void* data() const {
+  COILWORK_OUT_OF_LINE void* data() const {
     void* result = nullptr;
     check(aoti_torch_get_data_ptr(handle_, &result));
     return result;
@@ -264,6 +268,28 @@ static Tensor aligned(Tensor&& value, Ints shape, Ints strides, int32_t dtype) {
   if (!repeats) return copied(value, shape, strides, dtype);
   const Ints single(sizes, shape.count);
   return view(copied(view(value, single, strides, 0), single, strides, dtype), shape, strides, 0);
+}
+
+// The layout of an input, if no size changes it.
+struct Layout {
+  const char* name;
+  int position;
+  int64_t rank;
+  int64_t shape[8];
+  int64_t strides[8];
+  int32_t (*dtype)();
+  const char* dtype_name;
+  bool aligned;
+};
+
+// Refuses inputs that differ from their rows in the table, and copies those that should be aligned and are not.
+static void check_layouts(Tensor* inputs, const Layout* layouts, int count) {
+  for (const Layout* wanted = layouts; wanted < layouts + count; ++wanted) {
+    Tensor& value = inputs[wanted->position];
+    const Ints shape(wanted->shape, wanted->rank), strides(wanted->strides, wanted->rank);
+    check_layout(value, wanted->name, shape, strides, wanted->dtype(), wanted->dtype_name);
+    if (wanted->aligned) value = aligned(move(value), shape, strides, wanted->dtype());
+  }
 }
 
 // A kernel with run-time checks returns 0, or 1 + the number of the one that failed.
