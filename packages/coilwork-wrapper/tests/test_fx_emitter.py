@@ -35,7 +35,7 @@ def test_parameters_have_valid_distinct_names() -> None:
 
 def test_launches_remember_their_source_lines() -> None:
     graph = fx_module(LAUNCH)
-    (launch,) = [node for node in graph.graph.nodes if node.target == "kernel_double"]
+    (launch,) = [node for node in graph.graph.nodes if "double" in node.name]
     assert launch.meta["stack_trace"] == "model.py:3  x *= 2  [mul]"
     assert type(graph).__name__ == "relu"
 
@@ -69,7 +69,7 @@ def test_memory_in_flight_lives_until_it_is_freed() -> None:
           return (%g, %u)
         }"""
     )
-    assert graph.code.index("aten.abs") < graph.code.index("self.free(")
+    assert graph.code.index("aten.abs") < graph.code.index("hold(")
     assert [value.tolist() for value in graph(torch.zeros(4))] == [[1.0] * 4, [0.0] * 4]
 
 
@@ -85,4 +85,4 @@ def test_memory_of_a_graph_lives_as_long_as_its_last_use() -> None:
         }"""
     )
     before_sin = graph.code.partition("aten.sin")[0]
-    assert "ensure_layout = None" in before_sin
+    assert "neg_default = ensure_layout = None" in before_sin or "ensure_layout = None" in before_sin

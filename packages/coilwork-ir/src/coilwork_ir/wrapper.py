@@ -56,6 +56,7 @@ class WrapOptions:
         write: takes a text for the trace, by the name of its file.
         store: keeps what the wrapper builds between processes.
         workers: processes that it may start; 0 for one per core.
+        emitter: the class by which it emits, if a caller hands over one of its own; else None.
     """
 
     target: str = ""
@@ -65,6 +66,7 @@ class WrapOptions:
     write: Callable[[str, str], None] = _write_nothing
     store: Store | None = None
     workers: int = 0
+    emitter: Any = None
 
 
 class Artifact(Protocol):

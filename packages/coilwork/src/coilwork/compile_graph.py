@@ -120,6 +120,7 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
         write=job.trace.write,
         store=store,
         workers=job.options.workers,
+        emitter=job.options.fx_emitter,
         graph=job.complete(compiled.written, compiled.saved_strides),
         builder=builder,
         settings=make_executor_options(job.options),

@@ -17,6 +17,7 @@ from coilwork_cache.local_store import DEFAULT_MAX_BYTES
 from coilwork_frontend.compile_captured import Promises
 from coilwork_frontend.option_table import (
     Choice,
+    Code,
     Items,
     Need,
     OptionInfo,
@@ -32,6 +33,7 @@ from coilwork_lowering.rewrites import Rewrite
 from coilwork_runtime.executor.choice import Convolutions, Executor, Products
 from coilwork_tools.check_mode.checks import CheckedValues, Checks
 from coilwork_tools.explain.trace_folder import MAPPING_SUFFIX
+from coilwork_wrapper import FxEmitter, is_emitter
 from coilwork_wrapper.module_wrapper import choose_executor
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
@@ -119,6 +121,13 @@ class CompileOptions(Options):
         "torch.fx graph, C++ (CPU), or what another package registers",
         key=True,
         kind=Choice(WRAPPERS.names),
+    )
+    fx_emitter: type[FxEmitter] | None = option(
+        None,
+        "a class whose graphs wrapper=fx makes, and which may compile them further",
+        kind=Code(holds="a subclass of coilwork_wrapper.FxEmitter", is_item=is_emitter),
+        brings=MappingProxyType({"wrapper": ("fx",)}),
+        why="no other wrapper makes a graph",
     )
     executor: Executor = option(
         "auto",
