@@ -86,6 +86,20 @@ class Artifact(Protocol):
 
 
 @runtime_checkable
+class RestoringWrapper(Protocol):
+    """A wrapper that makes its artefact of stored data alone, so that the graph cache keeps its programs."""
+
+    @property
+    def name(self) -> str:
+        """As `Wrapper.name`."""
+        ...
+
+    def restore(self, program: Program, kernels: bytes, options: WrapOptions) -> Artifact:
+        """Return what `emit` does, of `kernels` as `coilwork_ir.kernel_source` writes them."""
+        ...
+
+
+@runtime_checkable
 class Wrapper(Protocol):
     """Turns programs into something that can be called or shipped."""
 

@@ -34,7 +34,7 @@ from coilwork_runtime.executor.choice import Convolutions, Executor, Products
 from coilwork_tools.check_mode.checks import CheckedValues, Checks
 from coilwork_tools.explain.trace_folder import MAPPING_SUFFIX
 from coilwork_wrapper import FxEmitter, is_emitter
-from coilwork_wrapper.module_wrapper import choose_executor
+from coilwork_wrapper.module_wrapper import can_restore, choose_executor
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 Contractions = Literal["auto", "aten", "generated"]
@@ -309,15 +309,10 @@ class CompileOptions(Options):
         return choose_executor(WRAPPERS.find(self.wrapper), self.executor)
 
     @property
-    def makes_module(self) -> bool:
-        """True if the wrapper makes a module or bytes, which the graph cache can keep."""
-        return self.chosen_executor is not None
-
-    @property
     def keeps_graphs(self) -> bool:
-        """True if compiled graphs are cached. Only programs as bytes are restored, and checks need the
-        program's instructions, which are not cached."""
-        return self.cache and self.makes_module and not self.checks.has_any
+        """True if compiled graphs are cached. That is for wrappers that restore programs, and checks need the
+        program's instructions, which most entries lack."""
+        return self.cache and can_restore(WRAPPERS.find(self.wrapper)) and not self.checks.has_any
 
     @property
     def keeps_traces(self) -> bool:
