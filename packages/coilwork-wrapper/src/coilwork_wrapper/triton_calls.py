@@ -39,15 +39,10 @@ class TritonKernel:
         from coilwork_runtime.triton_kernels.jit_functions import choose_launch, load_jit_kernel
 
         spec, chosen = self.spec, choose_launch(self.spec, sizes)
+        key = (spec.name, spec.source, spec.args, os.environ.get("TRITON_INTERPRET"))
         return TritonLaunch(
-            kernel=_ENTERED.number(
-                ("kernel", spec.name, spec.source, spec.args, os.environ.get("TRITON_INTERPRET")),
-                lambda: enter_kernel(load_jit_kernel(spec)),
-            ),
-            constants=_ENTERED.number(
-                ("constants", *sorted(chosen.constants.items())),
-                lambda: enter_constants(dict(chosen.constants)),
-            ),
+            kernel=enter_kernel(_KERNELS.find(key, lambda: load_jit_kernel(spec))),
+            constants=enter_constants(dict(chosen.constants)),
             passed=tuple(one.name for one in spec.args if one.elements is None),
             dtypes={one.name: get_torch_dtype(one.dtype) for one in spec.args},
             grid=chosen.grid,
@@ -86,21 +81,21 @@ class TritonLaunch:
     scratch: Mapping[str, SizeBytecode]
 
 
-class _Entered:
-    """The numbers of what this process has entered: torch's tables keep all that they are given."""
+class _Kernels:
+    """The kernels that this process has loaded: torch's table keeps all that it is given."""
 
     def __init__(self) -> None:
-        self._numbers: dict[object, int] = {}
+        self._known: dict[object, Any] = {}
         self._lock = threading.Lock()
 
-    def number(self, key: object, enter: Callable[[], int]) -> int:
+    def find(self, key: object, load: Callable[[], Any]) -> Any:
         with self._lock:
-            if key not in self._numbers:
-                self._numbers[key] = enter()
-            return self._numbers[key]
+            if key not in self._known:
+                self._known[key] = load()
+            return self._known[key]
 
 
-_ENTERED: Final = _Entered()
+_KERNELS: Final = _Kernels()
 
 
 def run_code(code: SizeBytecode, sizes: Sequence[Any], operate: Callable[[str, Any, Any], Any]) -> Any:
