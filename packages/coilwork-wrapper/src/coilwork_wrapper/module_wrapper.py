@@ -37,6 +37,7 @@ from coilwork_runtime.module_loader import load_kernels
 from coilwork_runtime.tensor_kinds import refuse_operators
 from coilwork_wrapper.native.emit import emit_native, encode_program
 from coilwork_wrapper.python.module import emit_python
+from coilwork_wrapper.python.operator_libraries import find_libraries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +190,7 @@ def _write_module(
     on_fault: Callable[[Exception], None] | None,
 ) -> str:
     try:
-        return emit_python(program, sources, target=target)
+        return emit_python(program, sources, target=target, libraries=find_libraries(program))
     # nothing runs by it, so no call has to run otherwise because of this
     except Exception as error:
         if on_fault is None:
