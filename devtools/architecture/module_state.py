@@ -45,6 +45,14 @@ ALLOWED: Mapping[tuple[str | None, str], str] = {
         "coilwork_runtime.triton_kernels.user_kernels",
         "_DEFINED",
     ): "what is behind operators that launches defined in torch's table, which keeps them for the process",
+    (
+        "coilwork_wrapper.kernel_operators",
+        "_OPERATORS",
+    ): "what is behind operators of built kernels in torch's table, which keeps them for the process",
+    (
+        "coilwork_wrapper.triton_calls",
+        "_KERNELS",
+    ): "the kernels that torch's table of Triton kernels keeps for the process",
 }
 # Ours that hold no values, as those of `threading`.
 LOCKS = frozenset({"ForkedLock"})

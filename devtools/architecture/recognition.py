@@ -50,6 +50,7 @@ WRITERS: Mapping[str, str] = {
     "coilwork_scheduler.contractions.aten_products": "writes the calls that implement products",
     "coilwork_scheduler.contractions.convolutions": "writes the calls that implement nodes",
     "coilwork_scheduler.legalize": "writes sorts that kernels lack as calls",
+    "coilwork_wrapper.fx_emitter": "writes views, sizes and copies as calls",
 }
 # Libraries whose operators a program may call.
 LIBRARIES = r"(aten|prims|mkldnn|mkl|onednn|quantized|_quantized|torchvision|fbgemm)"

@@ -12,7 +12,7 @@ A consumer is a folder with:
   the copy.
 
 A folder without `requirements.txt` is a package of somebody else's that is installed beside ours: a test of
-its own builds its wheel (`integration_tests/test_example_wrapper.py`).
+its own builds its wheel (`integration_tests/test_example_wrapper.py`, `test_example_emitter.py`).
 
 `nox -s consumers` builds the wheels and names their folder in NOX_WHEELHOUSE. Where NOX_LIBRARIES names a
 folder with torch and Triton in it, those that a consumer's packages declare are linked from there, and pip

@@ -68,14 +68,17 @@ def test_one_method_is_overridden_and_the_others_stay() -> None:
     """Nested programs are emitted by the same class."""
     told: list[str] = []
 
+    def tell(what: str) -> None:
+        told.append(what)
+
     class Telling(FxEmitter):
         def launch(self, launch: Launch) -> None:
             super().launch(launch)
-            self.act("tell", told.append, launch.kernel)
+            self.act(tell, launch.kernel)
 
         def extern_call(self, call: ExternCall) -> None:
             super().extern_call(call)
-            self.act("tell", told.append, call.target)
+            self.act(tell, call.target)
 
     texts: dict[str, str] = {}
     wrapper = FxWrapper(name="telling", emitter=Telling)

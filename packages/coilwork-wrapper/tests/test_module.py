@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,6 +19,7 @@ from coilwork_ir.kernel_source import Config, KernelSource
 from coilwork_ir.mapping import Condition, Guard, Mapping, Version, Versions, parse_mapping
 from coilwork_ir.syntax.python import WIDTH
 from coilwork_wrapper import emit_python
+from coilwork_wrapper.python.operator_libraries import OperatorLibraries, find_libraries
 from coilwork_wrapper.python.sample_inputs import sample_sizes
 
 HERE = Path(__file__).parent
@@ -243,3 +246,45 @@ def test_sizes_of_made_up_inputs_keep_to_bounds_and_checks() -> None:
         'program @p {\n symbol s0 in [2, inf]\n input size `s0`\n assert `s0` lt `0` "no"\n return ()\n}'
     )
     assert sample_sizes(program_of(hopeless)) == {"s0": 16}
+
+
+def test_modules_import_what_defines_operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In another process, too, where nobody has imported it before."""
+    (tmp_path / "scaling_operators.py").write_text(
+        """import torch
+
+
+@torch.library.custom_op("scaling::by_two", mutates_args=())
+def by_two(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+library = torch.library.Library("scaling", "FRAGMENT")
+library.define("by_three(Tensor x) -> Tensor")
+library.impl("by_three", lambda x: x * 3, "CompositeExplicitAutograd")
+"""
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("scaling_operators")
+    program = program_of(
+        """program @p {
+          input %x: f32[4]
+          extern "scaling.by_two.default" (%x) defines (%y: f32[4])
+          extern "scaling.by_three.default" (%y) defines (%z: f32[4])
+          extern "aten.neg.default" (%z) defines (%r: f32[4])
+          return (%r)
+        }"""
+    )
+    libraries = find_libraries(program)
+    assert libraries == OperatorLibraries(modules=("scaling_operators",))
+    module = tmp_path / "module.py"
+    module.write_text(emit_python(program, {}, runtime="wrapper_stand_in", libraries=libraries))
+    paths = os.pathsep.join([str(HERE), *filter(None, sys.path)])
+    run = subprocess.run(
+        [sys.executable, str(module)],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stdout == "[4] -24.0\n", run.stderr

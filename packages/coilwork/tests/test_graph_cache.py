@@ -158,7 +158,7 @@ def damage_by_emptying(store: LocalStore) -> None:
 
 def replace_graphs(store: LocalStore, records: dict[str, bytes]) -> None:
     """Well-formed entries with other contents, as another program might write."""
-    codec = "graph-5/bundle-1"
+    codec = "graph-6/bundle-1"
     for entry in list(store.entries()):
         if entry.kind == "graph":
             data = store.get(entry.key)

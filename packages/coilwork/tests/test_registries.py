@@ -318,9 +318,9 @@ def test_a_saved_program_is_loaded_by_the_runtime(name: str, tmp_path: Path) -> 
 
 def test_native_is_the_executors_whatever_else_is_asked_for() -> None:
     options = CompileOptions(wrapper="native", executor="auto")
-    assert options.makes_module and options.runs_natively
+    assert options.keeps_graphs and options.runs_natively
     assert make_executor_options(options).executor == "native"
     assert not CompileOptions(executor="python").runs_natively and CompileOptions().runs_natively
-    assert not CompileOptions(wrapper="fx").makes_module
+    assert CompileOptions(wrapper="fx").keeps_graphs and not CompileOptions(wrapper="cpp").keeps_graphs
     with pytest.warns(IgnoredOptionWarning, match="executor='python' has no effect"):
         coilwork.compile(torch.sin, wrapper="native", executor="python")

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coilwork.backend import check_names
+from coilwork.backend import check_settings
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError
 from coilwork.stage_settings import list_rewrites
@@ -117,7 +117,7 @@ def test_other_promises_keep_the_captured_operators() -> None:
 
 def test_what_does_not_exist_cannot_be_skipped() -> None:
     with pytest.raises(OptionError, match=r"no rewrite 'atention'(.|\n)*did you mean 'attention'"):
-        check_names(CompileOptions(skip_rewrites=("atention",)))
+        check_settings(None, {"skip_rewrites": ("atention",)})
 
 
 SINE_OF_NEGATIVE = Rewrite(

@@ -145,6 +145,7 @@ class GraphEntry:
         kernels: manifests and texts of its kernels, as bytes.
         program: the program as bytes.
         refusal: why the native executor refuses it, if it does.
+        text: the program's canonical text, where a wrapper restores programs by it; else empty.
         roles: of its inputs and results, as text.
         constant_keys: names of the tensors that the program needs. Their contents are part of the key, and
             they are taken from the graph at hand.
@@ -157,6 +158,7 @@ class GraphEntry:
     kernels: bytes = b""
     program: bytes = b""
     refusal: str = ""
+    text: str = ""
     roles: str = ""
     constant_keys: tuple[str, ...] = ()
     report: dict[str, JsonValue]
@@ -196,6 +198,7 @@ def _write_records(entry: GraphEntry) -> Bundle:
         "kernels.bin": entry.kernels,
         "program.bin": entry.program,
         "refusal.txt": entry.refusal.encode(),
+        "program.txt.z": zlib.compress(entry.text.encode()),
         "roles.txt": entry.roles.encode(),
         "report.json": json.dumps(entry.report).encode(),
         "constants.json": json.dumps(list(entry.constant_keys)).encode(),
@@ -215,6 +218,7 @@ def _read_records(bundle: Bundle) -> GraphEntry:
         kernels=records["kernels.bin"],
         program=records["program.bin"],
         refusal=records["refusal.txt"].decode(),
+        text=_unpack(records["program.txt.z"]).decode(),
         roles=records["roles.txt"].decode(),
         constant_keys=tuple(str(key) for key in json.loads(records["constants.json"])),
         report=report,
@@ -223,13 +227,17 @@ def _read_records(bundle: Bundle) -> GraphEntry:
     )
 
 
-def _read_parts(data: bytes) -> dict[str, str]:
-    # it may be damaged, and claim to be gigabytes
-    unpacked = zlib.decompressobj()
+def _unpack(data: bytes) -> bytes:
+    """The bytes that were compressed, but no more than `MOST_PART_BYTES`: damaged ones may claim to be
+    gigabytes."""
     try:
-        parts = json.loads(unpacked.decompress(data, MOST_PART_BYTES))
+        return zlib.decompressobj().decompress(data, MOST_PART_BYTES)
     except zlib.error as error:
         raise ValueError(str(error)) from error
+
+
+def _read_parts(data: bytes) -> dict[str, str]:
+    parts = json.loads(_unpack(data))
     return {str(name): str(text) for name, text in parts.items()}
 
 
@@ -241,7 +249,7 @@ class GraphCache(TypedCache[GraphEntry]):
     """
 
     def __init__(self, store: Store) -> None:
-        codec = MappedCodec(BundleCodec(), name="graph-5", flatten=_write_records, revive=_read_records)
+        codec = MappedCodec(BundleCodec(), name="graph-6", flatten=_write_records, revive=_read_records)
         super().__init__(store, kind="graph", codec=codec)
 
 

@@ -173,6 +173,26 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """Code of the user's: `holds`, which `is_item` recognises, or None. It has no text form."""
+
+    holds: str
+    is_item: Callable[[object], bool]
+
+    @property
+    def values(self) -> str:
+        return self.holds
+
+    def take(self, value: object) -> object:
+        if value is None or self.is_item(value):
+            return value
+        raise refuse_type(value, self.values)
+
+    def parse(self, text: str) -> object:
+        raise UnfitValueError(" cannot hold code", "torch.compile(..., options={...: ...})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _About:
     effect: str
     key: bool
@@ -424,14 +444,14 @@ class OptionTable(Generic[_O]):
         """
         for item in fields(self.cls):
             about: _About = item.metadata[_ABOUT]
-            for name, allowed in about.brings.items() if getattr(settings, item.name) is True else ():
+            for name, allowed in about.brings.items() if _is_on(getattr(settings, item.name)) else ():
                 value = getattr(settings, name)
                 if value in allowed:
                     continue
                 if name in chosen:
                     raise OptionError(
                         "bad-option",
-                        f"{name}={value!r} cannot go with {item.name}=True",
+                        f"{name}={value!r} cannot go with {item.name}={_show(getattr(settings, item.name))}",
                         reason=about.why,
                         remedy=f"{name}={allowed[0]!r}, or leave it out",
                     )
@@ -464,6 +484,15 @@ class OptionTable(Generic[_O]):
                     why = need.otherwise.format(devices=", ".join(devices) or "no device")
                     text = f"{item.name}={value!r} has no effect in graph {graph}: {why}"
                     warn_user(text, IgnoredOptionWarning)
+
+
+def _is_on(value: object) -> bool:
+    """Tell if an option asks for something, by its value."""
+    return value is not None and value is not False
+
+
+def _show(value: object) -> str:
+    return value.__qualname__ if isinstance(value, type) else repr(value)
 
 
 def warn_of_unkeyed(options: Options) -> None:

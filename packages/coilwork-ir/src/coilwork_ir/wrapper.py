@@ -56,6 +56,7 @@ class WrapOptions:
         write: takes a text for the trace, by the name of its file.
         store: keeps what the wrapper builds between processes.
         workers: processes that it may start; 0 for one per core.
+        emitter: the class by which it emits, if a caller hands over one of its own; else None.
     """
 
     target: str = ""
@@ -65,6 +66,7 @@ class WrapOptions:
     write: Callable[[str, str], None] = _write_nothing
     store: Store | None = None
     workers: int = 0
+    emitter: Any = None
 
 
 class Artifact(Protocol):
@@ -80,6 +82,20 @@ class Artifact(Protocol):
     def save(self, folder: Path, /) -> None:
         """Write everything that running it again takes into `folder`, which is made. What loads it is the
         wrapper's."""
+        ...
+
+
+@runtime_checkable
+class RestoringWrapper(Protocol):
+    """A wrapper that makes its artefact of stored data alone, so that the graph cache keeps its programs."""
+
+    @property
+    def name(self) -> str:
+        """As `Wrapper.name`."""
+        ...
+
+    def restore(self, program: Program, kernels: bytes, options: WrapOptions) -> Artifact:
+        """Return what `emit` does, of `kernels` as `coilwork_ir.kernel_source` writes them."""
         ...
 
 

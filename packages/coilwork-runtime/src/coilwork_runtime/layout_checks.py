@@ -13,7 +13,12 @@ from typing import Final
 import torch
 
 from coilwork_runtime.errors import LayoutError
-from coilwork_runtime.torch_compat import empty_strided_cpu, empty_strided_cuda_current, make_layout_predicate
+from coilwork_runtime.torch_compat import (
+    empty_strided_cpu,
+    empty_strided_cuda_current,
+    has_address,
+    make_layout_predicate,
+)
 from coilwork_runtime.torch_compat import reinterpret as reinterpret_tensor
 
 __all__ = [
@@ -162,7 +167,7 @@ def ensure_aligned_layout(
     aligned copy.
     """
     value = ensure_layout(value, size, stride, dtype)
-    return _copy_aligned(value) if value.data_ptr() % ALIGNMENT_BYTES else value
+    return _copy_aligned(value) if _is_misaligned(value) else value
 
 
 def check_rank(value: torch.Tensor, name: str, rank: int) -> None:
@@ -220,9 +225,13 @@ def check_aligned_layout(
 ) -> torch.Tensor:
     """As `check_layout`; an input whose address is no multiple of 16 bytes is replaced by an aligned copy."""
     check_layout(value, name, dtype, device, size, stride)
-    if value.data_ptr() % ALIGNMENT_BYTES == 0:
-        return value
-    return _copy_aligned(value.as_strided(size, stride))
+    return _copy_aligned(value.as_strided(size, stride)) if _is_misaligned(value) else value
+
+
+def _is_misaligned(value: torch.Tensor) -> bool:
+    """True if its address is no multiple of 16 bytes. A tensor that stands for another one while a graph is
+    traced has none."""
+    return has_address(value) and value.data_ptr() % ALIGNMENT_BYTES != 0
 
 
 def check_memory(value: torch.Tensor, name: str) -> None:

@@ -10,6 +10,8 @@ import linecache
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice, product
 from typing import Any, Final
 
 import torch
@@ -149,6 +151,9 @@ def run_standalone(
     on_gpu = any(isinstance(v, torch.Tensor) and v.is_cuda for v in (*inputs, *constants.values()))
     clock = _gpu_milliseconds if on_gpu else _cpu_milliseconds
     call = make_call(launchers, constants)
+    if not on_gpu:
+        # a check that fails on a GPU ends the process's use of it
+        inputs = find_fitting_inputs(call, inputs)
     total = clock(lambda: call(list(inputs)))
     meters = {spec.name: _Meter(spec, launchers[spec.name], clock) for spec in kernels}
     make_call(meters, constants)(list(inputs))
@@ -159,6 +164,57 @@ def run_standalone(
     moved = sum(meter.bytes for meter in meters.values())
     print(_row("all kernels", sum(meter.calls for meter in meters.values()), inside, moved))
     print(_row("one call in total", 1, total, moved))
+
+
+FILLINGS: Final = (0, 1, 2, 3, 4, 6, 8, 16, 32, 64)
+"""Whole numbers that may pass a program's checks of data: positions, sizes and divisors are small."""
+MOST_TRIES: Final = 400
+
+
+def find_fitting_inputs(call: Call, inputs: Sequence[Any]) -> list[Any]:
+    """Return `inputs` if `call` takes them, else the first ones that it takes with other whole numbers.
+
+    Tensors of integers and bools are filled with one number each; all others stay. Some programs check their
+    data: that positions are in range, or a size is as large as another.
+
+    Raises:
+        IndexError, RuntimeError, ValueError, ZeroDivisionError: what the program says of `inputs`, if none of
+            the others is taken.
+    """
+    first = _try(call, inputs)
+    if first is None:
+        return list(inputs)
+    chosen = [
+        n for n, value in enumerate(inputs) if isinstance(value, torch.Tensor) and value.dtype in _WHOLE
+    ]
+    alike = ((number,) * len(chosen) for number in FILLINGS)
+    for numbers in islice(chain(alike, product(FILLINGS, repeat=len(chosen))), MOST_TRIES):
+        filled = list(inputs)
+        for place, number in zip(chosen, numbers, strict=True):
+            filled[place] = _in_line(inputs[place], partial(torch.full_like, fill_value=number))
+        if _try(call, filled) is None:
+            return filled
+    raise first
+
+
+_WHOLE: Final = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+
+
+def _in_line(value: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Return what `make` makes of the line of memory that `value` spans, in the layout of `value`."""
+    last = sum((extent - 1) * step for extent, step in zip(value.shape, value.stride(), strict=True))
+    line = value.as_strided((last + 1 if value.numel() else 0,), (1,))
+    return make(line).as_strided(value.shape, value.stride())
+
+
+def _try(call: Call, inputs: Sequence[Any]) -> Exception | None:
+    """What `call` says of copies of `inputs`; None if it takes them."""
+    copies = [_in_line(value, torch.clone) if isinstance(value, torch.Tensor) else value for value in inputs]
+    try:
+        call(copies)
+    except (IndexError, RuntimeError, ValueError, ZeroDivisionError) as error:
+        return error
+    return None
 
 
 class _Meter:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, cast
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
@@ -42,6 +43,11 @@ def make_layout_predicate(*tensors: torch.Tensor) -> Callable[..., bool]:
     )
     check: Callable[..., bool] = guards.check
     return check
+
+
+def has_address(value: torch.Tensor) -> bool:
+    """Return True if `value` has memory; what stands for a tensor while a graph is traced has none."""
+    return type(value) is torch.Tensor or not isinstance(value, FakeTensor)
 
 
 def get_direct_operator(overload: Callable[..., Any]) -> Callable[..., Any]:

@@ -50,6 +50,9 @@ class StoredProgram(Protocol):
     def refusal(self) -> str: ...
 
     @property
+    def text(self) -> str: ...
+
+    @property
     def report(self) -> Mapping[str, Any]: ...
 
     @property
@@ -123,11 +126,11 @@ def _read_constants(graph: AtenGraph) -> dict[str, list[Any]] | None:
 
 def find_stored(programs: StoredPrograms[_P], key: str, lines: Sequence[str]) -> _P | None:
     """Return the program under `key`, naming its source `lines`; None if there is none, or it names one line
-    where the program at hand has several."""
+    where the program at hand has several, or it is kept as text, and its lines have moved."""
     stored = programs.get(key)
     rename = None if stored is None else match_lines(stored.lines, lines)
-    if stored is None or rename is None or rename is str:
-        return None if rename is None else stored
+    if stored is None or rename is None or rename is str or stored.text:
+        return stored if rename is str else None
     try:
         program, kernels = rename_places(stored.program, rename), rename_origins(stored.kernels, rename)
     except (ProgramBytesError, ValueError) as error:
@@ -144,6 +147,7 @@ def make_loadable(stored: StoredProgram, name: str, constants: Mapping[str, torc
         kernels=stored.kernels,
         program=stored.program,
         refusal=stored.refusal,
+        text=stored.text,
         constants=constants,
         devices=(),
         is_stored=True,

@@ -4,7 +4,7 @@ Open `module_wrapper.py` first: it drives a program by the wrapper that is asked
 `fx_emitter.py` write the three forms; `runtime_interface.py` lists what emitted code needs of a runtime.
 """
 
-from coilwork_wrapper.fx_emitter import FxEmitter, emit_fx
+from coilwork_wrapper.fx_emitter import FxEmitter, emit_fx, is_emitter
 from coilwork_wrapper.fx_wrapper import FxWrapper
 from coilwork_wrapper.native import EncodedProgram, emit_native, encode_program
 from coilwork_wrapper.python.module import emit_python
@@ -23,4 +23,5 @@ __all__ = [
     "emit_native",
     "emit_python",
     "encode_program",
+    "is_emitter",
 ]

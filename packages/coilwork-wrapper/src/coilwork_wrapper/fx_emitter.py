@@ -1,9 +1,13 @@
-"""A program as a `torch.fx.GraphModule` that runs by itself.
+"""A program as a `torch.fx.GraphModule` that runs by itself, and that others may compile further.
 
-Nodes are allocations, launches, operator calls, views and size arithmetic. Memory is given back when a node
-has no more users, which is when FX's interpreter and generated code drop a value; `Free` therefore needs no
-node. An operator may use memory longer than there are users: what was in flight has one more user where it is
-freed. Conditionals, loops and checks of sizes are functions that nodes call.
+Nodes are what passes over FX graphs know: `torch.empty_strided`, `torch.as_strided`, calls of operators,
+`getitem`, arithmetic of sizes, and launches. A launch of a Triton kernel is a call of torch's Triton operator
+(`triton_calls.py`), one of another kernel a call of an operator that is defined for it
+(`kernel_operators.py`). Checks, conditionals, loops and streams are functions.
+
+Memory is given back when a node has no more users, which is when FX's interpreter and generated code drop a
+value; `Free` therefore needs no node. An operator may use memory longer than there are users: what was in
+flight has one more user where it is freed.
 """
 
 from __future__ import annotations
@@ -11,9 +15,11 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch.fx.node import has_side_effect
 
 import coilwork_wrapper.layouts as layouts
 from coilwork_ir.buffers import (
@@ -29,7 +35,7 @@ from coilwork_ir.buffers import (
 )
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, as_int, fold
+from coilwork_ir.index import Expr, as_expr, as_int, ceildiv, fold, maximum
 from coilwork_ir.program.nodes import (
     Alloc,
     AllocPool,
@@ -63,13 +69,20 @@ from coilwork_ir.streams import (
     WaitEvent,
 )
 from coilwork_ir.wrapper import Launcher
+from coilwork_wrapper.kernel_operators import define_operators
 from coilwork_wrapper.provenance import list_origin_lines
 from coilwork_wrapper.python.scope import make_identifiers
 from coilwork_wrapper.runtime_interface import Surface
+from coilwork_wrapper.torch_compat import LAUNCH
+from coilwork_wrapper.triton_calls import TritonKernel, TritonLaunch, run_code
+
+if TYPE_CHECKING:
+    from coilwork_runtime.manifest.size_bytecode import SizeBytecode
 
 # ---- functions that nodes call ----
 
 
+@has_side_effect
 def check_size(lhs: int, relation: str, rhs: int, message: str) -> None:
     """Raise RuntimeError(message) unless `lhs relation rhs` holds."""
     holds = {"eq": lhs == rhs, "ne": lhs != rhs, "lt": lhs < rhs, "le": lhs <= rhs}[relation]
@@ -77,6 +90,7 @@ def check_size(lhs: int, relation: str, rhs: int, message: str) -> None:
         raise RuntimeError(message)
 
 
+@has_side_effect
 def run_branch(
     predicate: torch.Tensor,
     then: Callable[..., Sequence[Any]],
@@ -88,6 +102,7 @@ def run_branch(
     return then(*operands, *sizes) if predicate.item() else otherwise(*operands, *sizes)
 
 
+@has_side_effect
 def run_loop(
     condition: Callable[..., Sequence[Any]],
     body: Callable[..., Sequence[Any]],
@@ -101,6 +116,7 @@ def run_loop(
     return values
 
 
+@has_side_effect
 def run_rounds(
     rounds: int,
     body: Callable[..., Sequence[Any]],
@@ -115,7 +131,26 @@ def run_rounds(
     return values
 
 
+@has_side_effect
+def hold(*tensors: torch.Tensor) -> None:
+    """The last use of `tensors`, whose memory operators have used until now."""
+
+
 # ---- emitter ----
+
+
+_OPERATIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = MappingProxyType(
+    {
+        "ADD": operator.add,
+        "SUBTRACT": operator.sub,
+        "MULTIPLY": operator.mul,
+        "FLOOR_DIVIDE": operator.floordiv,
+        "MODULO": operator.mod,
+        "MINIMUM": torch.sym_min,
+        "MAXIMUM": torch.sym_max,
+    }
+)
+"""The operations on sizes, as nodes call them, by their names in a kernel's code."""
 
 
 def emit_fx(
@@ -135,24 +170,30 @@ def emit_fx(
         EmitError: a kernel has no launcher, a constant no tensor, or a size symbol no value.
     """
     check_bound(program)
-    return FxEmitter(program=program, launchers=launchers, constants=constants or {}, runtime=runtime).run()
+    return FxEmitter(
+        program=program,
+        launchers=define_operators(program, launchers),
+        constants=constants or {},
+        runtime=runtime,
+    ).run()
 
 
 @dataclass(slots=True, kw_only=True)
 class FxEmitter:
     """One emission of a program: a method for each instruction, to be overridden one at a time.
 
-    A subclass is handed to `FxWrapper`. Its methods add nodes to `graph` by `call`, for results, and `act`,
-    for what is done; they look operands up by `values`, `size` and `argument`, and say by `define` which
-    node a buffer is.
+    A subclass is handed to `torch.compile` by the option `fx_emitter`, or to `FxWrapper`. To compile the
+    graph further, it overrides `compile_graph` alone. To write other nodes, it overrides the methods of
+    instructions. These add nodes to `graph` by `call`, for results, and `act`, for what is done; they look
+    operands up by `values`, `size` and `argument`, and say by `define` which node a buffer is.
 
     Attributes:
         program: what is emitted.
-        launchers: built kernels by name.
+        launchers: kernels by name: operators of tensors, then sizes (`define_operators`), and Triton kernels.
         constants: tensors by key.
         runtime: the functions that check and view tensors.
         outer: the symbols that a nested program is given after its inputs.
-        root: holds what nodes name: launchers, checks, constants, nested graphs.
+        root: holds what nodes name: constants and nested graphs.
         graph: the graph so far.
         values: the node of each buffer, pool, stream and event.
         buffers: the declaration of each buffer so far.
@@ -161,7 +202,7 @@ class FxEmitter:
     """
 
     program: Program
-    launchers: Mapping[str, Launcher]
+    launchers: Mapping[str, Launcher | TritonKernel]
     constants: Mapping[str, torch.Tensor]
     runtime: Surface
     outer: tuple[Expr, ...] = ()
@@ -172,9 +213,17 @@ class FxEmitter:
     symbols: dict[str, Any] = field(default_factory=dict)
     in_flight: set[str] = field(default_factory=set)
     _sizes: dict[Expr, Any] = field(init=False, default_factory=dict)
-    _acting: set[str] = field(init=False, default_factory=set)
+    _starts: dict[str, Any] = field(init=False, default_factory=dict)
+    _pool_bytes: dict[str, Expr] = field(init=False, default_factory=dict)
     _nested: int = field(init=False, default=0)
     _subprograms: dict[int, str] = field(init=False, default_factory=dict)
+
+    def compile_graph(self, graph: torch.fx.GraphModule) -> Callable[..., Sequence[Any]]:
+        """Return what is called for `graph`, with its inputs one by one; here it is the graph itself.
+
+        This is the method that compilers of FX graphs override. `graph` is theirs: they may change it.
+        """
+        return graph
 
     def run(self) -> torch.fx.GraphModule:
         """The graph module of the whole program."""
@@ -280,8 +329,8 @@ class FxEmitter:
                 mul=lambda parts: self._chain(operator.mul, parts),
                 floordiv=lambda a, b: self.call(operator.floordiv, a, b),
                 mod=lambda a, b: self.call(operator.mod, a, b),
-                minimum=lambda parts: self._chain(min, parts),
-                maximum=lambda parts: self._chain(max, parts),
+                minimum=lambda parts: self._chain(torch.sym_min, parts),
+                maximum=lambda parts: self._chain(torch.sym_max, parts),
             )
         return self._sizes[expr]
 
@@ -299,19 +348,15 @@ class FxEmitter:
         """A node that computes `target` of the arguments. FX may drop it if nobody uses it."""
         return self.graph.call_function(target, args, kwargs)
 
-    def act(self, name: str, function: Callable[..., Any], *args: Any) -> torch.fx.Node:
-        """A node that calls `function` for what it does rather than returns: as the submodule `name`, which
-        is never dead code."""
-        if name not in self._acting:
-            self._acting.add(name)
-            self.root.add_module(name, _Action(function))
-        return self.graph.call_module(name, args)
+    def act(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> torch.fx.Node:
+        """A node that calls `function` for what it does rather than returns: it is never dead code."""
+        return self.graph.call_function(has_side_effect(function), args, kwargs)
 
-    def act_on(self, stream: str, name: str, function: Callable[..., Any], *args: Any) -> torch.fx.Node:
-        """The same, with the work on `stream`."""
+    def _call_on(self, stream: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> torch.fx.Node:
+        """A node that calls an operator, with the work on `stream`."""
         if stream == OWN:
-            return self.act(name, function, *args)
-        return self.act(f"{name}_on_stream", _OnStream(self.runtime, function), self.values[stream], *args)
+            return self.call(function, *args, **kwargs)
+        return self.act(self.runtime.on_stream, self.values[stream], function, *args, **kwargs)
 
     def argument(self, value: Argument) -> Any:
         """An operator's argument, as a value or a node."""
@@ -340,8 +385,9 @@ class FxEmitter:
         source = self.values[bind.buffer]
         if source.op == "placeholder":
             rank = len(self.buffers[bind.buffer].shape)
-            self.act("check_rank", self.runtime.check_rank, source, bind.buffer, rank)
-        self.symbols[bind.symbol.name] = self.graph.call_method(bind.what, (source, bind.dim))
+            self.act(self.runtime.check_rank, source, bind.buffer, rank)
+        read = torch.ops.aten.sym_size.int if bind.what == "size" else torch.ops.aten.sym_stride.int
+        self.symbols[bind.symbol.name] = self.call(read, source, bind.dim)
 
     def check_layout(self, check: CheckLayout) -> None:
         """Refuse an input of another layout; one at the wrong address is copied."""
@@ -351,37 +397,47 @@ class FxEmitter:
         value = self.values[buffer.name]
         if check.aligned:
             aligned = self.runtime.check_aligned_layout
-            self.values[buffer.name] = self.act("check_aligned_layout", aligned, value, *arguments)
+            self.values[buffer.name] = self.act(aligned, value, *arguments)
         else:
-            self.act("check_layout", self.runtime.check_layout, value, *arguments)
+            self.act(self.runtime.check_layout, value, *arguments)
 
     def alloc(self, alloc: Alloc) -> None:
         """Make a buffer."""
         buffer = alloc.buffer
         size, stride = self.layout(buffer)
-        empty = self.runtime.empty_strided
-        self.define(buffer, self.call(empty, size, stride, get_torch_type(buffer), buffer.device))
+        self.define(buffer, self._allocate(size, stride, get_torch_type(buffer), buffer.device))
+        self._starts[buffer.name] = 0
+
+    def _allocate(self, size: Any, stride: Any, dtype: torch.dtype, device: str) -> torch.fx.Node:
+        return self.call(torch.empty_strided, size, stride, dtype=dtype, device=torch.device(device))
 
     def alloc_pool(self, alloc: AllocPool) -> None:
         """Make a block of memory for several buffers."""
-        size_bytes = self.size(alloc.size_bytes)
-        self.values[alloc.pool] = self.call(self.runtime.empty_pool, size_bytes, alloc.device)
+        size = (self.size(alloc.size_bytes),)
+        self.values[alloc.pool] = self._allocate(size, (1,), torch.uint8, alloc.device)
+        self._pool_bytes[alloc.pool] = alloc.size_bytes
 
     def pool_view(self, view: PoolView) -> None:
         """Place a buffer inside of a pool."""
-        buffer = view.buffer
+        buffer, start = view.buffer, self.size(view.offset_bytes)
+        dtype = get_torch_type(buffer)
+        # all that is behind it, in whole elements: a pool is larger than any of its buffers
+        count = (self._pool_bytes[view.pool] - view.offset_bytes) // dtype.itemsize
+        line = ((self.size(count * dtype.itemsize),), (1,), start)
+        value = self.call(torch.as_strided, self.values[view.pool], *line)
+        if dtype is not torch.uint8:
+            value = self.call(torch.ops.aten.view.dtype, value, dtype)
         size, stride = self.layout(buffer)
-        pool, offset = self.values[view.pool], self.size(view.offset_bytes)
-        place = self.runtime.pool_view
-        self.define(buffer, self.call(place, pool, offset, size, stride, get_torch_type(buffer)))
+        self.define(buffer, self.call(torch.as_strided, value, size, stride))
+        self._starts[buffer.name] = self.size(view.offset_bytes // dtype.itemsize)
 
     def reuse(self, reuse: Reuse) -> None:
         """Give a dead buffer's memory to another."""
-        self.define(reuse.buffer, self._view(reuse.buffer, reuse.source, 0))
+        self.define(reuse.buffer, self._view(reuse.buffer, reuse.source, as_expr(0)))
 
     def reinterpret(self, view: Reinterpret) -> None:
         """Look at a buffer's memory under another layout."""
-        self.define(view.buffer, self._view(view.buffer, view.source, self.size(view.offset)))
+        self.define(view.buffer, self._view(view.buffer, view.source, view.offset))
 
     def launch(self, launch: Launch) -> None:
         """Run a kernel."""
@@ -390,9 +446,48 @@ class FxEmitter:
             raise EmitError(
                 "missing-source", f"no launcher for kernel {launch.kernel}", origins=launch.origins
             )
-        args = [self.values[name] for name in launch.args] + [self.size(s) for s in launch.sizes]
-        node = self.act_on(launch.stream, f"kernel_{launch.kernel}", launcher, *args)
+        if isinstance(launcher, TritonKernel):
+            node = self._launch_triton(launch, launcher.choose(list(map(as_int, launch.sizes))))
+        else:
+            args = [self.values[name] for name in launch.args] + [self.size(s) for s in launch.sizes]
+            node = self._call_on(launch.stream, launcher, *args)
         node.meta["stack_trace"] = "\n".join(list_origin_lines(launch.origins))
+
+    def _launch_triton(self, launch: Launch, chosen: TritonLaunch) -> torch.fx.Node:
+        sizes = list(map(self.size, launch.sizes))
+        given = dict(zip(chosen.passed, (*launch.args, *sizes), strict=True))
+        for parameter, name in zip(chosen.passed, launch.args, strict=False):
+            value, dtype = self.values[name], chosen.dtypes[parameter]
+            if dtype.itemsize == 1 and dtype is not get_torch_type(self.buffers[name]):
+                # kernels may take 8-bit floats as their bits
+                value = self.call(torch.ops.aten.view.dtype, value, dtype)
+            given[parameter] = value
+        device = self.buffers[launch.args[0]].device
+        for parameter, elements in chosen.scratch.items():
+            count = self._compute(elements, sizes)
+            given[parameter] = self._allocate((count,), (1,), chosen.dtypes[parameter], device)
+        extents = tuple(self._compute(code, sizes) for code in chosen.grid)
+        return self._call_on(
+            launch.stream,
+            LAUNCH,
+            kernel_idx=chosen.kernel,
+            constant_args_idx=chosen.constants,
+            grid=[extents],
+            tma_descriptor_metadata={},
+            kwargs=given,
+        )
+
+    def _compute(self, code: SizeBytecode, sizes: Sequence[Any]) -> Any:
+        """The value of a kernel's code, an int or a node."""
+        known = [size for size in sizes if isinstance(size, int)]
+        if len(known) == len(sizes):
+            return code.evaluate(known)
+        return run_code(code, sizes, self._operate)
+
+    def _operate(self, name: str, a: Any, b: Any) -> Any:
+        function = _OPERATIONS[name]
+        is_known = isinstance(a, int) and isinstance(b, int)
+        return function(a, b) if is_known else self.call(function, a, b)
 
     def extern_call(self, call: ExternCall) -> None:
         """Call a torch operator."""
@@ -400,10 +495,7 @@ class FxEmitter:
         kwargs = {name: self.argument(value) for name, value in call.kwargs}
         kwargs.update((keyword, self.values[name]) for keyword, name in call.out)
         function = find_operator(call.target)
-        if call.stream == OWN:
-            node = self.call(function, *args, **kwargs)
-        else:
-            node = self.call(self.runtime.on_stream, self.values[call.stream], function, *args, **kwargs)
+        node = self._call_on(call.stream, function, *args, **kwargs)
         node.meta["stack_trace"] = "\n".join(list_origin_lines(call.origins))
         for number, output in enumerate(call.outputs):
             if output is None:
@@ -416,14 +508,14 @@ class FxEmitter:
                 continue
             for symbol, position, dim in call.binds:
                 if position == number:
-                    self.symbols[symbol.name] = self.graph.call_method("size", (value, dim))
+                    self.symbols[symbol.name] = self.call(torch.ops.aten.sym_size.int, value, dim)
             aligned = number in call.aligned
             self.define(output, self._ensure_layout(value, output, aligned=aligned))
 
     def check_size(self, check: CheckSize) -> None:
         """Raise an error unless a relation of sizes holds."""
         lhs, rhs = self.size(check.lhs), self.size(check.rhs)
-        self.act("check_size", check_size, lhs, check.relation, rhs, check.message)
+        self.act(check_size, lhs, check.relation, rhs, check.message)
 
     def cond(self, call: CondCall) -> None:
         """Run one of two programs."""
@@ -466,7 +558,7 @@ class FxEmitter:
     def copy(self, copy: Copy) -> None:
         """Copy a buffer into another one."""
         args = (self.values[copy.target], self.values[copy.source], copy.non_blocking)
-        node = self.act_on(copy.stream, "copy", torch.Tensor.copy_, *args)
+        node = self._call_on(copy.stream, torch.ops.aten.copy_.default, *args)
         node.meta["stack_trace"] = "\n".join(list_origin_lines(copy.origins))
 
     def order_streams(self, step: StreamInstruction) -> None:
@@ -474,17 +566,17 @@ class FxEmitter:
         runtime = self.runtime
         match step:
             case ForkStream(stream=stream, device=device, after=after):
-                made = self.act("fork_stream", runtime.fork_stream, device, self._stream(after))
+                made = self.act(runtime.fork_stream, device, self._stream(after))
                 self.values[stream] = made
             case RecordEvent(event=event, device=device, stream=stream):
-                made = self.act("record_event", runtime.record_event, device, self._stream(stream))
+                made = self.act(runtime.record_event, device, self._stream(stream))
                 self.values[event] = made
             case WaitEvent(event=event, stream=None):
-                self.act("synchronize_event", runtime.synchronize_event, self.values[event])
+                self.act(runtime.synchronize_event, self.values[event])
             case WaitEvent(event=event, stream=str(stream)):
-                self.act("wait_event", runtime.wait_event, self.values[event], self._stream(stream))
+                self.act(runtime.wait_event, self.values[event], self._stream(stream))
             case JoinStream(stream=stream, into=into):
-                self.act("join_stream", runtime.join_stream, self._stream(stream), self._stream(into))
+                self.act(runtime.join_stream, self._stream(stream), self._stream(into))
 
     def _stream(self, stream: str) -> torch.fx.Node | None:
         return None if stream == OWN else self.values[stream]
@@ -494,7 +586,7 @@ class FxEmitter:
         use."""
         held = [self.values[name] for name in free.names if name in self.in_flight]
         if held:
-            self.act("free", _hold, *held)
+            self.act(hold, *held)
 
     def finish(self, results: Return) -> None:
         """Return the results."""
@@ -520,19 +612,35 @@ class FxEmitter:
         module.__dict__["_is_impure"] = True
         return module
 
-    def _view(self, buffer: Buffer, source: str, offset: Any) -> Any:
-        old, value = self.buffers[source], self.values[source]
-        if (old.shape, old.strides, old.dtype) == (
-            buffer.shape,
-            buffer.strides,
-            buffer.dtype,
-        ) and offset == 0:
+    def _view(self, buffer: Buffer, source: str, offset: Expr) -> Any:
+        """The memory of `source` as `buffer`, `offset` of its elements after the start of `source`."""
+        old, value, step = self.buffers[source], self.values[source], self.size(offset)
+        if (old.shape, old.strides, old.dtype) == (buffer.shape, buffer.strides, buffer.dtype) and step == 0:
+            self._starts[buffer.name] = self._starts.get(source)
             return value
         size, stride = self.layout(buffer)
-        if old.dtype is buffer.dtype:
-            return self.call(self.runtime.reinterpret, value, size, stride, offset)
-        bits = self.runtime.reinterpret_dtype
-        return self.call(bits, value, size, stride, get_torch_type(buffer), offset)
+        dtype, start = get_torch_type(buffer), self._starts.get(source)
+        if old.dtype is not buffer.dtype:
+            # the bits as a line of old elements, then as one of new ones
+            span_bytes = maximum(buffer.span + offset, 0) * dtype.itemsize
+            line = self.size(ceildiv(span_bytes, get_torch_type(old).itemsize))
+            value = self.call(torch.as_strided, value, (line,), (1,))
+            value = self.call(torch.ops.aten.view.dtype, value, dtype)
+            start = None if start != 0 else 0
+        if step == 0:
+            self._starts[buffer.name] = start
+            return self.call(torch.as_strided, value, size, stride)
+        if start is None:
+            start = self.call(torch.ops.aten.sym_storage_offset.default, value)
+        total = (
+            step
+            if start == 0
+            else start + step
+            if isinstance(start, int) and isinstance(step, int)
+            else (self.call(operator.add, start, step))
+        )
+        self._starts[buffer.name] = total
+        return self.call(torch.as_strided, value, size, stride, total)
 
     def _ensure_layout(self, value: Any, output: Buffer, *, aligned: bool) -> torch.fx.Node:
         size, stride = self.layout(output)
@@ -547,39 +655,15 @@ class FxEmitter:
             self.define(output, self._ensure_layout(value, output, aligned=False))
 
 
-class _OnStream:
-    """A function that is called with a stream before its arguments, and whose work is put on that."""
-
-    def __init__(self, runtime: Surface, function: Callable[..., Any]) -> None:
-        self._run = runtime.on_stream
-        self._function = function
-
-    def __call__(self, stream: torch.Stream | None, *args: Any) -> Any:
-        return self._run(stream, self._function, *args)
+def is_emitter(value: object) -> bool:
+    """Return True if `value` is a class by which graphs can be emitted."""
+    return isinstance(value, type) and issubclass(value, FxEmitter)
 
 
 def _tensors_of(call: ExternCall) -> Iterator[str]:
     for value in (*call.args, *(value for _, value in call.kwargs)):
         yield from list_references(value)
     yield from (name for _, name in call.out)
-
-
-def _hold(*tensors: torch.Tensor) -> None:
-    """The last use of `tensors`, whose memory operators have used until now."""
-
-
-class _Action(torch.nn.Module):
-    """A launcher or check as a module, so that FX can name it."""
-
-    # FX must not remove it for want of users
-    _is_impure = True
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self._function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self._function(*args)
 
 
 def merge_symbols(*groups: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,9 @@ from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.walk import check_bound, list_kernels
 from coilwork_ir.wrapper import Launcher, WrapOptions
 from coilwork_wrapper.fx_emitter import FxEmitter
+from coilwork_wrapper.kernel_operators import define_operators
 from coilwork_wrapper.runtime_interface import Surface
+from coilwork_wrapper.triton_calls import find_triton_kernels
 
 PROGRAM: Final = "program.txt"
 KERNELS: Final = "kernels.bin"
@@ -31,29 +33,29 @@ class FxArtifact:
 
     Attributes:
         graph: the module.
+        call: what is called for it: the module, or what an emitter compiled it to.
         program: it runs this.
-        sources: texts of its kernels.
+        kernels: manifests and texts of its kernels (`coilwork_ir.kernel_source`).
         constants: tensors by key.
     """
 
     graph: torch.fx.GraphModule
+    call: Callable[..., Sequence[Any]]
     program: Program
-    sources: Mapping[str, KernelSource]
+    kernels: bytes
     constants: Mapping[str, torch.Tensor]
 
     def __call__(self, args: list[Any], /) -> Sequence[Any]:
         values = tuple(args)
         args.clear()
-        results: Sequence[Any] = self.graph(*values)
-        return results
+        return self.call(*values)
 
     def save(self, folder: Path, /) -> None:
         """Write the program, its kernels, its constants, and the graph's code for people. `FxWrapper.load`
         reads it."""
         folder.mkdir(parents=True, exist_ok=True)
-        kernels = list_kernels(self.program)
         (folder / PROGRAM).write_text(format_program(self.program), encoding="utf-8")
-        (folder / KERNELS).write_bytes(write_kernels((self.sources[k.name], k.origins) for k in kernels))
+        (folder / KERNELS).write_bytes(self.kernels)
         (folder / CODE).write_text(self.graph.code, encoding="utf-8")
         torch.save(dict(self.constants), folder / CONSTANTS)
 
@@ -62,8 +64,9 @@ class FxArtifact:
 class FxWrapper:
     """Programs as `torch.fx.GraphModule`.
 
-    A package that wants another graph subclasses `FxEmitter`, overrides what it wants otherwise, and
-    registers `FxWrapper(name="its name", emitter=ItsEmitter)`.
+    A package that wants another graph, or compiles the graph further, subclasses `FxEmitter`, overrides what
+    it wants otherwise, and hands its class over by the option `fx_emitter`, or registers
+    `FxWrapper(name="its name", emitter=ItsEmitter)`.
 
     Attributes:
         name: the value of the option `wrapper`.
@@ -82,16 +85,22 @@ class FxWrapper:
         return ""
 
     def emit(self, program: Program, sources: Mapping[str, KernelSource], options: WrapOptions) -> FxArtifact:
-        """The graph, which calls the kernels that `options` build, and `options.runtime` for all else."""
+        """The graph, which calls the kernels that `options` build, and `options.runtime` for checks."""
+        kernels = write_kernels((sources[kernel.name], kernel.origins) for kernel in list_kernels(program))
+        return self.restore(program, kernels, options)
+
+    def restore(self, program: Program, kernels: bytes, options: WrapOptions) -> FxArtifact:
+        """Return what `emit` does, of kernels as manifests and texts (`coilwork_ir.kernel_source`)."""
         check_bound(program)
-        graph = self.emitter(
-            program=program,
-            launchers=options.build(),
-            constants=options.constants,
-            runtime=layouts if options.runtime is None else options.runtime,
-        ).run()
+        runtime = layouts if options.runtime is None else options.runtime
+        chosen = self if options.emitter is None else replace(self, emitter=options.emitter)
+        emitter = chosen._open(program, options.build(), kernels, options.constants, runtime)
+        graph = emitter.run()
         options.write(CODE, graph.code)
-        return FxArtifact(graph=graph, program=program, sources=sources, constants=options.constants)
+        call = emitter.compile_graph(graph)
+        return FxArtifact(
+            graph=graph, call=call, program=program, kernels=kernels, constants=options.constants
+        )
 
     def load(
         self,
@@ -104,12 +113,25 @@ class FxWrapper:
 
         `build` builds kernels from their manifests and texts, as `coilwork_ir.kernel_source` writes them.
         """
+        kernels = (folder / KERNELS).read_bytes()
+        constants = torch.load(folder / CONSTANTS, weights_only=True)
+        program = parse_program((folder / PROGRAM).read_text(encoding="utf-8"))
+        return self._open(program, build(kernels), kernels, constants, runtime).run()
+
+    def _open(
+        self,
+        program: Program,
+        built: Mapping[str, Launcher],
+        kernels: bytes,
+        constants: Mapping[str, torch.Tensor],
+        runtime: Surface,
+    ) -> FxEmitter:
         return self.emitter(
-            program=parse_program((folder / PROGRAM).read_text(encoding="utf-8")),
-            launchers=build((folder / KERNELS).read_bytes()),
-            constants=torch.load(folder / CONSTANTS, weights_only=True),
+            program=program,
+            launchers={**define_operators(program, built, kernels), **find_triton_kernels(kernels)},
+            constants=constants,
             runtime=runtime,
-        ).run()
+        )
 
 
 FX: Final = FxWrapper()

@@ -12,6 +12,7 @@ import torch
 
 from coilwork_ir.streams import is_host
 from coilwork_wrapper.runtime_interface import LayoutError
+from coilwork_wrapper.torch_compat import has_address
 
 Sizes = Sequence[int]
 
@@ -68,8 +69,6 @@ def check_aligned_layout(
 ) -> torch.Tensor:
     """As `check_layout`; an input whose address is no multiple of 16 bytes is replaced by an aligned copy."""
     check_layout(value, name, dtype, device, size, stride)
-    if value.data_ptr() % ALIGNMENT_BYTES == 0:
-        return value
     (value,) = aligned(value)
     return value
 
@@ -78,7 +77,7 @@ def aligned(*values: torch.Tensor) -> Sequence[torch.Tensor]:
     """`values`; any whose address is no multiple of 16 bytes is replaced by an aligned copy."""
     return [
         value
-        if value.data_ptr() % ALIGNMENT_BYTES == 0
+        if not has_address(value) or value.data_ptr() % ALIGNMENT_BYTES == 0
         else torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(
             value
         )

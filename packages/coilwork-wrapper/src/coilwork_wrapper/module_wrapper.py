@@ -17,17 +17,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from coilwork_ir.errors import EmitError
+from coilwork_ir.errors import EmitError, ParseError
 from coilwork_ir.kernel_source import KernelSource, write_kernels
 from coilwork_ir.program.nodes import Program
+from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.walk import index_buffers, list_kernels, walk
-from coilwork_ir.wrapper import Artifact, Launcher, WrapOptions, Wrapper
-from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, guard_call, save_artifact
+from coilwork_ir.wrapper import Artifact, Launcher, RestoringWrapper, WrapOptions, Wrapper
+from coilwork_runtime import (
+    Builder,
+    KernelBuildError,
+    MissingCompilerError,
+    ProgramBytesError,
+    generated,
+    guard_call,
+    save_artifact,
+)
 from coilwork_runtime.executor.choice import Driven, Executor, ExecutorOptions, Loadable, load
 from coilwork_runtime.module_loader import load_kernels
 from coilwork_runtime.tensor_kinds import refuse_operators
 from coilwork_wrapper.native.emit import emit_native, encode_program
 from coilwork_wrapper.python.module import emit_python
+from coilwork_wrapper.python.operator_libraries import find_libraries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +144,16 @@ def choose_executor(wrapper: Wrapper, executor: Executor) -> Executor | None:
     return (wrapper.executor or executor) if isinstance(wrapper, ModuleWrapper) else None
 
 
+def can_restore(wrapper: Wrapper) -> bool:
+    """Return True if `load_stored` loads the programs of `wrapper`."""
+    return isinstance(wrapper, ModuleWrapper | RestoringWrapper)
+
+
+def write_text(wrapper: Wrapper, program: Program) -> str:
+    """Return the text by which `load_stored` loads `program`; empty if its bytes do."""
+    return format_program(program) if isinstance(wrapper, RestoringWrapper) else ""
+
+
 def _warn(graph: str, wanted: str, reason: object) -> None:
     warnings.warn(f"graph {graph} is driven by Python instead of {wanted}: {reason}", stacklevel=3)
 
@@ -170,7 +190,7 @@ def _write_module(
     on_fault: Callable[[Exception], None] | None,
 ) -> str:
     try:
-        return emit_python(program, sources, target=target)
+        return emit_python(program, sources, target=target, libraries=find_libraries(program))
     # nothing runs by it, so no call has to run otherwise because of this
     except Exception as error:
         if on_fault is None:
@@ -197,28 +217,74 @@ def drive_program(
         KernelBuildError: a kernel does not build.
         EmitError: the wrapper refuses this program, and `options.settings.strict` is on.
     """
-    kernels = _Kernels(options)
+    kernels = _Kernels(options.builder, options.graph)
     options = replace(options, build=kernels.build)
     if not isinstance(wrapper, ModuleWrapper):
         artifact = _try_wrapper(wrapper, program, sources, options, kernels)
         if artifact is not None:
-            graph = options.graph
-            call = guard_call(artifact, graph.operators or refuse_operators, graph.kinds)
-            return Driven(call=call, executor=wrapper.name, python_calls={})
+            return _guard(wrapper.name, artifact, options.graph)
         wrapper = PYTHON
     return wrapper.emit(program, sources, options).driven
 
 
+def load_stored(
+    wrapper: Wrapper,
+    graph: Loadable,
+    *,
+    options: ExecutorOptions,
+    builder: Builder,
+    store: Any,
+    warn: Callable[[str, str, object], None],
+    emitter: Any = None,
+) -> Driven:
+    """Build the kernels of a stored `graph`, and return what calls them, as `drive_program` does.
+
+    Raises:
+        ProgramBytesError: the kernels or the program are damaged.
+        KernelBuildError: a kernel does not build.
+        ExecutorUnavailableError: as `coilwork_runtime.executor.choice.load`.
+    """
+    if not isinstance(wrapper, RestoringWrapper):
+        return load(graph, options=options, builder=builder, store=store, warn=warn)
+    try:
+        program = parse_program(graph.text)
+    except ParseError as error:
+        raise ProgramBytesError(
+            "damaged-program",
+            "the text of a program cannot be read",
+            reason=str(error),
+            remedy="clear the cache that it came from, or compile again",
+        ) from error
+    kernels = _Kernels(builder, graph)
+    services = WrapOptions(
+        constants=graph.constants, build=kernels.build, runtime=generated, store=store, emitter=emitter
+    )
+    try:
+        artifact = wrapper.restore(program, graph.kernels, services)
+    except Exception as error:
+        if options.strict or error is kernels.fault:
+            raise
+        warn(graph.name, f"wrapper={wrapper.name!r}", error)
+        return load(graph, options=options, builder=builder, store=store, warn=warn)
+    return _guard(wrapper.name, artifact, graph)
+
+
+def _guard(name: str, artifact: Artifact, graph: Loadable) -> Driven:
+    call = guard_call(artifact, graph.operators or refuse_operators, graph.kinds)
+    return Driven(call=call, executor=name, python_calls={})
+
+
 @dataclass(slots=True)
 class _Kernels:
-    """The kernels of a program, built when a wrapper asks; `fault` is what a failed build raised."""
+    """The kernels of a graph, built when a wrapper asks; `fault` is what a failed build raised."""
 
-    options: ModuleOptions
+    builder: Builder
+    graph: Loadable
     fault: Exception | None = field(init=False, default=None)
 
     def build(self) -> Mapping[str, Launcher]:
         try:
-            launchers = self.options.builder.build(load_kernels(self.options.graph.kernels))
+            launchers = self.builder.build(load_kernels(self.graph.kernels))
         except Exception as error:
             self.fault = error
             raise

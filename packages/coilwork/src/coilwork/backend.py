@@ -77,17 +77,6 @@ def options(**settings: object) -> AbstractContextManager[None]:
     return USER_OPTIONS.enter(settings, source="coilwork.options")
 
 
-def check_names(options: CompileOptions) -> None:
-    """Check that operators and rewrites which options name exist.
-
-    Raises:
-        OptionError: `fallback` names no operator, or `skip_rewrites` no rewrite; the message names the
-            nearest known one.
-    """
-    check_fallback(options.fallback, RULES)
-    check_rewrites(options.skip_rewrites, (one.name for one in (*REWRITES, *options.rewrites)))
-
-
 logger = logging.getLogger("coilwork")
 
 # Torch loads this module as its entry point, and then registers `backend`.
@@ -133,12 +122,14 @@ def check_settings(mode: str | None, options: Mapping[str, object] | None) -> Co
     """Return the settings of one compilation, with all errors and warnings that need no graph.
 
     Raises:
-        OptionError: unknown mode or option, operator or rewrite; a shared cache without a secret.
+        OptionError: unknown mode or option, operator or rewrite, of which the message names the nearest known
+            one; a shared cache without a secret.
         UnsupportedTorchError: torch is outside the supported range.
     """
     check_torch_version()
     settings = resolve(mode=mode, options=options)
-    check_names(settings)
+    check_fallback(settings.fallback, RULES)
+    check_rewrites(settings.skip_rewrites, (one.name for one in (*REWRITES, *settings.rewrites)))
     if settings.cache and settings.redis_url:
         # a wrong setting is an error for the user, not a reason for eager mode
         open_caches(settings)

@@ -44,7 +44,7 @@ from coilwork_runtime import (
     generated,
     warm_executor,
 )
-from coilwork_runtime.executor.choice import Driven, Loadable, load
+from coilwork_runtime.executor.choice import Driven, Loadable
 from coilwork_runtime.module_loader import load_kernels
 from coilwork_runtime.tensor_kinds import Call
 from coilwork_runtime.triton_kernels.user_kernels import define_kernel
@@ -62,7 +62,7 @@ from coilwork_tools.op_fallback.cut_graph import Cuts, compile_cut, cut_around, 
 from coilwork_tools.op_fallback.faults import FaultKinds
 from coilwork_tools.op_fallback.retries import Plan, SubjectFacts, build_with_retries
 from coilwork_tools.stored_graphs import describe_graph, find_stored, load_graph, make_loadable
-from coilwork_wrapper.module_wrapper import ModuleOptions, drive_program
+from coilwork_wrapper.module_wrapper import ModuleOptions, drive_program, load_stored, write_text
 
 # ---- Attempts ----
 
@@ -120,6 +120,7 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
         write=job.trace.write,
         store=store,
         workers=job.options.workers,
+        emitter=job.options.fx_emitter,
         graph=job.complete(compiled.written, compiled.saved_strides),
         builder=builder,
         settings=make_executor_options(job.options),
@@ -236,6 +237,7 @@ def _compile(job: Job) -> CompiledGraph:
             kernels=compiled.written.kernels,
             program=compiled.written.program,
             refusal=compiled.written.refusal,
+            text=write_text(WRAPPERS.find(job.options.wrapper), compiled.program),
             roles=str(roles.convention),
             constant_keys=tuple(compiled.written.constants),
             report=asdict(report),
@@ -305,7 +307,9 @@ def _restore(job: Job, key: str, graphs: GraphCache, builder: Builder) -> Compil
 
 def _load(graph: Loadable, options: CompileOptions, builder: Builder, store: Store) -> Driven:
     settings = make_executor_options(options)
-    return load(graph, options=settings, builder=builder, store=store, warn=warn_of_driver)
+    wrapper, emitter = WRAPPERS.find(options.wrapper), options.fx_emitter
+    load = partial(load_stored, wrapper, graph, options=settings, builder=builder, store=store)
+    return load(warn=warn_of_driver, emitter=emitter)
 
 
 @dataclass(frozen=True, slots=True)

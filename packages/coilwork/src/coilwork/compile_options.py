@@ -17,6 +17,7 @@ from coilwork_cache.local_store import DEFAULT_MAX_BYTES
 from coilwork_frontend.compile_captured import Promises
 from coilwork_frontend.option_table import (
     Choice,
+    Code,
     Items,
     Need,
     OptionInfo,
@@ -32,7 +33,8 @@ from coilwork_lowering.rewrites import Rewrite
 from coilwork_runtime.executor.choice import Convolutions, Executor, Products
 from coilwork_tools.check_mode.checks import CheckedValues, Checks
 from coilwork_tools.explain.trace_folder import MAPPING_SUFFIX
-from coilwork_wrapper.module_wrapper import choose_executor
+from coilwork_wrapper import FxEmitter, is_emitter
+from coilwork_wrapper.module_wrapper import can_restore, choose_executor
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 Contractions = Literal["auto", "aten", "generated"]
@@ -119,6 +121,13 @@ class CompileOptions(Options):
         "torch.fx graph, C++ (CPU), or what another package registers",
         key=True,
         kind=Choice(WRAPPERS.names),
+    )
+    fx_emitter: type[FxEmitter] | None = option(
+        None,
+        "a class whose graphs wrapper=fx makes, and which may compile them further",
+        kind=Code(holds="a subclass of coilwork_wrapper.FxEmitter", is_item=is_emitter),
+        brings=MappingProxyType({"wrapper": ("fx",)}),
+        why="no other wrapper makes a graph",
     )
     executor: Executor = option(
         "auto",
@@ -300,15 +309,10 @@ class CompileOptions(Options):
         return choose_executor(WRAPPERS.find(self.wrapper), self.executor)
 
     @property
-    def makes_module(self) -> bool:
-        """True if the wrapper makes a module or bytes, which the graph cache can keep."""
-        return self.chosen_executor is not None
-
-    @property
     def keeps_graphs(self) -> bool:
-        """True if compiled graphs are cached. Only programs as bytes are restored, and checks need the
-        program's instructions, which are not cached."""
-        return self.cache and self.makes_module and not self.checks.has_any
+        """True if compiled graphs are cached. That is for wrappers that restore programs, and checks need the
+        program's instructions, which most entries lack."""
+        return self.cache and can_restore(WRAPPERS.find(self.wrapper)) and not self.checks.has_any
 
     @property
     def keeps_traces(self) -> bool:

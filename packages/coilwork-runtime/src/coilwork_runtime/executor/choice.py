@@ -87,6 +87,7 @@ class Loadable:
         kernels: their manifests and texts, as bytes.
         program: the program as bytes.
         refusal: why the native executor refuses it, if it does.
+        text: the program's canonical text, for wrappers that restore programs by it; else empty.
         constants: tensors by key.
         devices: where its tensors are.
         operators: the graph's own operators, for calls that kernels are not for; without them these are
@@ -102,6 +103,7 @@ class Loadable:
     refusal: str
     constants: Mapping[str, torch.Tensor]
     devices: Iterable[str]
+    text: str = ""
     operators: Call | None = None
     kinds: TensorKinds = PLAIN
     is_stored: bool = False

@@ -249,46 +249,78 @@ def is_interpreting(environ: Mapping[str, str] = os.environ) -> bool:
     return environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
 
 
+class InterpretedKernel:
+    """A kernel of ours that Triton interprets. `kernel[grid](...)` launches it as if Triton compiled it."""
+
+    def __init__(self, spec: KernelSpec) -> None:
+        # Only here: what is compiled ahead needs no Triton in this process.
+        from triton.runtime.interpreter import InterpreterOptions
+
+        self._function = load_function(spec.source, spec.entry, new_folder("triton"))
+        self._spec = spec
+        # device assertions run in debug mode only; the overflow checks that come with it are not wanted
+        self._options = InterpreterOptions(debug=bool(spec.checks), sanitize_overflow=False)
+        self._pointers = {a.name: get_torch_dtype(a.dtype) for a in spec.args if a.is_pointer}
+        self._sizes = {a.name: a.dtype for a in spec.args if a.role == "size"}
+
+    @property
+    def fn(self) -> types.FunctionType:
+        """The function that is interpreted."""
+        function: types.FunctionType = self._function.fn
+        return function
+
+    @property
+    def arg_names(self) -> list[str]:
+        """The names of its parameters, in order."""
+        names: list[str] = self._function.arg_names
+        return names
+
+    def __getitem__(self, grid: Sequence[int]) -> Callable[..., None]:
+        def launch(*args: Any, **given: Any) -> None:
+            self.run(grid, dict(zip(self.arg_names, args, strict=False)) | given)
+
+        return launch
+
+    def run(self, grid: Sequence[int], given: Mapping[str, Any]) -> None:
+        """Launch it with arguments by name: tensors, sizes, scratch memory and compile-time parameters."""
+        from triton.runtime.errors import InterpreterError
+
+        if 0 in grid:
+            return
+        # kernels may take 8-bit floats as their bits
+        arguments = {
+            name: given[name] if dtype.itemsize > 1 or given[name].dtype is dtype else given[name].view(dtype)
+            for name, dtype in self._pointers.items()
+        }
+        arguments |= {name: make_scalar_argument(given[name], dtype) for name, dtype in self._sizes.items()}
+        others = {name: value for name, value in given.items() if name not in arguments}
+        # the interpreter patches triton.language while it runs, and has one builder
+        with _ONE_AT_A_TIME, repair_interpreter(self._options):
+            try:
+                self._function[tuple(grid)](**arguments, **list_constants(others))
+            except InterpreterError as error:
+                _raise_failed_check(self._spec, error)
+                raise
+
+
 def make_interpreted(spec: KernelSpec) -> Launcher:
     """A callable over tensors, then sizes, that interprets the kernel in the first configuration for them."""
-    # Only here: what is compiled ahead needs no Triton in this process.
-    from triton.runtime.errors import InterpreterError
-    from triton.runtime.interpreter import InterpreterOptions
-
-    function = load_function(spec.source, spec.entry, new_folder("triton"))
+    kernel = InterpretedKernel(spec)
     # of each version the first configuration
     firsts = keep_versions(spec, spec.configs)
-    # device assertions run in debug mode only; the overflow checks that come with it are not wanted
-    options = InterpreterOptions(debug=bool(spec.checks), sanitize_overflow=False)
-    scratch = [(a.elements, get_torch_dtype(a.dtype)) for a in spec.args if a.elements is not None]
-    pointers = {a.name: get_torch_dtype(a.dtype) for a in spec.args if a.is_pointer}
-    sizes = {a.name: a.dtype for a in spec.args if a.role == "size"}
+    scratch = {a.name: (a.elements, get_torch_dtype(a.dtype)) for a in spec.args if a.elements is not None}
+    passed = [a.name for a in spec.args if a.name not in scratch]
 
     def launch(*args: Any) -> None:
-        tensors, numbers = args[: len(args) - len(sizes)], args[len(args) - len(sizes) :]
-        given_sizes = dict(zip(sizes, numbers, strict=True))
+        numbers = args[len(args) - len(spec.sizes) :]
         config = firsts[spec.first_version(numbers)]
         values = spec.values_of(config)
         extents = tuple(code.evaluate(numbers, values) for code in spec.grid)
-        if 0 in extents:
-            return
-        extra = [
-            torch.empty(code.evaluate(numbers, values), dtype=dtype, device=tensors[0].device)
-            for code, dtype in scratch
-        ]
-        # kernels may take 8-bit floats as their bits
-        given = {
-            name: one if one.element_size() > 1 or one.dtype is dtype else one.view(dtype)
-            for (name, dtype), one in zip(pointers.items(), (*tensors, *extra), strict=True)
+        extra = {
+            name: torch.empty(code.evaluate(numbers, values), dtype=dtype, device=args[0].device)
+            for name, (code, dtype) in scratch.items()
         }
-        given |= {name: make_scalar_argument(given_sizes[name], dtype) for name, dtype in sizes.items()}
-        # the interpreter patches triton.language while it runs, and has one builder
-        with _ONE_AT_A_TIME, repair_interpreter(options):
-            try:
-                function[extents](**given, **list_constants(config))
-            except InterpreterError as error:
-                _raise_failed_check(spec, error)
-                raise
+        kernel.run(extents, {**dict(zip(passed, args, strict=True)), **extra, **config})
 
     return Launcher(call=launch)
 

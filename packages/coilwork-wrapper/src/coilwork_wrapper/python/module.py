@@ -33,6 +33,7 @@ from coilwork_ir.syntax.python import (
     Binary,
     Blank,
     Call,
+    Comment,
     Dict,
     Do,
     Docstring,
@@ -58,6 +59,7 @@ from coilwork_ir.syntax.python import (
     print_module,
 )
 from coilwork_wrapper.python.instructions import emit_fixed_checks, emit_instruction, find_fixed_checks
+from coilwork_wrapper.python.operator_libraries import OperatorLibraries
 from coilwork_wrapper.python.sample_inputs import make_constants, make_inputs
 from coilwork_wrapper.python.scope import TORCH, Scope, make_identifiers, quote
 from coilwork_wrapper.runtime_interface import RUNTIME_MODULE
@@ -262,13 +264,15 @@ def emit_python(
     *,
     target: str = "",
     runtime: str = RUNTIME_MODULE,
+    libraries: OperatorLibraries | None = None,
 ) -> str:
     """Text of the module that runs `program`.
 
     The module defines `KERNELS`; `make_call(kernels, constants)`, which takes built kernels by name and
     constants by key, and returns the boxed `call(args)`; and `make_inputs()`. Run as a script it builds the
     kernels, calls itself on made-up inputs and prints times. `runtime` names the module that provides what
-    `coilwork_wrapper.runtime_interface` lists.
+    `coilwork_wrapper.runtime_interface` lists. `libraries` are imported first, so that the module finds the
+    operators that they define.
 
     Raises:
         EmitError: a kernel has no source, or a size symbol no value.
@@ -285,6 +289,7 @@ def emit_python(
         Blank(),
         Import("torch"),
         _import_runtime(runtime),
+        *_load_libraries(libraries or OperatorLibraries()),
         Blank(),
     ]
     specs: list[Expression] = []
@@ -305,6 +310,17 @@ def emit_python(
     is_script = Binary("==", Name("__name__"), Text("__main__"))
     statements += [Blank(), Blank(), If(is_script, (run,))]
     return print_module(statements)
+
+
+def _load_libraries(libraries: OperatorLibraries) -> Iterator[Statement]:
+    """Import what defines operators; a script's own can only be named."""
+    for module in libraries.modules:
+        if module == "__main__":
+            yield Comment("The script that was compiled defines operators: run this file from there.")
+        else:
+            yield Import(module)
+    load = Attribute(Attribute(TORCH, "ops"), "load_library")
+    yield from (Do(Call(load, (quote(path),))) for path in libraries.files)
 
 
 def _import_runtime(runtime: str) -> Statement:
