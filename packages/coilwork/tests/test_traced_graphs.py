@@ -31,10 +31,11 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     return traces
 
 
-def compile_anew(program: Program, folder: Path) -> Program:
+def compile_anew(program: Program, folder: Path, **options: Any) -> Program:
     """Compile as a new process does."""
     torch._dynamo.reset()
-    return torch.compile(program, backend=backend, options={"strict": True, "cache_dir": str(folder)})
+    settings = {"strict": True, "cache_dir": str(folder)}
+    return torch.compile(program, backend=backend, options=settings, **options)
 
 
 def inputs(*grads: bool) -> list[Tensor]:
@@ -132,16 +133,65 @@ def test_views_that_torch_repeats_are_traced(traced: list[None], tmp_path: Path)
 
 def test_a_damaged_record_is_traced_again(traced: list[None], tmp_path: Path) -> None:
     observe(compile_anew(splits, tmp_path), True, True)
-    for damage in ("metadata", "lines", "graphs"):
+    for damage in ("metadata", "lines", "graphs", "sizes"):
         store = LocalStore(tmp_path)
         records = TraceCache(store)
         (key,) = [entry.key for entry in store.entries() if entry.kind == "trace"]
         record = records.get(key)
         assert record is not None
-        records.put(key, {**record, damage: {"forward": 7}})
+        (variant,) = record["variants"]
+        records.put(key, {"variants": [{**variant, damage: {"forward": 7}}]})
         before = len(traced)
         check_equal(observe(compile_anew(splits, tmp_path), True, True), observe(splits, True, True))
         assert len(traced) == before + 1
+
+
+def in_pairs(x: Tensor) -> Tensor:
+    """Tracing adds guards: half of the rows are not one row."""
+    pairs = x.reshape(x.shape[0] * x.shape[1] // 2, 2)
+    return pairs.t().contiguous().chunk(2, 1)[0].exp()
+
+
+def scores(x: Tensor, y: Tensor) -> Tensor:
+    return torch.softmax(x.sin() @ y.t(), -1) * x.shape[0]
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_symbolic_sizes_are_restored(dynamic: bool | None, traced: list[None], tmp_path: Path) -> None:
+    """`None`: sizes are symbolic from the second call with other sizes on."""
+    counts = []
+    for _ in range(2):
+        compiled = compile_anew(scores, tmp_path, dynamic=dynamic)
+        for rows in (5, 9, 12):
+            x = torch.randn(rows, 7, requires_grad=True, dtype=torch.float64)
+            y = torch.randn(rows + 10, 7, dtype=torch.float64)
+            result, expected = compiled(x, y), scores(x, y)
+            torch.testing.assert_close(result, expected)
+            given = torch.autograd.grad(result.square().sum(), x)
+            torch.testing.assert_close(given, torch.autograd.grad(expected.square().sum(), x))
+        counts.append(len(traced))
+    assert counts == [1 if dynamic else 2] * 2
+
+
+def test_guards_of_tracing_are_restored(traced: list[None], tmp_path: Path) -> None:
+    """In the second process, sizes that no record's guards hold for compile anew."""
+    captured: list[None] = []
+
+    def note(gm: Any, example_inputs: Any) -> Any:
+        captured.append(None)
+        return backend(gm, example_inputs, options={"strict": True, "cache_dir": str(tmp_path)})
+
+    for process in range(2):
+        torch._dynamo.reset()
+        captured.clear()
+        compiled = torch.compile(in_pairs, backend=note, dynamic=True)
+        for rows in (6, 8, 2, 20):
+            x = torch.randn(rows, 4)
+            torch.testing.assert_close(compiled(x), in_pairs(x), check_stride=True)
+        if process == 0:
+            first = (len(captured), len(traced))
+    assert first == (len(captured), len(traced))
+    assert len(captured) > 1
 
 
 BAD_INDEX = """

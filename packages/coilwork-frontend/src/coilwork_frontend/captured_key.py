@@ -2,7 +2,7 @@
 
 Tracing is repeatable for torch's own functions on plain tensors alone. Graphs with anything else have no key,
 and are traced in each process: operators and functions of others, higher-order operators, wrapper subclasses,
-symbolic sizes, and inputs that share memory, of which AOTAutograd makes guards.
+sizes that run-time data decides, and inputs that share memory, of which AOTAutograd makes guards.
 """
 
 from __future__ import annotations
@@ -19,14 +19,22 @@ import torch
 from torch import fx
 
 from coilwork_frontend.graph_text import UnkeyableGraphError, argument_text, digest_tensor, value_text
+from coilwork_frontend.likely_sizes import describe_likely_sizes
 from coilwork_frontend.torch_compat.operators import get_namespace
+from coilwork_frontend.torch_compat.size_guards import (
+    SizeError,
+    check_size,
+    describe_environment,
+    find_size_environment,
+)
+from coilwork_frontend.torch_compat.sizes import find_symbols
 from coilwork_frontend.torch_compat.tensors import (
     get_storage_identity,
     is_fake,
     is_functorch_tensor,
     is_static_input,
 )
-from coilwork_frontend.torch_compat.traced_results import describe_tracing_state
+from coilwork_frontend.torch_compat.traced_results import UnstorableError, describe_tracing_state
 
 _SPACES: Final = ("aten", "prims", "prim")
 _BUILT_IN: Final = ("torch", "_operator", "math", "builtins")
@@ -37,27 +45,49 @@ _NAMESPACES: Final[Mapping[str, object]] = MappingProxyType(
 _MARKS: Final = ("custom", "recompute", "ac_graph_id", "stream", "is_wrapped")
 
 
-def make_captured_key(gm: fx.GraphModule, example_inputs: Sequence[Any], *facts: str) -> str | None:
-    """Return the key text of Dynamo's graph `gm` with `facts`; None for a graph that has none."""
-    state = describe_tracing_state()
-    if state is None:
-        return None
+def make_captured_key(gm: fx.GraphModule, example_inputs: Sequence[Any], *facts: str) -> str:
+    """Return the key text of Dynamo's graph `gm` with `facts`.
+
+    Raises:
+        UnkeyableGraphError: another process may trace the graph otherwise; the message says why.
+    """
     try:
-        lines = [*_describe_inputs(example_inputs), *_describe_nodes(gm)]
-    except UnkeyableGraphError:
-        return None
-    return "\n".join((state, *lines, *facts))
+        lines = [
+            describe_tracing_state(),
+            *_describe_inputs(gm, example_inputs),
+            *_describe_nodes(gm),
+            *_describe_sizes(gm, example_inputs),
+        ]
+    except (UnstorableError, SizeError) as error:
+        raise UnkeyableGraphError(str(error)) from error
+    return "\n".join((*lines, *facts))
 
 
-def _describe_inputs(example_inputs: Sequence[Any]) -> list[str]:
+def _describe_sizes(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[str]:
+    """Return what is known of symbolic sizes. Of those of the call at hand, it is what compiling uses."""
+    environment = find_size_environment()
+    values = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
+    if environment is None or not any(find_symbols(value) for value in (*values, *example_inputs)):
+        return []
+    return [describe_environment(environment), *describe_likely_sizes(values)]
+
+
+def _describe_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[str]:
     storages: set[int] = set()
     lines = []
-    for value in example_inputs:
+    nodes = gm.graph.find_nodes(op="placeholder")
+    if len(nodes) != len(example_inputs):
+        raise UnkeyableGraphError("other inputs than the graph's")
+    for node, value in zip(nodes, example_inputs, strict=True):
+        if isinstance(value, torch.SymInt):
+            check_size(value)
+            lines.append(f"input {value}")
+            continue
         if type(value) not in (torch.Tensor, torch.nn.Parameter) and not (
             isinstance(value, torch.Tensor) and is_fake(value)
         ):
             raise UnkeyableGraphError(f"input of type {type(value).__name__}")
-        lines.append(f"input {_describe_tensor(value)}")
+        lines.append(f"input {_describe_tensor(value, node.meta.get('example_value'))}")
         storage = get_storage_identity(value)
         if storage in storages:
             raise UnkeyableGraphError("inputs share memory")
@@ -65,12 +95,12 @@ def _describe_inputs(example_inputs: Sequence[Any]) -> list[str]:
     return lines
 
 
-def _describe_tensor(value: torch.Tensor) -> str:
+def _describe_tensor(value: torch.Tensor, captured: object = None) -> str:
+    """Return the facts about a tensor. Those sizes are symbolic that are in `captured`, its fake."""
     if value.layout != torch.strided or value.is_quantized or is_functorch_tensor(value):
         raise UnkeyableGraphError("input that is no plain tensor")
-    sizes = (*value.shape, *value.stride(), value.storage_offset())
-    if any(type(size) is not int for size in sizes):
-        raise UnkeyableGraphError("input of symbolic sizes")
+    for size in (*value.shape, *value.stride(), value.storage_offset()):
+        check_size(size)
     marks = (
         value.requires_grad,
         value.is_leaf,
@@ -79,7 +109,8 @@ def _describe_tensor(value: torch.Tensor) -> str:
         is_static_input(value),
     )
     base = value._base
-    return f"{value_text(value)} {marks}" + ("" if base is None else f" of {_describe_tensor(base)}")
+    symbolic = isinstance(captured, torch.Tensor) and find_symbols(captured)
+    return f"{value_text(captured if symbolic else value)} {marks}" + ("" if base is None else f" of {_describe_tensor(base)}")
 
 
 def _describe_nodes(gm: fx.GraphModule) -> list[str]:
@@ -110,14 +141,15 @@ def _describe_nodes(gm: fx.GraphModule) -> list[str]:
 
 
 def _check_value(value: object) -> None:
-    """Check that a value of Dynamo's graph has no symbolic size and is no wrapper subclass."""
-    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-        raise UnkeyableGraphError("symbolic size")
+    """Check that a value of Dynamo's graph has no size from data and is no wrapper subclass."""
+    check_size(value)
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided or not (is_fake(value) or type(value) is torch.Tensor):
             raise UnkeyableGraphError(f"value of type {type(value).__name__}")
-        if value.is_complex() or any(type(size) is not int for size in value.shape):
-            raise UnkeyableGraphError("value that is complex or of symbolic sizes")
+        if value.is_complex():
+            raise UnkeyableGraphError("value that is complex")
+        for size in value.shape:
+            check_size(size)
     elif isinstance(value, list | tuple):
         for item in value:
             _check_value(item)

@@ -126,8 +126,13 @@ def _attribute(target: str, owner: Mapping[str, Any]) -> Any:
 # ---- Rows as JSON ----
 
 
+_OPERATORS: Final = ("getitem", "add", "mul", "sub", "floordiv", "truediv", "mod", "neg", "pow")
+_RELATIONS: Final = ("eq", "ne", "lt", "le", "gt", "ge", "and_", "or_")
+_SYMBOLIC: Final = ("sym_max", "sym_min", "sym_int", "sym_float", "sym_not", "sym_sum", "sym_ite")
+# Arithmetic on sizes.
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
-    {f"operator.{one.__name__}": one for one in (operator.getitem, operator.add, operator.mul, operator.sub)}
+    {f"operator.{name}": getattr(operator, name) for name in (*_OPERATORS, *_RELATIONS)}
+    | {f"torch.{name}": getattr(torch, name) for name in _SYMBOLIC}
 )
 _CONSTANTS: Final = (torch.dtype, torch.layout, torch.memory_format)
 
@@ -167,9 +172,10 @@ def _write_target(row: _Row) -> str:
     if row.op in ("placeholder", "output", "get_attr") and "." not in str(row.target):
         return str(row.target)
     target = row.target
-    name = f"operator.{getattr(target, '__name__', '')}"
-    if row.op == "call_function" and _FUNCTIONS.get(name) is target:
-        return name
+    for module in ("operator", "torch") if row.op == "call_function" else ():
+        name = f"{module}.{getattr(target, '__name__', '')}"
+        if _FUNCTIONS.get(name) is target:
+            return name
     if row.op == "call_function" and get_namespace(target) in ("aten", "prims"):
         return str(target)
     raise UnwritableError(f"{row.op} of {row.target}")

@@ -275,23 +275,26 @@ def _is_set(info: schemas.InputAliasInfo) -> bool:
 # ---- The state that tracing depends on ----
 
 
-def describe_tracing_state() -> str | None:
+def describe_tracing_state() -> str:
     """Return text of the global state that AOTAutograd's tracing depends on.
 
-    None in states whose results cannot be used in another process: calls run on fake tensors first, compiled
-    autograd is on, or hooks change what is saved for backward.
+    Raises:
+        UnstorableError: the state is one whose results cannot be used in another process.
     """
     context = TracingContext.try_get()
-    if (
-        context is None
-        or context.fakify_first_call
-        or functorch_config.debug_assert
-        or torch._dynamo.compiled_autograd.in_compiled_autograd_region
-        or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-    ):
-        return None
+    refusals = {
+        "calls run on fake tensors first": context is None or context.fakify_first_call,
+        "torch checks its own wrappers": functorch_config.debug_assert,
+        "compiled autograd is on": torch._dynamo.compiled_autograd.in_compiled_autograd_region,
+        "hooks change what is saved for backward": (
+            torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        ),
+        "a transform of torch.func is on": torch._C._functorch.peek_interpreter_stack() is not None,
+        "forward mode is on": torch.autograd.forward_ad._current_level >= 0,
+    }
+    for reason, holds in refusals.items():
+        if holds:
+            raise UnstorableError(reason)
     casts = [
         (kind, torch.is_autocast_enabled(kind), str(torch.get_autocast_dtype(kind)))
         for kind in ("cpu", "cuda", "xpu")
@@ -301,7 +304,11 @@ def describe_tracing_state() -> str | None:
         "grad": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
         "anomaly": torch.is_anomaly_enabled(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "deterministic": (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            torch.utils.deterministic.fill_uninitialized_memory,
+        ),
         "autocast": (casts, torch.is_autocast_cache_enabled()),
         "dtype": str(torch.get_default_dtype()),
         "device": str(torch.get_default_device()),
@@ -311,7 +318,22 @@ def describe_tracing_state() -> str | None:
             attention.math_sdp_enabled(),
             attention.cudnn_sdp_enabled(),
         ),
-        "libraries": (torch.backends.cudnn.enabled, torch.backends.mkldnn.is_available()),
+        "libraries": (
+            torch.backends.cudnn.enabled,
+            torch.backends.cudnn.deterministic,
+            torch.backends.mkldnn.is_available(),
+            torch.backends.mkldnn.enabled,
+        ),
+        "precision": (
+            torch.backends.fp32_precision,
+            torch.backends.cuda.matmul.fp32_precision,
+            torch.backends.cudnn.fp32_precision,
+            torch.backends.cudnn.conv.fp32_precision,
+            torch.backends.mkldnn.fp32_precision,
+            torch.backends.mkldnn.matmul.fp32_precision,
+            torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+            torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        ),
         "functorch": functorch_config.get_hash().hex(),
     }
     return str(facts)
