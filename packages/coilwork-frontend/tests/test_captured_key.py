@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, fx
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from coilwork_frontend.captured_key import make_captured_key
 from coilwork_frontend.graph_text import UnkeyableGraphError
@@ -55,20 +56,22 @@ def test_keys_tell_apart_what_tracing_reads() -> None:
     assert len(set(keys)) == len(keys)
 
 
-class Square(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return 2 * x * gradients[0]
+choose_sines = partial(create_selective_checkpoint_contexts, [torch.ops.aten.sin.default])
 
 
 def make_row() -> Tensor:
     return torch.randn(4, requires_grad=True)
+
+
+def test_nested_graphs_are_in_the_key() -> None:
+    def branch(x: Tensor, number: int) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x * number, (x,))
+
+    x = make_row()
+    keys = [key_of(lambda x, number=number: branch(x, number), x) for number in (2, 3)]
+    keys += [key_of(lambda x: checkpoint(torch.sin, x, use_reentrant=False), x), key_of(torch.sin, x)]
+    assert not any(key.startswith("?") for key in keys)
+    assert len(set(keys)) == 4
 
 
 WHOLE = torch.randn(8)
@@ -77,13 +80,16 @@ WHOLE = torch.randn(8)
 @pytest.mark.parametrize(
     ("function", "inputs", "reason"),
     [
-        (lambda x: Square.apply(x), (make_row(),), "nested graph"),
-        (lambda x: checkpoint(torch.sin, x, use_reentrant=False), (make_row(),), "nested graph"),
+        (
+            lambda x: checkpoint(torch.sin, x, use_reentrant=False, context_fn=choose_sines),
+            (make_row(),),
+            "_checkpoint_context_fn",
+        ),
         (lambda x: torch.fft.fft(x).abs(), (make_row(),), "complex"),
         (lambda x, y: x.add_(1) * y, (WHOLE[:4], WHOLE[4:]), "share memory"),
         (lambda x: x.nonzero(), (WHOLE,), "data"),
     ],
-    ids=["function", "checkpoint", "complex", "shared", "from data"],
+    ids=["checkpoint", "complex", "shared", "from data"],
 )
 def test_what_may_be_traced_otherwise_has_none(
     function: Callable[..., Any], inputs: tuple[Tensor, ...], reason: str

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
+from torch.nn.attention.flex_attention import flex_attention
+from torch.utils.checkpoint import checkpoint
 
 from coilwork.backend import backend
 from coilwork_cache import LocalStore, TraceCache
@@ -88,9 +92,42 @@ def holds_a_constant(x: Tensor, y: Tensor) -> Any:
     return (x * torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) + y.sin(),)
 
 
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradients[0]
+
+
+region = torch.compiler.nested_compile_region(lambda x: x.tanh() + 1)
+
+
+def calls_nested_graphs(x: Tensor, y: Tensor) -> Any:
+    first = checkpoint(lambda x: Square.apply(x.sin()).exp(), x, use_reentrant=False)
+    second = torch.cond(x.sum() > y.sum(), lambda x: x.sin(), lambda x: x.cos() * 2, (x,))
+    _, third = scan(lambda carry, x: (carry + x, (carry * x).clone()), x[0], x, dim=0)
+    return first + region(region(y)), second, third
+
+
+def loops(x: Tensor, y: Tensor) -> Any:
+    """The second row of inputs is a query, and each row a head."""
+    _, last = while_loop(
+        lambda step, x: step < 3, lambda step, x: (step + 1, x.sin() + 1), (torch.tensor(0), x.exp())
+    )
+    heads = y[None, :, :, None]
+    return last, flex_attention(heads, heads, heads, score_mod=lambda score, b, h, q, k: score + 0.1 * (q - k))
+
+
 @pytest.mark.parametrize(
     ("program", "grads"),
     [
+        (calls_nested_graphs, (True, True)),
+        (loops, (False, False)),
         (holds_a_constant, (True, False)),
         (holds_a_constant, (False, False)),
         (hands_back, (True, False)),

@@ -1,8 +1,9 @@
 """The key of Dynamo's graph in the cache of traced graphs: the text of all that AOTAutograd's tracing reads.
 
 Tracing is repeatable for torch's own functions on plain tensors alone. Graphs with anything else have no key,
-and are traced in each process: operators and functions of others, higher-order operators, wrapper subclasses,
-sizes that run-time data decides, and inputs that share memory, of which AOTAutograd makes guards.
+and are traced in each process: operators and functions of others, wrapper subclasses, sizes that run-time
+data decides, and inputs that share memory, of which AOTAutograd makes guards. Graphs that higher-order
+operators call are part of the text.
 """
 
 from __future__ import annotations
@@ -37,12 +38,25 @@ from coilwork_frontend.torch_compat.tensors import (
 from coilwork_frontend.torch_compat.traced_results import UnstorableError, describe_tracing_state
 
 _SPACES: Final = ("aten", "prims", "prim")
+# Operators that call nested graphs: all that they do is in these and their arguments.
+_NESTING: Final = (
+    "associative_scan",
+    "autograd_function_apply",
+    "cond",
+    "flex_attention",
+    "invoke_subgraph",
+    "map_impl",
+    "scan",
+    "tag_activation_checkpoint",
+    "while_loop",
+    "wrap",
+)
 _BUILT_IN: Final = ("torch", "_operator", "math", "builtins")
 _NAMESPACES: Final[Mapping[str, object]] = MappingProxyType(
     {"torch": torch, "math": math, "operator": operator, "builtins": builtins}
 )
 # Marks of nodes that change how graphs are partitioned or ordered.
-_MARKS: Final = ("custom", "recompute", "ac_graph_id", "stream", "is_wrapped")
+_MARKS: Final = ("recompute", "ac_graph_id", "stream", "is_wrapped")
 
 
 def make_captured_key(gm: fx.GraphModule, example_inputs: Sequence[Any], *facts: str) -> str:
@@ -114,8 +128,9 @@ def _describe_tensor(value: torch.Tensor, captured: object = None) -> str:
 
 
 def _describe_nodes(gm: fx.GraphModule) -> list[str]:
-    if any(True for _ in (*gm.children(), *gm.parameters(), *gm.buffers())):
-        raise UnkeyableGraphError("nested graph, or parameters that are no inputs")
+    """Return a line for each node; a nested graph is within the line of the node that names it."""
+    if any(True for _ in (*gm.parameters(), *gm.buffers())):
+        raise UnkeyableGraphError("parameters that are no inputs")
     numbers: dict[fx.Node, int] = {}
     lines = []
     for number, node in enumerate(gm.graph.nodes):
@@ -123,21 +138,32 @@ def _describe_nodes(gm: fx.GraphModule) -> list[str]:
         if any(node.meta.get(mark) for mark in _MARKS):
             raise UnkeyableGraphError("marked call")
         _check_value(node.meta.get("example_value"))
+        custom = node.meta.get("custom")
+        marks = f" custom {argument_text(custom, numbers)}" if custom else ""
         match node.op:
             case "placeholder":
                 lines.append("placeholder")
             case "get_attr":
-                value: object = reduce(getattr, str(node.target).split("."), gm)
-                if not isinstance(value, torch.Tensor):
-                    raise UnkeyableGraphError("attribute that is no tensor")
-                lines.append(f"attribute {node.target} {_describe_tensor(value)} {digest_tensor(value)}")
+                lines.append(f"attribute {node.target} {_describe_attribute(gm, str(node.target))}")
             case "call_module":
                 raise UnkeyableGraphError("call of a module")
             case _:
                 args, kwargs = argument_text(node.args, numbers), argument_text(node.kwargs, numbers)
                 target = str(node.target) if isinstance(node.target, str) else _describe_function(node.target)
-                lines.append(f"{node.op} {target} {args} {kwargs}")
+                lines.append(f"{node.op} {target} {args} {kwargs}{marks}")
     return lines
+
+
+def _describe_attribute(gm: fx.GraphModule, path: str) -> str:
+    value: object = reduce(getattr, path.split("."), gm)
+    if isinstance(value, fx.GraphModule):
+        if value.meta:
+            # as the policy of a checkpoint, a function
+            raise UnkeyableGraphError(f"nested graph with {', '.join(map(str, value.meta))}")
+        return "{" + "; ".join(_describe_nodes(value)) + "}"
+    if isinstance(value, torch.Tensor):
+        return f"{_describe_tensor(value)} {digest_tensor(value)}"
+    raise UnkeyableGraphError(f"attribute that is a {type(value).__name__}")
 
 
 def _check_value(value: object) -> None:
@@ -159,9 +185,9 @@ def _describe_function(target: object) -> str:
     """Return the name of a function that means the same in each process: one of torch's or of Python's."""
     space = get_namespace(target)
     if space:
-        if space not in _SPACES:
-            raise UnkeyableGraphError(f"operator of {space}")
-        return str(target)
+        if space not in _SPACES and not (space == "higher_order" and str(target) in _NESTING):
+            raise UnkeyableGraphError(f"operator {target} of {space}")
+        return f"{space} {target}"
     module, name = getattr(target, "__module__", None) or "", getattr(target, "__qualname__", "")
     root = module.partition(".")[0]
     if isinstance(target, BuiltinFunctionType) and root in _BUILT_IN:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, Self, TypeVar
 
 import torch
+from torch import fx
 
 from coilwork_frontend.calling_convention.aten_graph import AtenGraph
 from coilwork_frontend.calling_convention.convention import Roles
@@ -135,7 +136,9 @@ def _read_constants(graph: AtenGraph) -> dict[str, list[Any]]:
     Raises:
         UnrecordedError: they are too large, or not plain.
     """
-    paths = {str(node.target) for node in graph.gm.graph.find_nodes(op="get_attr")}
+    named = {str(node.target) for node in graph.gm.graph.find_nodes(op="get_attr")}
+    nested = {path for path, part in graph.gm.named_modules() if isinstance(part, fx.GraphModule)}
+    paths = named - nested
     # torch calls back ends in fake mode
     with leave_fake_mode():
         constants = {path: resolve_constant(graph.constant(path)) for path in sorted(paths)}
