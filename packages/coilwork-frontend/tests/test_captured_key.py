@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, fx
+from torch._functorch import config as functorch_config
+from torch.fx.experimental import _config as sizes_config
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from coilwork_frontend.captured_key import make_captured_key
@@ -41,17 +44,136 @@ def test_equal_programs_have_one_key() -> None:
     assert key_of(plain, x) == key_of(plain, x.clone()).removeprefix("?")
 
 
-def test_keys_tell_apart_what_tracing_reads() -> None:
+@contextmanager
+def setting(change: Callable[[Any], object], before: object, after: object) -> Iterator[None]:
+    """Change a global setting of torch's while it is entered."""
+    change(after)
+    try:
+        yield
+    finally:
+        change(before)
+
+
+def set_to(owner: object, name: str, value: object) -> AbstractContextManager[None]:
+    """Give an attribute of torch's another value."""
+    return setting(partial(setattr, owner, name), getattr(owner, name), value)
+
+
+def turn(owner: object, name: str) -> AbstractContextManager[None]:
+    """Turn a flag of torch's round."""
+    return set_to(owner, name, not getattr(owner, name))
+
+
+cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "as it is": nullcontext,
+    "no grad": torch.no_grad,
+    "bf16 on CPUs": lambda: torch.autocast("cpu", torch.bfloat16),
+    "f16 on CPUs": lambda: torch.autocast("cpu", torch.float16),
+    "bf16 on GPUs": lambda: torch.autocast("cuda", torch.bfloat16),
+    "casts that are not kept": lambda: torch.autocast("cpu", torch.bfloat16, cache_enabled=False),
+    "deterministic": lambda: setting(torch.use_deterministic_algorithms, False, True),
+    "memory that is not filled": lambda: turn(torch.utils.deterministic, "fill_uninitialized_memory"),
+    "f64": lambda: setting(torch.set_default_dtype, torch.float32, torch.float64),
+    "default device": lambda: setting(torch.set_default_device, None, "meta"),
+    "products in TF32": lambda: set_to(cuda.matmul, "fp32_precision", "tf32"),
+    "products in bf16": lambda: set_to(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
+    "convolutions in f32": lambda: turn(cudnn, "allow_tf32"),
+    "reduced sums": lambda: turn(cuda.matmul, "allow_bf16_reduced_precision_reduction"),
+    "repeatable convolutions": lambda: turn(cudnn, "deterministic"),
+    "no flash": lambda: setting(cuda.enable_flash_sdp, True, False),
+    "no plain attention": lambda: setting(cuda.enable_math_sdp, True, False),
+    "anomalies": lambda: torch.autograd.set_detect_anomaly(True),
+    "no donated buffers": lambda: functorch_config.patch(donated_buffer=False),
+    "memory budget": lambda: functorch_config.patch(activation_memory_budget=0.5),
+    "autocast of gradients": lambda: functorch_config.patch(backward_pass_autocast="off"),
+    "sizes by themselves": lambda: sizes_config.patch(use_duck_shape=False),
+}
+
+
+def test_settings_that_tracing_reads_are_in_the_key() -> None:
+    """One thing differs at a time."""
+    x, keys = torch.randn(3, 4), dict[str, str]()
+    for name, state in STATES.items():
+        with state():
+            keys[name] = key_of(plain, x)
+    assert not [name for name, key in keys.items() if key.startswith("?")]
+    names: dict[str, list[str]] = {}
+    for name, key in keys.items():
+        names.setdefault(key, []).append(name)
+    assert [equal for equal in names.values() if len(equal) > 1] == []
+    # a state leaves nothing behind
+    assert key_of(plain, x) == keys["as it is"]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (lambda: torch.autograd.graph.save_on_cpu(), "saved for backward"),
+        (torch.autograd.forward_ad.dual_level, "forward mode"),
+        (lambda: functorch_config.patch(debug_assert=True), "checks its own"),
+    ],
+    ids=["saved", "forward mode", "debug"],
+)
+def test_states_that_other_processes_cannot_repeat_have_none(
+    state: Callable[[], AbstractContextManager[Any]], reason: str
+) -> None:
+    with state():
+        text = key_of(plain, torch.randn(3, 4))
+    assert text.startswith("?") and reason in text
+
+
+def make_inputs() -> dict[str, tuple[Tensor, ...]]:
+    """Inputs that differ in one thing each."""
+    a, b = torch.randn(3, 4), torch.randn(3, 4)
+    static = torch.randn(3, 4)
+    torch._dynamo.mark_static_address(static)
+    with torch.inference_mode():
+        inference = torch.randn(3, 4)
+    return {
+        "plain": (a, b),
+        "gradient of the first": (a.clone().requires_grad_(), b),
+        "gradient of the second": (a, b.clone().requires_grad_()),
+        "gradient of both": (a.clone().requires_grad_(), b.clone().requires_grad_()),
+        "no leaf": (a.clone().requires_grad_() * 1, b),
+        "parameter": (torch.nn.Parameter(a), b),
+        "parameter without gradient": (torch.nn.Parameter(a, requires_grad=False), b),
+        "static": (static, b),
+        "of inference": (inference, b),
+        "f64": (a.double(), b.double()),
+        "f16": (a.half(), b.half()),
+        "sizes": (torch.randn(3, 5), torch.randn(3, 5)),
+        "strides": (a.t().contiguous().t(), b),
+        "offset": (torch.randn(13)[1:].view(3, 4), b),
+        "view": (torch.randn(6, 4)[:3], b),
+        "view of a leaf": (torch.randn(6, 4, requires_grad=True)[:3], b),
+        "device": (a.to("meta"), b.to("meta")),
+    }
+
+
+def test_facts_about_inputs_are_in_the_key() -> None:
+    keys = {name: key_of(lambda x, y: (x * y).sum(0), *inputs) for name, inputs in make_inputs().items()}
+    assert not [name for name, key in keys.items() if key.startswith("?")]
+    names: dict[str, list[str]] = {}
+    for name, key in keys.items():
+        names.setdefault(key, []).append(name)
+    assert [equal for equal in names.values() if len(equal) > 1] == []
+
+
+def test_calls_and_their_arguments_are_in_the_key() -> None:
     x = torch.randn(3, 4)
-    keys = [key_of(plain, x), key_of(lambda x: torch.nn.functional.silu(x).sum(0) + 2, x)]
-    keys += [key_of(plain, one) for one in (x.double(), x.t().contiguous().t(), torch.randn(3, 5))]
-    keys.append(key_of(plain, torch.randn(3, 4, requires_grad=True)))
-    keys.append(key_of(plain, torch.randn(3, 4, requires_grad=True) * 1))
-    keys.append(key_of(plain, torch.nn.Parameter(torch.randn(3, 4))))
-    with torch.no_grad():
-        keys.append(key_of(plain, torch.randn(3, 4, requires_grad=True)))
-    with torch.autocast("cpu", torch.bfloat16):
-        keys.append(key_of(plain, x))
+    programs: list[Callable[[Tensor], Any]] = [
+        plain,
+        lambda x: torch.nn.functional.silu(x).sum(0) + 2,
+        lambda x: torch.nn.functional.silu(x).sum(0) + 1.0,
+        lambda x: torch.nn.functional.silu(x).sum(1) + 1,
+        lambda x: torch.nn.functional.silu(x).sum(0, keepdim=True) + 1,
+        lambda x: torch.nn.functional.gelu(x).sum(0) + 1,
+        lambda x: (torch.nn.functional.silu(x).sum(0) + 1, x.sin()),
+        lambda x: torch.nn.functional.silu(x).sum(0) + torch.tensor(1.0),
+        lambda x: torch.nn.functional.silu(x).detach().sum(0) + 1,
+    ]
+    keys = [key_of(program, x) for program in programs]
     assert not any(key.startswith("?") for key in keys)
     assert len(set(keys)) == len(keys)
 

@@ -21,8 +21,10 @@ from torch._functorch._aot_autograd.aot_autograd_result import BundledAOTAutogra
 from torch._functorch._aot_autograd.schemas import AOTConfig, OutputType, ViewAndMutationMeta
 from torch._functorch.aot_autograd import AOT_COUNTER
 from torch._guards import TracingContext
-from torch._subclasses import FakeTensor
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx.experimental import _config as sizes_config
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -291,6 +293,9 @@ def describe_tracing_state() -> str:
         ),
         "a transform of torch.func is on": torch._C._functorch.peek_interpreter_stack() is not None,
         "forward mode is on": torch.autograd.forward_ad._current_level >= 0,
+        "a dispatch mode is on": any(
+            not isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack()
+        ),
     }
     for reason, holds in refusals.items():
         if holds:
@@ -335,5 +340,6 @@ def describe_tracing_state() -> str:
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
         ),
         "functorch": functorch_config.get_hash().hex(),
+        "sizes": sizes_config.get_hash().hex(),
     }
     return str(facts)
