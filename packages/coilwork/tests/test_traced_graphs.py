@@ -236,12 +236,16 @@ def look_up(x, index):
 """
 
 
-@pytest.mark.parametrize("above", ["", "\n\n\n"])
-def test_what_is_restored_names_the_lines_at_hand(above: str, traced: list[None], tmp_path: Path) -> None:
-    """With `above`, the function has moved since it was compiled."""
-    place, folder = tmp_path / "model.py", tmp_path / "cache"
+@pytest.mark.parametrize(
+    ("name", "above"), [("model.py", ""), ("model.py", "\n\n\n"), ("other.py", "")]
+)
+def test_what_is_restored_names_the_lines_at_hand(
+    name: str, above: str, traced: list[None], tmp_path: Path
+) -> None:
+    """The function has moved since it was compiled: down by `above`, or to the file `name`."""
+    folder = tmp_path / "cache"
     notes = []
-    for text in (BAD_INDEX, above + BAD_INDEX):
+    for place, text in ((tmp_path / "model.py", BAD_INDEX), (tmp_path / name, above + BAD_INDEX)):
         place.write_text(text)
         names: dict[str, Any] = {}
         exec(compile(text, str(place), "exec"), names)
@@ -252,4 +256,33 @@ def test_what_is_restored_names_the_lines_at_hand(above: str, traced: list[None]
         notes.append("\n".join(caught.value.__notes__))
     assert len(traced) == 1
     assert "model.py:3" in notes[0]
-    assert f"model.py:{3 + len(above)}" in notes[1]
+    assert f"{name}:{3 + len(above)}" in notes[1]
+    assert name == "model.py" or "model.py" not in notes[1]
+
+
+def test_pythons_executor_runs_restored_graphs(traced: list[None], tmp_path: Path) -> None:
+    settings = {"strict": True, "cache_dir": str(tmp_path), "executor": "python"}
+    for _ in range(2):
+        torch._dynamo.reset()
+        compiled = torch.compile(splits, backend=backend, options=settings)
+        check_equal(observe(compiled, True, False), observe(splits, True, False))
+    assert len(traced) == 1
+
+
+def test_the_log_says_why_a_graph_is_traced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="coilwork")
+    x = torch.randn(4, requires_grad=True)
+    cases: dict[str, tuple[Program, dict[str, Any]]] = {
+        "no process has traced it yet": (lambda x: x.exp(), {}),
+        "a result is a view that torch makes again": (lambda x: x[1:], {}),
+        "value that is complex": (lambda x: torch.fft.fft(x).abs(), {}),
+        "the cache is off": (lambda x: x.exp(), {"cache": False}),
+        "a check of calls needs the graph": (lambda x: x.exp(), {"check_nan": "results"}),
+        "the wrapper keeps no program": (lambda x: x.exp(), {"wrapper": "fx"}),
+    }
+    for reason, (program, options) in cases.items():
+        caplog.clear()
+        torch._dynamo.reset()
+        settings = {"strict": True, "cache_dir": str(tmp_path), **options}
+        torch.compile(program, backend=backend, options=settings)(x).sum().backward()
+        assert reason in caplog.text

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from coilwork.caches import list_key_parts, open_caches
+from coilwork.caches import list_key_parts, open_caches, record_used
 from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.errors import OptionError
 from coilwork.job import DECIDED, Job, open_job
@@ -202,6 +202,7 @@ def compile_graph(
         compiled = compiled.change_report(prepared=len(prepared.values), prepared_bytes=prepared.size_bytes)
     job.trace.write("report.json", compiled.report.to_json())
     log.info("graph %s: %s", job.graph_id, compiled.report.summary())
+    record_used(open_caches(job.options))
     return compiled
 
 
@@ -327,14 +328,28 @@ def _load(graph: Loadable, options: CompileOptions, builder: Builder, store: Sto
 
 
 @dataclass(frozen=True, slots=True)
+class TraceEntry:
+    """The place of one record in the cache."""
+
+    entry: Entry[dict[str, Any]]
+
+    def read(self) -> dict[str, Any] | None:
+        return self.entry.read()
+
+    def write(self, value: dict[str, Any]) -> None:
+        self.entry.write(value)
+        record_used(self.entry.cache.store)
+
+
+@dataclass(frozen=True, slots=True)
 class StoredTraces:
     """Records of the graphs that earlier processes traced with these options."""
 
     options: CompileOptions
 
-    def open(self, text: str) -> Entry[dict[str, Any]]:
+    def open(self, text: str) -> TraceEntry:
         cache = TraceCache(open_caches(self.options))
-        return Entry(cache, cache.key(*list_key_parts(text, "", self.options).values()))
+        return TraceEntry(Entry(cache, cache.key(*list_key_parts(text, "", self.options).values())))
 
     def note_restored(self) -> None:
         log.info("a captured graph is not traced: an earlier process did")
@@ -348,7 +363,9 @@ class StoredTraces:
             return None
         OPTIONS.warn_of_devices(options, name, record["devices"])
         builder = _open_builder(graphs.store, options, name)
-        return load_graph(record, lines, graphs, lambda graph: _load(graph, options, builder, graphs.store))
+        loaded = load_graph(record, lines, graphs, lambda graph: _load(graph, options, builder, graphs.store))
+        record_used(graphs.store)
+        return loaded
 
 
 def _report(job: Job, compiled: Compiled, driven: Driven, guards: tuple[str, ...]) -> CompileReport:
