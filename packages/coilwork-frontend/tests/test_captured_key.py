@@ -222,7 +222,9 @@ def test_what_may_be_traced_otherwise_has_none(
 
 
 def test_symbolic_sizes_share_keys_of_similar_sizes() -> None:
-    keys = [key_of(plain, torch.randn(*sizes), dynamic=True) for sizes in ((25, 4), (27, 4), (27, 64), (4, 4))]
+    keys = [
+        key_of(plain, torch.randn(*sizes), dynamic=True) for sizes in ((25, 4), (27, 4), (27, 64), (4, 4))
+    ]
     assert not any(key.startswith("?") for key in keys)
     assert keys[0] == keys[1]
     assert len(set(keys)) == 3

@@ -14,9 +14,7 @@ from coilwork_cache import LocalStore
 from coilwork_frontend import compile_captured
 
 
-def test_artifacts_start_another_cache_warm(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_artifacts_start_another_cache_warm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def train(folder: Path) -> torch.Tensor:
         torch._dynamo.reset()
         x = torch.ones(3, 4, requires_grad=True)

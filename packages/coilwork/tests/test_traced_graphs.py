@@ -120,7 +120,9 @@ def loops(x: Tensor, y: Tensor) -> Any:
         lambda step, x: step < 3, lambda step, x: (step + 1, x.sin() + 1), (torch.tensor(0), x.exp())
     )
     heads = y[None, :, :, None]
-    return last, flex_attention(heads, heads, heads, score_mod=lambda score, b, h, q, k: score + 0.1 * (q - k))
+    return last, flex_attention(
+        heads, heads, heads, score_mod=lambda score, b, h, q, k: score + 0.1 * (q - k)
+    )
 
 
 @pytest.mark.parametrize(
@@ -236,9 +238,7 @@ def look_up(x, index):
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "above"), [("model.py", ""), ("model.py", "\n\n\n"), ("other.py", "")]
-)
+@pytest.mark.parametrize(("name", "above"), [("model.py", ""), ("model.py", "\n\n\n"), ("other.py", "")])
 def test_what_is_restored_names_the_lines_at_hand(
     name: str, above: str, traced: list[None], tmp_path: Path
 ) -> None:

@@ -124,7 +124,9 @@ def _describe_tensor(value: torch.Tensor, captured: object = None) -> str:
     )
     base = value._base
     symbolic = isinstance(captured, torch.Tensor) and find_symbols(captured)
-    return f"{value_text(captured if symbolic else value)} {marks}" + ("" if base is None else f" of {_describe_tensor(base)}")
+    return f"{value_text(captured if symbolic else value)} {marks}" + (
+        "" if base is None else f" of {_describe_tensor(base)}"
+    )
 
 
 def _describe_nodes(gm: fx.GraphModule) -> list[str]:

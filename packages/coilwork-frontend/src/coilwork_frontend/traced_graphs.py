@@ -5,10 +5,10 @@ the compiler keeps the programs, and AOTAutograd's facts about inputs and result
 text of Dynamo's graph (`captured_key.py`). A process that finds it loads the programs and puts torch's own
 wrappers around them (`torch_compat/traced_results.py`).
 
-A record is written when all graphs of a captured graph are compiled; the backward graph often is at its first
-call. Graphs whose compilation warned, or that are not cached, leave no record. Tracing for other sizes may add
-other guards: a captured graph has up to `MOST_VARIANTS` records, of which the first is restored whose guards
-hold. The cache is told why a graph is traced.
+A record is written when all graphs of a captured graph are compiled; the backward graph often is at its
+first call. Graphs whose compilation warned, or that are not cached, leave no record. Tracing for other sizes
+may add other guards: a captured graph has up to `MOST_VARIANTS` records, of which the first is restored whose
+guards hold. The cache is told why a graph is traced.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from types import MappingProxyType, NoneType
+from types import MappingProxyType, ModuleType, NoneType
 from typing import Any, Final
 
 import torch
@@ -24,6 +24,7 @@ from torch._guards import TracingContext
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental import _config as sizes_config
+from torch.utils._config_module import ConfigModule
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 Boxed = Callable[[list[Any]], Any]
@@ -277,6 +278,23 @@ def _is_set(info: schemas.InputAliasInfo) -> bool:
 # ---- The state that tracing depends on ----
 
 
+_PRECISIONS: Final = (
+    ("generic", "all"),
+    ("cuda", "all"),
+    ("cuda", "matmul"),
+    ("cuda", "conv"),
+    ("cuda", "rnn"),
+    ("mkldnn", "all"),
+    ("mkldnn", "matmul"),
+    ("mkldnn", "conv"),
+)
+
+
+def _hash_settings(module: ModuleType) -> str:
+    assert isinstance(module, ConfigModule), "torch makes its settings modules so"
+    return module.get_hash().hex()
+
+
 def describe_tracing_state() -> str:
     """Return text of the global state that AOTAutograd's tracing depends on.
 
@@ -312,7 +330,7 @@ def describe_tracing_state() -> str:
         "deterministic": (
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
-            torch.utils.deterministic.fill_uninitialized_memory,
+            torch._C._get_deterministic_fill_uninitialized_memory(),
         ),
         "autocast": (casts, torch.is_autocast_cache_enabled()),
         "dtype": str(torch.get_default_dtype()),
@@ -330,16 +348,11 @@ def describe_tracing_state() -> str:
             torch.backends.mkldnn.enabled,
         ),
         "precision": (
-            torch.backends.fp32_precision,
-            torch.backends.cuda.matmul.fp32_precision,
-            torch.backends.cudnn.fp32_precision,
-            torch.backends.cudnn.conv.fp32_precision,
-            torch.backends.mkldnn.fp32_precision,
-            torch.backends.mkldnn.matmul.fp32_precision,
+            [torch._C._get_fp32_precision_getter(*place) for place in _PRECISIONS],
             torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
         ),
         "functorch": functorch_config.get_hash().hex(),
-        "sizes": sizes_config.get_hash().hex(),
+        "sizes": _hash_settings(sizes_config),
     }
     return str(facts)
