@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
+from torch.nn.attention.flex_attention import flex_attention
+from torch.utils.checkpoint import checkpoint
 
 from coilwork.backend import backend
 from coilwork_cache import LocalStore, TraceCache
@@ -31,10 +35,11 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     return traces
 
 
-def compile_anew(program: Program, folder: Path) -> Program:
+def compile_anew(program: Program, folder: Path, **options: Any) -> Program:
     """Compile as a new process does."""
     torch._dynamo.reset()
-    return torch.compile(program, backend=backend, options={"strict": True, "cache_dir": str(folder)})
+    settings = {"strict": True, "cache_dir": str(folder)}
+    return torch.compile(program, backend=backend, options=settings, **options)
 
 
 def inputs(*grads: bool) -> list[Tensor]:
@@ -87,9 +92,44 @@ def holds_a_constant(x: Tensor, y: Tensor) -> Any:
     return (x * torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) + y.sin(),)
 
 
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradients[0]
+
+
+region = torch.compiler.nested_compile_region(lambda x: x.tanh() + 1)
+
+
+def calls_nested_graphs(x: Tensor, y: Tensor) -> Any:
+    first = checkpoint(lambda x: Square.apply(x.sin()).exp(), x, use_reentrant=False)
+    second = torch.cond(x.sum() > y.sum(), lambda x: x.sin(), lambda x: x.cos() * 2, (x,))
+    _, third = scan(lambda carry, x: (carry + x, (carry * x).clone()), x[0], x, dim=0)
+    return first + region(region(y)), second, third
+
+
+def loops(x: Tensor, y: Tensor) -> Any:
+    """The second row of inputs is a query, and each row a head."""
+    _, last = while_loop(
+        lambda step, x: step < 3, lambda step, x: (step + 1, x.sin() + 1), (torch.tensor(0), x.exp())
+    )
+    heads = y[None, :, :, None]
+    return last, flex_attention(
+        heads, heads, heads, score_mod=lambda score, b, h, q, k: score + 0.1 * (q - k)
+    )
+
+
 @pytest.mark.parametrize(
     ("program", "grads"),
     [
+        (calls_nested_graphs, (True, True)),
+        (loops, (False, False)),
         (holds_a_constant, (True, False)),
         (holds_a_constant, (False, False)),
         (hands_back, (True, False)),
@@ -132,16 +172,64 @@ def test_views_that_torch_repeats_are_traced(traced: list[None], tmp_path: Path)
 
 def test_a_damaged_record_is_traced_again(traced: list[None], tmp_path: Path) -> None:
     observe(compile_anew(splits, tmp_path), True, True)
-    for damage in ("metadata", "lines", "graphs"):
+    for damage in ("metadata", "lines", "graphs", "sizes"):
         store = LocalStore(tmp_path)
         records = TraceCache(store)
         (key,) = [entry.key for entry in store.entries() if entry.kind == "trace"]
         record = records.get(key)
         assert record is not None
-        records.put(key, {**record, damage: {"forward": 7}})
+        (variant,) = record["variants"]
+        records.put(key, {"variants": [{**variant, damage: {"forward": 7}}]})
         before = len(traced)
         check_equal(observe(compile_anew(splits, tmp_path), True, True), observe(splits, True, True))
         assert len(traced) == before + 1
+
+
+def sum_pairs(x: Tensor) -> Tensor:
+    """Tracing adds the guard that there is more than one pair."""
+    return x.unfold(0, 2, 2).sum(-1)
+
+
+def scores(x: Tensor, y: Tensor) -> Tensor:
+    return torch.softmax(x.sin() @ y.t(), -1) * x.shape[0]
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_symbolic_sizes_are_restored(dynamic: bool | None, traced: list[None], tmp_path: Path) -> None:
+    """`None`: sizes are symbolic from the second call with other sizes on."""
+    counts = []
+    for _ in range(2):
+        compiled = compile_anew(scores, tmp_path, dynamic=dynamic)
+        for rows in (5, 9, 12):
+            x = torch.randn(rows, 7, requires_grad=True, dtype=torch.float64)
+            y = torch.randn(rows + 10, 7, dtype=torch.float64)
+            result, expected = compiled(x, y), scores(x, y)
+            torch.testing.assert_close(result, expected)
+            given = torch.autograd.grad(result.square().sum(), x)
+            torch.testing.assert_close(given, torch.autograd.grad(expected.square().sum(), x))
+        counts.append(len(traced))
+    assert counts == [1 if dynamic else 2] * 2
+
+
+def test_guards_of_tracing_are_restored(traced: list[None], tmp_path: Path) -> None:
+    """In the second process, sizes that no record's guards hold for compile anew."""
+    captured: list[None] = []
+
+    def note(gm: Any, example_inputs: Any) -> Any:
+        captured.append(None)
+        return backend(gm, example_inputs, options={"strict": True, "cache_dir": str(tmp_path)})
+
+    for process in range(2):
+        torch._dynamo.reset()
+        captured.clear()
+        compiled = torch.compile(sum_pairs, backend=note, dynamic=True)
+        for rows in (6, 8, 3, 20):
+            x = torch.randn(rows, 4)
+            torch.testing.assert_close(compiled(x), sum_pairs(x), check_stride=True)
+        if process == 0:
+            first = (len(captured), len(traced))
+    assert first == (len(captured), len(traced))
+    assert len(captured) > 1
 
 
 BAD_INDEX = """
@@ -150,12 +238,14 @@ def look_up(x, index):
 """
 
 
-@pytest.mark.parametrize("above", ["", "\n\n\n"])
-def test_what_is_restored_names_the_lines_at_hand(above: str, traced: list[None], tmp_path: Path) -> None:
-    """With `above`, the function has moved since it was compiled."""
-    place, folder = tmp_path / "model.py", tmp_path / "cache"
+@pytest.mark.parametrize(("name", "above"), [("model.py", ""), ("model.py", "\n\n\n"), ("other.py", "")])
+def test_what_is_restored_names_the_lines_at_hand(
+    name: str, above: str, traced: list[None], tmp_path: Path
+) -> None:
+    """The function has moved since it was compiled: down by `above`, or to the file `name`."""
+    folder = tmp_path / "cache"
     notes = []
-    for text in (BAD_INDEX, above + BAD_INDEX):
+    for place, text in ((tmp_path / "model.py", BAD_INDEX), (tmp_path / name, above + BAD_INDEX)):
         place.write_text(text)
         names: dict[str, Any] = {}
         exec(compile(text, str(place), "exec"), names)
@@ -166,4 +256,33 @@ def test_what_is_restored_names_the_lines_at_hand(above: str, traced: list[None]
         notes.append("\n".join(caught.value.__notes__))
     assert len(traced) == 1
     assert "model.py:3" in notes[0]
-    assert f"model.py:{3 + len(above)}" in notes[1]
+    assert f"{name}:{3 + len(above)}" in notes[1]
+    assert name == "model.py" or "model.py" not in notes[1]
+
+
+def test_pythons_executor_runs_restored_graphs(traced: list[None], tmp_path: Path) -> None:
+    settings = {"strict": True, "cache_dir": str(tmp_path), "executor": "python"}
+    for _ in range(2):
+        torch._dynamo.reset()
+        compiled = torch.compile(splits, backend=backend, options=settings)
+        check_equal(observe(compiled, True, False), observe(splits, True, False))
+    assert len(traced) == 1
+
+
+def test_the_log_says_why_a_graph_is_traced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="coilwork")
+    x = torch.randn(4, requires_grad=True)
+    cases: dict[str, tuple[Program, dict[str, Any]]] = {
+        "no process has traced it yet": (lambda x: x.exp(), {}),
+        "a result is a view that torch makes again": (lambda x: x[1:], {}),
+        "value that is complex": (lambda x: torch.fft.fft(x).abs(), {}),
+        "the cache is off": (lambda x: x.exp(), {"cache": False}),
+        "a check of calls needs the graph": (lambda x: x.exp(), {"check_nan": "results"}),
+        "the wrapper keeps no program": (lambda x: x.exp(), {"wrapper": "fx"}),
+    }
+    for reason, (program, options) in cases.items():
+        caplog.clear()
+        torch._dynamo.reset()
+        settings = {"strict": True, "cache_dir": str(tmp_path), **options}
+        torch.compile(program, backend=backend, options=settings)(x).sum().backward()
+        assert reason in caplog.text

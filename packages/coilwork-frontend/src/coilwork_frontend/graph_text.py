@@ -158,7 +158,8 @@ def _symbol_text(gm: torch.fx.GraphModule) -> str:
             environment = size.node.shape_env
             if environment is not None:
                 ranges = sorted(f"{symbol}:{bounds}" for symbol, bounds in environment.var_to_range.items())
-                facts = [*ranges, *list_symbol_facts(environment), *describe_likely_sizes(gm)]
+                values = (node.meta.get("val") for node in gm.graph.nodes)
+                facts = [*ranges, *list_symbol_facts(environment), *describe_likely_sizes(values)]
                 return "symbols " + "; ".join(facts)
     return "symbols"
 

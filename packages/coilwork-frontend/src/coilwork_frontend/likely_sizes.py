@@ -31,7 +31,7 @@ def list_likely_sizes(
     pairs = list(symbols)
     if not pairs:
         return ()
-    traced = list_traced_values(gm)
+    traced = list_traced_values(node.meta.get("val") for node in gm.graph.nodes)
     return tuple((ours.name, round_size(traced[theirs])) for ours, theirs in pairs if theirs in traced)
 
 
@@ -57,9 +57,9 @@ def _argument(size: Expr, values: Mapping[str, int]) -> int:
     return evaluate(size, dict(values)) if names and names <= values.keys() else 0
 
 
-def describe_likely_sizes(gm: torch.fx.GraphModule) -> list[str]:
-    """Return the likely values of all symbols in `gm`, as sorted texts."""
-    return sorted(f"{name} ~ {round_size(value)}" for name, value in list_traced_values(gm).items())
+def describe_likely_sizes(values: Iterable[object]) -> list[str]:
+    """Return the likely values of all symbols in `values`, as sorted texts."""
+    return sorted(f"{name} ~ {round_size(value)}" for name, value in list_traced_values(values).items())
 
 
 def round_size(size: int) -> int:

@@ -5,8 +5,10 @@ the compiler keeps the programs, and AOTAutograd's facts about inputs and result
 text of Dynamo's graph (`captured_key.py`). A process that finds it loads the programs and puts torch's own
 wrappers around them (`torch_compat/traced_results.py`).
 
-A record is written when all graphs of a captured graph are compiled; the backward graph often is at its first
-call. Graphs whose compilation warned, or that are not cached, leave no record.
+A record is written when all graphs of a captured graph are compiled; the backward graph often is at its
+first call. Graphs whose compilation warned, or that are not cached, leave no record. Tracing for other sizes
+may add other guards: a captured graph has up to `MOST_VARIANTS` records, of which the first is restored whose
+guards hold. The cache is told why a graph is traced.
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from torch import fx
 
 from coilwork_frontend.captured_key import make_captured_key
 from coilwork_frontend.errors import describe
+from coilwork_frontend.graph_text import UnkeyableGraphError
 from coilwork_frontend.source_lines import list_source_lines, match_lines, pack_lines, unpack_lines
 from coilwork_frontend.torch_compat.aot_autograd import (
     HasDirect,
@@ -27,6 +30,14 @@ from coilwork_frontend.torch_compat.aot_autograd import (
     UntracedCall,
     count_compilation,
     keep_untraced,
+)
+from coilwork_frontend.torch_compat.size_guards import (
+    SizeError,
+    add_guards,
+    describe_effect,
+    find_size_environment,
+    hold_guards,
+    write_guards,
 )
 from coilwork_frontend.torch_compat.traced_results import (
     Boxed,
@@ -40,6 +51,8 @@ from coilwork_frontend.torch_compat.traced_results import (
 
 Record = dict[str, Any]
 """JSON."""
+MOST_VARIANTS: Final = 4
+"""Records of one captured graph, for sizes that are guarded otherwise."""
 logger = logging.getLogger("coilwork")
 
 
@@ -59,6 +72,12 @@ class TraceCache(Protocol):
     def open(self, text: str) -> RecordEntry:
         """Return the place of the record whose key is made of `text`."""
 
+    def note_restored(self) -> None:
+        """Hear that a graph is restored."""
+
+    def note_traced(self, reason: str) -> None:
+        """Hear why a graph is traced, or will be by the next process."""
+
     def load(self, graph: Record, lines: Sequence[str]) -> Callable[[list[Any]], Any] | None:
         """Return the compiled graph that a record describes, naming source `lines`; None if it cannot be had
         any more."""
@@ -72,16 +91,43 @@ class HasRecord(Protocol):
     def record(self) -> Record | None:
         """The description for `TraceCache.load`; None if the graph cannot be loaded."""
 
+    @property
+    def refusal(self) -> str:
+        """The reason if there is no record."""
+
+
+class SizeWatch:
+    """What tracing adds to what is known of symbolic sizes, from now on."""
+
+    def __init__(self) -> None:
+        self._environment = find_size_environment()
+        self._first = 0 if self._environment is None else len(self._environment.guards)
+
+    def describe(self) -> Record | None:
+        """Return the guards that tracing added, and all that is known then, as JSON; None without sizes.
+
+        Raises:
+            SizeError: they have no form as data.
+        """
+        if self._environment is None:
+            return None
+        guards = write_guards(self._environment, self._first)
+        return {"guards": guards, "after": describe_effect(self._environment)}
+
 
 @dataclass(slots=True, kw_only=True)
 class TraceRecorder:
     """Collects the record of one captured graph, and writes it when it is whole.
 
-    `lines` are the user's source lines of Dynamo's graph, which compiled programs name.
+    `lines` are the user's source lines of Dynamo's graph, which compiled programs name. `refuse` is told why
+    there will be no record.
     """
 
     entry: RecordEntry
     lines: Sequence[str]
+    refuse: Callable[[str], None]
+    watch: SizeWatch = field(default_factory=SizeWatch)
+    sizes: Record | None = None
     graphs: dict[str, Record] = field(default_factory=dict)
     metadata: Any = None
     gradients: Sequence[object] | None = None
@@ -99,7 +145,8 @@ class TraceRecorder:
         """Note one compiled graph, in the context in which AOTAutograd calls its compiler."""
         record = compiled.record if isinstance(compiled, HasRecord) else None
         if record is None:
-            self.is_refused = True
+            reason = compiled.refusal if isinstance(compiled, HasRecord) else "it is no compiled graph"
+            self._refuse(f"no record of its {role} graph: {reason}")
             return
         self.graphs[role] = record
         if role != "backward":
@@ -109,14 +156,28 @@ class TraceRecorder:
     def note_return(self, *, is_direct: bool) -> None:
         """Note that AOTAutograd is done; with `is_direct` nothing of it is around the graph."""
         self.is_direct, self.is_returned = is_direct, True
+        try:
+            self.sizes = self.watch.describe()
+        except SizeError as error:
+            self._refuse(str(error))
         self._finish()
+
+    def _refuse(self, reason: str) -> None:
+        if not self.is_refused:
+            self.refuse(reason)
+        self.is_refused = True
 
     def _finish(self) -> None:
         roles = set(self.graphs)
         whole = roles in ({"inference"}, {"forward", "backward"})
         if self.is_refused or not self.is_returned or not whole:
             return
-        record: Record = {"graphs": self.graphs, "lines": pack_lines(self.lines), "direct": self.is_direct}
+        record: Record = {
+            "graphs": self.graphs,
+            "lines": pack_lines(self.lines),
+            "direct": self.is_direct,
+            "sizes": self.sizes,
+        }
         if not self.is_direct:
             try:
                 record["metadata"] = describe_metadata(self.metadata)
@@ -124,9 +185,15 @@ class TraceRecorder:
                     list_detached(self.gradients or (), self.metadata) if len(roles) == 2 else []
                 )
             except UnstorableError as error:
-                logger.debug("a captured graph is traced in each process: %s", error)
+                self._refuse(str(error))
                 return
-        self.entry.write(record)
+        others = [one for one in _list_variants(self.entry.read()) if one.get("sizes") != self.sizes]
+        self.entry.write({"variants": [record, *others][:MOST_VARIANTS]})
+
+
+def _list_variants(stored: Record | None) -> list[Record]:
+    variants = None if stored is None else stored.get("variants")
+    return [one for one in variants if isinstance(one, dict)] if isinstance(variants, list) else []
 
 
 TracingCompiler = Callable[[fx.GraphModule, Sequence[Any], TraceObserver | None], Callable[..., Any]]
@@ -145,33 +212,59 @@ def compile_or_restore(
 
     `facts` is text of what tracing depends on besides the graph.
     """
-    text = None if cache is None else make_captured_key(gm, example_inputs, facts)
-    if cache is None or text is None:
+    if cache is None:
+        return compiler(gm, example_inputs, None)
+    try:
+        text = make_captured_key(gm, example_inputs, facts)
+    except UnkeyableGraphError as error:
+        cache.note_traced(str(error))
         return compiler(gm, example_inputs, None)
     entry, lines = cache.open(text), list_source_lines(gm)
+    # before guards of records are added, some of which may be left if restoring fails
+    recorder = TraceRecorder(entry=entry, lines=lines, refuse=cache.note_traced)
     restored = restore_traced(cache, entry.read(), lines)
     if restored is not None:
         count_compilation()
+        cache.note_restored()
         return restored
-    return compiler(gm, example_inputs, TraceRecorder(entry=entry, lines=lines))
+    return compiler(gm, example_inputs, recorder)
 
 
 def restore_traced(
-    cache: TraceCache, record: Record | None, lines: Sequence[str]
+    cache: TraceCache, stored: Record | None, lines: Sequence[str]
 ) -> Callable[..., Any] | None:
     """Return the call, with inputs one by one, of a captured graph that was traced before.
 
-    None if there is no record, or a compiled graph that it names is gone. Compiled graphs will name
-    the source `lines` of Dynamo's graph.
+    None if there is no record, its guards do not hold, or a compiled graph that it names is gone. Compiled
+    graphs will name the source `lines` of Dynamo's graph.
     """
-    if record is None:
+    if stored is None:
+        cache.note_traced("no process has traced it yet")
         return None
+    reason = "the guards of its records do not hold for these sizes"
     try:
-        return _restore(cache, record, lines)
+        for record in _list_variants(stored):
+            sizes = record["sizes"]
+            if sizes is not None and not hold_guards(sizes["guards"]):
+                continue
+            restored = _restore(cache, record, lines)
+            if restored is not None:
+                return restored
+            reason = "a compiled graph is gone, or one line of its source has become several"
     # Tracing again is right, whatever torch makes of a damaged record.
-    except (UnstorableError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+    except (
+        UnstorableError,
+        SizeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        RuntimeError,
+    ) as error:
         logger.warning("a captured graph is traced again: its record does not load: %s", describe(error))
-        return None
+        reason = "its record does not load"
+    cache.note_traced(reason)
+    return None
 
 
 def _restore(cache: TraceCache, record: Mapping[str, Any], lines: Sequence[str]) -> Callable[..., Any] | None:
@@ -184,6 +277,10 @@ def _restore(cache: TraceCache, record: Mapping[str, Any], lines: Sequence[str])
         if loaded is None:
             return None
         graphs[role] = loaded
+    sizes = record["sizes"]
+    if sizes is not None:
+        # last, as guards cannot be taken back
+        add_guards(sizes["guards"], sizes["after"])
     if record["direct"]:
         whole: object = graphs["inference"]
         return whole.direct if isinstance(whole, HasDirect) else None

@@ -9,16 +9,17 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, Self, TypeVar
 
 import torch
+from torch import fx
 
 from coilwork_frontend.calling_convention.aten_graph import AtenGraph
 from coilwork_frontend.calling_convention.convention import Roles
 from coilwork_frontend.calling_convention.lazy_conjugation import resolve_constant
 from coilwork_frontend.calling_convention.operator_call import UnwritableError, read_rows, write_rows
-from coilwork_frontend.source_lines import Rename, list_source_lines, match_lines, pack_lines
+from coilwork_frontend.source_lines import Rename, list_source_lines, match_lines, pack_lines, unpack_lines
 from coilwork_frontend.torch_compat.tensors import leave_fake_mode
 from coilwork_runtime import KernelBuildError, ProgramBytesError, bind_roles, collect_kinds
 from coilwork_runtime.artifact_file import decode_constant, describe_constant, encode_constant
@@ -26,7 +27,7 @@ from coilwork_runtime.executor.choice import Driven, Loadable
 from coilwork_runtime.executor.program_reader import rename_places
 from coilwork_runtime.manifest.kernel_manifest import rename_origins
 from coilwork_runtime.tensor_kinds import Call, TensorKinds
-from coilwork_tools.explain.report import CompiledGraph, StageClock, read_report
+from coilwork_tools.explain.report import AddedGuard, CompiledGraph, StageClock, announce, read_report
 
 Record = dict[str, Any]
 log = logging.getLogger("coilwork")
@@ -72,24 +73,48 @@ class StoredPrograms(Protocol[_P]):
     def drop(self, key: str, reason: str) -> None: ...
 
 
+class UnrecordedError(Exception):
+    """A compiled graph has no record; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotedGuard:
+    """A guard that compiling added in an earlier process, as it was announced there."""
+
+    condition: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
 def describe_graph(
-    graph: AtenGraph, name: str, targets: str, compiled: CompiledGraph, outer: Roles
-) -> Record | None:
-    """Return the record of `graph`; None if its program is not cached, or it cannot be written down.
+    graph: AtenGraph,
+    name: str,
+    targets: str,
+    compiled: CompiledGraph,
+    outer: Roles,
+    guards: Sequence[AddedGuard],
+) -> Record:
+    """Return the record of `graph`.
 
     `targets` describes its devices. It was compiled to `compiled`, whose roles will be within `outer`.
+    Tracing it added `guards`.
+
+    Raises:
+        UnrecordedError: its program is not cached, or it cannot be written down.
     """
     if compiled.key is None or compiled.roles is None:
-        return None
+        raise UnrecordedError("its program is not cached")
     roles, saved = compiled.roles.wrap(outer), compiled.report.strides_by_position
     if not set(roles.functions) <= {"operators"} or (roles.functions and graph.role != "backward"):
-        return None
+        raise UnrecordedError(f"it is called through {', '.join(sorted(roles.functions))}")
     try:
         constants, operators = _read_constants(graph), write_rows(graph.gm)
-    except (UnwritableError, KeyError):
-        return None
-    if constants is None:
-        return None
+    except UnwritableError as error:
+        raise UnrecordedError(str(error)) from error
+    except KeyError as error:
+        raise UnrecordedError(f"it has no constant {error}") from error
     kinds = collect_kinds(graph.example_inputs, resized=graph.is_resized)
     return {
         "name": name,
@@ -104,20 +129,27 @@ def describe_graph(
         "captured_roles": str(graph.convention.make_captured_roles(graph.example_inputs, saved)),
         "kinds": [kinds.allowed, kinds.required, kinds.resized],
         "constants": constants,
+        "guards": [[guard.condition, str(guard)] for guard in guards],
     }
 
 
-def _read_constants(graph: AtenGraph) -> dict[str, list[Any]] | None:
-    """Return description and bytes of the constants of `graph`; None if they are too large, or not plain."""
-    paths = {str(node.target) for node in graph.gm.graph.find_nodes(op="get_attr")}
+def _read_constants(graph: AtenGraph) -> dict[str, list[Any]]:
+    """Return description and bytes of the constants of `graph`.
+
+    Raises:
+        UnrecordedError: they are too large, or not plain.
+    """
+    named = {str(node.target) for node in graph.gm.graph.find_nodes(op="get_attr")}
+    nested = {path for path, part in graph.gm.named_modules() if isinstance(part, fx.GraphModule)}
+    paths = named - nested
     # torch calls back ends in fake mode
     with leave_fake_mode():
         constants = {path: resolve_constant(graph.constant(path)) for path in sorted(paths)}
         values = constants.values()
         if any(one.layout != torch.strided or one.is_quantized or one.is_complex() for one in values):
-            return None
+            raise UnrecordedError("a constant is no plain tensor")
         if sum(one.numel() * one.element_size() for one in values) > MOST_BYTES:
-            return None
+            raise UnrecordedError(f"its constants have more than {MOST_BYTES} bytes")
         return {
             path: [describe_constant(value), base64.b64encode(encode_constant(value)).decode()]
             for path, value in constants.items()
@@ -171,14 +203,17 @@ def load_graph(
     if stored is None:
         return None
     try:
-        return _load_stored(record, stored, load)
+        return _load_stored(record, lines, stored, load)
     except (ProgramBytesError, KernelBuildError, KeyError, TypeError) as error:
         programs.drop(record["key"], f"its program does not load: {error}")
         return None
 
 
 def _load_stored(
-    record: Mapping[str, Any], stored: StoredProgram, load: Callable[[Loadable], Driven]
+    record: Mapping[str, Any],
+    lines: Sequence[str],
+    stored: StoredProgram,
+    load: Callable[[Loadable], Driven],
 ) -> CompiledGraph:
     clock, name = StageClock(), record["name"]
     with leave_fake_mode():
@@ -202,5 +237,9 @@ def _load_stored(
     report = replace(
         read_report(stored.report), graph_id=name, role=record["role"], cache_hit=True, seconds=clock.seconds
     ).name_driver(driven)
+    rename = match_lines(unpack_lines(record["lines"]), lines) or str
+    guards = [NotedGuard(condition, rename(text)) for condition, text in record["guards"]]
+    if guards:
+        report = replace(report, guards="\n".join(announce(name, guards)))
     log.info("graph %s: not traced, %s", name, report.summary())
     return CompiledGraph(bound.call, report, bound.direct)

@@ -38,6 +38,7 @@ from coilwork_frontend.compile_captured import Halves, compile_captured
 from coilwork_frontend.option_sources import UserOptions, check_fallback, check_rewrites, make_compile
 from coilwork_frontend.option_table import warn_of_unkeyed
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, list_static_positions
+from coilwork_frontend.torch_compat.cache_artifacts import register_artifacts
 from coilwork_frontend.torch_compat.dynamo import (
     allow_registering_again,
     free_compile_lock_in_children,
@@ -83,6 +84,7 @@ logger = logging.getLogger("coilwork")
 allow_registering_again("coilwork")
 free_compile_lock_in_children()
 name_all_types()
+register_artifacts(lambda: open_caches(resolve()))
 
 
 def backend(
@@ -162,7 +164,10 @@ class GraphStages:
 
     @property
     def traces(self) -> StoredTraces | None:
-        return StoredTraces(self.options, self.keys) if self.options.keeps_traces else None
+        if self.options.keeps_traces:
+            return StoredTraces(self.options, self.keys)
+        logger.info("a captured graph is traced: %s", self.options.tracing_reason)
+        return None
 
     def rewrite(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         options = self.options

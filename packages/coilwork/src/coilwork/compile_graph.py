@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from coilwork.caches import list_key_parts, open_caches
+from coilwork.caches import list_key_parts, open_caches, record_used
 from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.errors import OptionError
 from coilwork.job import DECIDED, Job, open_job
@@ -23,7 +23,7 @@ from coilwork.stages import Compiled, make_lowering_context, run_stages
 from coilwork.targets import make_targets_text
 from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache, Store, TraceCache
 from coilwork_frontend.calling_convention.activation_strides import report_chosen_strides
-from coilwork_frontend.calling_convention.convention import Role
+from coilwork_frontend.calling_convention.convention import Role, Roles
 from coilwork_frontend.calling_convention.lazy_conjugation import resolve_constant
 from coilwork_frontend.calling_convention.result_aliasing import SharedMemory
 from coilwork_frontend.capture.eager_fallback import judge_fault, warn_of_driver
@@ -61,7 +61,13 @@ from coilwork_tools.explain.trace_folder import Trace, log_progress, log_search
 from coilwork_tools.op_fallback.cut_graph import Cuts, compile_cut, cut_around, cut_at, run_in_eager
 from coilwork_tools.op_fallback.faults import FaultKinds
 from coilwork_tools.op_fallback.retries import Plan, SubjectFacts, build_with_retries
-from coilwork_tools.stored_graphs import describe_graph, find_stored, load_graph, make_loadable
+from coilwork_tools.stored_graphs import (
+    UnrecordedError,
+    describe_graph,
+    find_stored,
+    load_graph,
+    make_loadable,
+)
 from coilwork_wrapper.module_wrapper import ModuleOptions, drive_program, load_stored, write_text
 
 # ---- Attempts ----
@@ -187,10 +193,8 @@ def compile_graph(
         compiled = _run_in_eager(job, error) if cuts is None else _compile_parts(job, cuts)
     report_chosen_strides(job.gm, compiled.report.strides_by_position)
     outer = job.call_roles(shared, prepared)
-    if not guards and prepared is None:
-        # what another process needs to run the graph without tracing it
-        targets = make_targets_text(job.devices, job.options)
-        compiled = replace(compiled, record=describe_graph(job, job.graph_id, targets, compiled, outer))
+    if job.options.keeps_traces:
+        compiled = _add_record(job, compiled, outer, guards, is_prepared=prepared is not None)
     compiled = compiled.apply_roles(outer)
     if guards:
         texts = [*announce(job.graph_id, guards), *filter(None, [compiled.report.guards])]
@@ -199,7 +203,22 @@ def compile_graph(
         compiled = compiled.change_report(prepared=len(prepared.values), prepared_bytes=prepared.size_bytes)
     job.trace.write("report.json", compiled.report.to_json())
     log.info("graph %s: %s", job.graph_id, compiled.report.summary())
+    record_used(open_caches(job.options))
     return compiled
+
+
+def _add_record(
+    job: Job, compiled: CompiledGraph, outer: Roles, guards: Sequence[AddedGuard], *, is_prepared: bool
+) -> CompiledGraph:
+    """Return `compiled` with what another process needs to run the graph without tracing it."""
+    if is_prepared:
+        return replace(compiled, refusal="a part of it is computed once per process")
+    targets = make_targets_text(job.devices, job.options)
+    try:
+        record = describe_graph(job, job.graph_id, targets, compiled, outer, guards)
+    except UnrecordedError as error:
+        return replace(compiled, refusal=str(error))
+    return replace(compiled, record=record)
 
 
 def _compile(job: Job) -> CompiledGraph:
@@ -313,16 +332,36 @@ def _load(graph: Loadable, options: CompileOptions, builder: Builder, store: Sto
 
 
 @dataclass(frozen=True, slots=True)
+class TraceEntry:
+    """The place of one record in the cache."""
+
+    entry: Entry[dict[str, Any]]
+
+    def read(self) -> dict[str, Any] | None:
+        return self.entry.read()
+
+    def write(self, value: dict[str, Any]) -> None:
+        self.entry.write(value)
+        record_used(self.entry.cache.store)
+
+
+@dataclass(frozen=True, slots=True)
 class StoredTraces:
     """Records of the graphs that earlier processes traced with these options; `keys` notes what is asked."""
 
     options: CompileOptions
     keys: list[str] = field(default_factory=list)
 
-    def open(self, text: str) -> Entry[dict[str, Any]]:
+    def open(self, text: str) -> TraceEntry:
         cache = TraceCache(open_caches(self.options))
         self.keys.append(cache.key(*list_key_parts(text, "", self.options).values()))
-        return Entry(cache, self.keys[-1])
+        return TraceEntry(Entry(cache, self.keys[-1]))
+
+    def note_restored(self) -> None:
+        log.info("a captured graph is not traced: an earlier process did")
+
+    def note_traced(self, reason: str) -> None:
+        log.info("a captured graph is traced: %s", reason)
 
     def load(self, record: Mapping[str, Any], lines: Sequence[str]) -> CompiledGraph | None:
         options, graphs, name = self.options, GraphCache(open_caches(self.options)), record["name"]
@@ -330,7 +369,9 @@ class StoredTraces:
             return None
         OPTIONS.warn_of_devices(options, name, record["devices"])
         builder = _open_builder(graphs.store, options, name)
-        return load_graph(record, lines, graphs, lambda graph: _load(graph, options, builder, graphs.store))
+        loaded = load_graph(record, lines, graphs, lambda graph: _load(graph, options, builder, graphs.store))
+        record_used(graphs.store)
+        return loaded
 
 
 def _report(job: Job, compiled: Compiled, driven: Driven, guards: tuple[str, ...]) -> CompileReport:

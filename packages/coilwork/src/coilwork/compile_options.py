@@ -316,9 +316,21 @@ class CompileOptions(Options):
 
     @property
     def keeps_traces(self) -> bool:
-        """True if records of traced graphs are cached, too. Frozen parameters are in none of them, and who
-        asks for a trace wants every stage."""
-        return self.keeps_graphs and not (self.unkeyed or self.freezing or self.trace)
+        """True if records of traced graphs are cached, too."""
+        return not self.tracing_reason
+
+    @property
+    def tracing_reason(self) -> str:
+        """The reason why each process traces its graphs with these options; empty if none has to."""
+        reasons = {
+            "the cache is off": not self.cache,
+            "the wrapper keeps no program": not self.makes_module,
+            "a check of calls needs the graph": self.checks.has_any,
+            "an option has no text for a key": bool(self.unkeyed),
+            "frozen parameters are in no record": self.freezing,
+            "a trace shows every stage": bool(self.trace),
+        }
+        return next((reason for reason, holds in reasons.items() if holds), "")
 
     @property
     def runs_natively(self) -> bool:

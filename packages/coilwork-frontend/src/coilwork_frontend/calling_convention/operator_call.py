@@ -126,9 +126,16 @@ def _attribute(target: str, owner: Mapping[str, Any]) -> Any:
 # ---- Rows as JSON ----
 
 
+_OPERATORS: Final = ("getitem", "add", "mul", "sub", "floordiv", "truediv", "mod", "neg", "pow")
+_RELATIONS: Final = ("eq", "ne", "lt", "le", "gt", "ge", "and_", "or_")
+_SYMBOLIC: Final = ("sym_max", "sym_min", "sym_int", "sym_float", "sym_not", "sym_sum", "sym_ite")
+# Arithmetic on sizes.
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
-    {f"operator.{one.__name__}": one for one in (operator.getitem, operator.add, operator.mul, operator.sub)}
+    {f"operator.{name}": getattr(operator, name) for name in (*_OPERATORS, *_RELATIONS)}
+    | {f"torch.{name}": getattr(torch, name) for name in _SYMBOLIC}
 )
+# Operators that call nested graphs, and take them as `fx.GraphModule`.
+_NESTING: Final = ("associative_scan", "cond", "flex_attention", "map_impl", "scan", "while_loop")
 _CONSTANTS: Final = (torch.dtype, torch.layout, torch.memory_format)
 
 
@@ -142,10 +149,14 @@ def write_rows(gm: fx.GraphModule) -> list[Any]:
     Raises:
         UnwritableError: the graph holds something that has no form as data.
     """
-    return [
-        [row.op, _write_target(row), _write(row.args), _write(dict(row.kwargs)), list(row.ends)]
-        for row in _record(gm.graph)
-    ]
+    return [_write_row(row, gm) for row in _record(gm.graph)]
+
+
+def _write_row(row: _Row, gm: fx.GraphModule) -> list[Any]:
+    nested = functools.reduce(getattr, row.target.split("."), gm) if row.op == "get_attr" else None
+    if isinstance(nested, fx.GraphModule):
+        return ["graph", row.target, write_rows(nested), None, list(row.ends)]
+    return [row.op, _write_target(row), _write(row.args), _write(dict(row.kwargs)), list(row.ends)]
 
 
 def read_rows(data: Sequence[Any], constants: Mapping[str, torch.Tensor]) -> Call:
@@ -154,24 +165,43 @@ def read_rows(data: Sequence[Any], constants: Mapping[str, torch.Tensor]) -> Cal
 
     @functools.cache
     def read() -> Call:
-        rows = [
-            _Row(op, _read_target(op, target), _read(args), _read(kwargs), tuple(ends))
-            for op, target, args, kwargs, ends in data
-        ]
-        return _run_rows(rows, constants)
+        nested = {target: _make_graph(rows) for op, target, rows, _, _ in data if op == "graph"}
+        return _run_rows(_read_all(data), {**constants, **nested})
 
     return lambda args: read()(args)
+
+
+def _read_all(data: Sequence[Any]) -> list[_Row]:
+    return [
+        _Row("get_attr", target, (), {}, tuple(ends))
+        if op == "graph"
+        else _Row(op, _read_target(op, target), _read(args), _read(kwargs), tuple(ends))
+        for op, target, args, kwargs, ends in data
+    ]
+
+
+def _make_graph(data: Sequence[Any]) -> fx.GraphModule:
+    """Return the graph that was written; operators that call graphs take no other callables."""
+    graph, nodes = fx.Graph(), list[fx.Node]()
+    nested = {target: _make_graph(rows) for op, target, rows, _, _ in data if op == "graph"}
+    for row in _read_all(data):
+        args, kwargs = _fill(row.args, nodes), _fill(dict(row.kwargs), nodes)
+        nodes.append(graph.create_node(row.op, row.target, args, kwargs))
+    return fx.GraphModule(nested, graph)
 
 
 def _write_target(row: _Row) -> str:
     if row.op in ("placeholder", "output", "get_attr") and "." not in str(row.target):
         return str(row.target)
     target = row.target
-    name = f"operator.{getattr(target, '__name__', '')}"
-    if row.op == "call_function" and _FUNCTIONS.get(name) is target:
-        return name
+    for module in ("operator", "torch") if row.op == "call_function" else ():
+        name = f"{module}.{getattr(target, '__name__', '')}"
+        if _FUNCTIONS.get(name) is target:
+            return name
     if row.op == "call_function" and get_namespace(target) in ("aten", "prims"):
         return str(target)
+    if row.op == "call_function" and get_namespace(target) == "higher_order" and str(target) in _NESTING:
+        return f"higher_order.{target}"
     raise UnwritableError(f"{row.op} of {row.target}")
 
 

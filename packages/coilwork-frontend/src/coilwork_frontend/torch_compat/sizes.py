@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -45,14 +45,13 @@ def list_symbol_facts(environment: ShapeEnv) -> list[str]:
     return sorted(facts | {f"{old} = {new}" for old, new in environment.replacements.items()})
 
 
-def list_traced_values(gm: torch.fx.GraphModule) -> dict[object, int]:
-    """Return the numbers that torch's symbols in sizes of `gm` were traced with.
+def list_traced_values(values: Iterable[object]) -> dict[object, int]:
+    """Return the numbers that torch's symbols in `values`, tensors' sizes and numbers, were traced with.
 
     Unbacked symbols are left out.
     """
     traced: dict[object, int] = {}
-    for node in gm.graph.nodes:
-        value = node.meta.get("val")
+    for value in values:
         sizes: Sequence[Any] = value.shape if isinstance(value, torch.Tensor) else (value,)
         for size in sizes:
             if isinstance(size, torch.SymInt):

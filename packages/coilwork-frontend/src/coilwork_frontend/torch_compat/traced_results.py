@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from types import MappingProxyType, NoneType
+from types import MappingProxyType, ModuleType, NoneType
 from typing import Any, Final
 
 import torch
@@ -21,8 +21,11 @@ from torch._functorch._aot_autograd.aot_autograd_result import BundledAOTAutogra
 from torch._functorch._aot_autograd.schemas import AOTConfig, OutputType, ViewAndMutationMeta
 from torch._functorch.aot_autograd import AOT_COUNTER
 from torch._guards import TracingContext
-from torch._subclasses import FakeTensor
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx.experimental import _config as sizes_config
+from torch.utils._config_module import ConfigModule
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -275,23 +278,46 @@ def _is_set(info: schemas.InputAliasInfo) -> bool:
 # ---- The state that tracing depends on ----
 
 
-def describe_tracing_state() -> str | None:
+_PRECISIONS: Final = (
+    ("generic", "all"),
+    ("cuda", "all"),
+    ("cuda", "matmul"),
+    ("cuda", "conv"),
+    ("cuda", "rnn"),
+    ("mkldnn", "all"),
+    ("mkldnn", "matmul"),
+    ("mkldnn", "conv"),
+)
+
+
+def _hash_settings(module: ModuleType) -> str:
+    assert isinstance(module, ConfigModule), "torch makes its settings modules so"
+    return module.get_hash().hex()
+
+
+def describe_tracing_state() -> str:
     """Return text of the global state that AOTAutograd's tracing depends on.
 
-    None in states whose results cannot be used in another process: calls run on fake tensors first, compiled
-    autograd is on, or hooks change what is saved for backward.
+    Raises:
+        UnstorableError: the state is one whose results cannot be used in another process.
     """
     context = TracingContext.try_get()
-    if (
-        context is None
-        or context.fakify_first_call
-        or functorch_config.debug_assert
-        or torch._dynamo.compiled_autograd.in_compiled_autograd_region
-        or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-    ):
-        return None
+    refusals = {
+        "calls run on fake tensors first": context is None or context.fakify_first_call,
+        "torch checks its own wrappers": functorch_config.debug_assert,
+        "compiled autograd is on": torch._dynamo.compiled_autograd.in_compiled_autograd_region,
+        "hooks change what is saved for backward": (
+            torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        ),
+        "a transform of torch.func is on": torch._C._functorch.peek_interpreter_stack() is not None,
+        "forward mode is on": torch.autograd.forward_ad._current_level >= 0,
+        "a dispatch mode is on": any(
+            not isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack()
+        ),
+    }
+    for reason, holds in refusals.items():
+        if holds:
+            raise UnstorableError(reason)
     casts = [
         (kind, torch.is_autocast_enabled(kind), str(torch.get_autocast_dtype(kind)))
         for kind in ("cpu", "cuda", "xpu")
@@ -301,7 +327,11 @@ def describe_tracing_state() -> str | None:
         "grad": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
         "anomaly": torch.is_anomaly_enabled(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "deterministic": (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            torch._C._get_deterministic_fill_uninitialized_memory(),
+        ),
         "autocast": (casts, torch.is_autocast_cache_enabled()),
         "dtype": str(torch.get_default_dtype()),
         "device": str(torch.get_default_device()),
@@ -311,7 +341,18 @@ def describe_tracing_state() -> str | None:
             attention.math_sdp_enabled(),
             attention.cudnn_sdp_enabled(),
         ),
-        "libraries": (torch.backends.cudnn.enabled, torch.backends.mkldnn.is_available()),
+        "libraries": (
+            torch.backends.cudnn.enabled,
+            torch.backends.cudnn.deterministic,
+            torch.backends.mkldnn.is_available(),
+            torch.backends.mkldnn.enabled,
+        ),
+        "precision": (
+            [torch._C._get_fp32_precision_getter(*place) for place in _PRECISIONS],
+            torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+            torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        ),
         "functorch": functorch_config.get_hash().hex(),
+        "sizes": _hash_settings(sizes_config),
     }
     return str(facts)

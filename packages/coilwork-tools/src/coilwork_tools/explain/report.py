@@ -222,6 +222,7 @@ class CompiledGraph:
     `direct`, if there is one, takes the inputs one by one. `roles` are those around both that are not applied
     yet, if there are such; `bound` are those that are. `key` is that of its program in the graph cache,
     `record` what another process needs beside the program; without them it is compiled or traced in each.
+    `refusal` says why there is no record.
     """
 
     _boxed_call: ClassVar = True
@@ -233,6 +234,7 @@ class CompiledGraph:
     bound: Roles | None = None
     key: str | None = None
     record: dict[str, Any] | None = None
+    refusal: str = ""
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         return self.call(args)
