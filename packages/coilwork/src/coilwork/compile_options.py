@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from coilwork.registries import WRAPPERS
 from coilwork_cache.local_store import DEFAULT_MAX_BYTES
+from coilwork_cache.tiered_store import SECRET
 from coilwork_frontend.compile_captured import Promises
 from coilwork_frontend.option_table import (
     Choice,
@@ -36,8 +37,6 @@ from coilwork_wrapper.module_wrapper import choose_executor
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 Contractions = Literal["auto", "aten", "generated"]
-SECRET: Final = "COILWORK_REDIS_KEY"
-"""The secret of `redis_url`: from the environment alone, as options are printed, logged and compared."""
 
 _DRIVEN: Final = Need(
     who="the wrapper python",
