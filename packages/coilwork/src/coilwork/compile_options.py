@@ -267,6 +267,9 @@ class CompileOptions(Options):
         "entries are signed with the secret in COILWORK_REDIS_KEY; needs coilwork[redis]",
     )
     trace: str = option("", "folder to write every stage's text to; empty for none")
+    progress: bool = option(
+        True, "on a terminal, a line on standard error shows what is compiled, after two seconds of it"
+    )
     workers: int = option(0, "processes that build kernels; 0 for one per core, at most 16", least=0)
     autotune_budget: int = option(
         64,
