@@ -104,7 +104,7 @@ def test_size_age_and_place_come_from_every_source(
             monkeypatch.setenv(f"COILWORK_{name.upper()}", str(value))
     elif source == "around":
         around = options(**settings)
+    compiled = leniently(waves, **(settings if source == "options" else {}))
     with around, pytest.warns(EntryTooLargeWarning, match="max_bytes is 10\n.*option max_bytes"):
-        compiled = leniently(waves, **(settings if source == "options" else {}))
         compiled(torch.randn(4, 5))
     assert (tmp_path / "cache" / "v1" / "aged").exists()

@@ -56,8 +56,8 @@ class CacheUnavailableWarning(CacheWarning):
 
     code = "store-unavailable"
     remedy = (
-        "check that the store (option cache_dir, or option redis_url) exists, is reachable and is writable by this "
-        "user"
+        "check that the store (option cache_dir, or option redis_url) exists, is reachable and is "
+        "writable by this user"
     )
 
 
@@ -76,7 +76,7 @@ class EntryTooLargeWarning(CacheWarning):
 
 
 class UntrustedEntryWarning(CacheWarning):
-    """A shared entry carries no valid signature. It was ignored and counted as a miss. Issued once per store."""
+    """A shared entry has no valid signature. It was ignored and counted as a miss. Issued once per store."""
 
     code = "untrusted-entry"
     remedy = "use one secret (COILWORK_REDIS_KEY) on all machines, or one server or namespace per secret"

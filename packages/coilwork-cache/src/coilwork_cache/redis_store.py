@@ -27,6 +27,7 @@ from coilwork_cache.errors import (
     MissingExtraError,
     OnceAnnouncer,
     UntrustedEntryWarning,
+    log,
 )
 from coilwork_cache.key import check_key, is_key
 from coilwork_cache.store import EntryInfo, ForkedLock, StoreStats, Tally
@@ -188,7 +189,7 @@ class RedisStore:
         return bool(self._attempt("reading", partial(self._client.exists, name)))
 
     def check(self, key: str) -> str | None:
-        """As `InspectableStore` says. What is not signed by this secret may be of use to others, and stays."""
+        """As `InspectableStore` says. What this secret did not sign may be of use to others, and stays."""
         name = self._name(key)
         value = self._attempt("reading", partial(self._client.get, name))
         data = b"" if value is None else self._unsign(key, value)
@@ -268,6 +269,7 @@ class RedisStore:
                 return operation()
         # Whatever goes wrong is the server's fault: what it sends may make the client raise anything.
         except Exception as error:
+            log.debug("redis, %s", doing, exc_info=error)
             self._breaker.open()
             self._tally.add(StoreStats(failures=1))
             reason = f"{doing}: {type(error).__name__}: {error}"

@@ -76,13 +76,13 @@ class UseCounts:
             self._path.unlink(missing_ok=True)
 
     def _own(self) -> dict[str, UseCount]:
-        """What this process counted and did not write; what a parent counted before a fork is the parent's."""
+        """What this process counted and did not write. A parent writes itself what it counted."""
         if self._process != os.getpid():
             self._process, self._pending = os.getpid(), {}
         return self._pending
 
     def _sum_up(self) -> None:
-        """Replace the lines by their sums. Of two processes one gets the file; raises OSError for the other."""
+        """Replace the lines by their sums. Raises OSError, also if another process is at it."""
         taken = self._path.with_name(f"{self._path.name}-{secrets.token_hex(8)}")
         self._path.rename(taken)
         try:

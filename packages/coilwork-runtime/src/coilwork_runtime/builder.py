@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, as_completed
 from typing import Any, Final
@@ -20,6 +18,7 @@ from coilwork_runtime.triton_kernels.compilation import GpuBinary, WorkerPool, f
 from coilwork_runtime.triton_kernels.gpu import Gpu, make_torch_gpu
 from coilwork_runtime.triton_kernels.launch import Built
 from coilwork_runtime.triton_kernels.triton_builder import Started, TritonBuilder, TritonLanguage
+from coilwork_runtime.usable_cores import count_usable_cores
 
 MOST_WORKERS = 16
 
@@ -35,9 +34,9 @@ class Builder:
     `store` keeps binaries between processes. `workers` is how many are built at once; 0 means one per core,
     at most 16. `progress(done, total, compiled)` is called in the building thread as kernels get ready, of
     which `compiled` were not in the store. `pool` compiles Triton kernels; the default is shared by all
-    builders of the process. `gpu` is how launchers reach the device. With `search`, the first call of a Triton kernel looks beyond its candidates for the best
-    configuration. `find_language` gives who builds kernels in other languages than C++ and Triton. Safe to
-    use from several threads.
+    builders of the process. `gpu` is how launchers reach the device. With `search`, the first call of a
+    Triton kernel looks beyond its candidates for the best configuration. `find_language` gives who builds
+    kernels in other languages than C++ and Triton. Safe to use from several threads.
     """
 
     def __init__(
@@ -177,8 +176,3 @@ class Builder:
                 if not missing[id(task)]:
                     done += 1
                     self._progress(done, len(tasks), self._count_compiled() - before)
-
-
-def count_usable_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

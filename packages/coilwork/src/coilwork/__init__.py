@@ -14,10 +14,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = [
-    *("__version__", "compile", "export", "list_options", "load", "on_progress", "options"),
-    "standalone_compile",
-]
+__all__ = ["__version__", "compile", "export", "list_options", "load", "on_progress", "options"]
+__all__ += ["standalone_compile"]
 
 _PLACES = MappingProxyType(
     {"compile": "coilwork.backend", "list_options": "coilwork.compile_options", "options": "coilwork.backend"}

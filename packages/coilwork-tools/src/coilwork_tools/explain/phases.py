@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 
 class Phase(NamedTuple):
-    """One stage: `began_ns` since the epoch, for `taken_ns`, in the thread with the system's number `thread`.
-    """
+    """One stage: `began_ns` since the epoch, for `taken_ns`, in the thread whose number the system has."""
 
     name: str
     began_ns: int
