@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import struct
 import threading
 import time
@@ -27,7 +28,6 @@ from coilwork_cache.errors import (
     MissingExtraError,
     OnceAnnouncer,
     UntrustedEntryWarning,
-    log,
 )
 from coilwork_cache.key import check_key, is_key
 from coilwork_cache.store import EntryInfo, ForkedLock, StoreStats, Tally
@@ -39,6 +39,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("redis", str(error)) from error
 
+log = logging.getLogger("coilwork.cache")
 MAGIC = b"COILSIG\n"
 SIGNED_FORMAT = 1
 MIN_SIGNING_KEY_BYTES = 16
@@ -269,7 +270,7 @@ class RedisStore:
                 return operation()
         # Whatever goes wrong is the server's fault: what it sends may make the client raise anything.
         except Exception as error:
-            log.debug("redis, %s", doing, exc_info=error)
+            log.info("redis, %s", doing, exc_info=True)
             self._breaker.open()
             self._tally.add(StoreStats(failures=1))
             reason = f"{doing}: {type(error).__name__}: {error}"

@@ -163,7 +163,7 @@ def _hold(folder: str) -> None:
 
 
 def sweep_abandoned(parent: Path) -> None:
-    """Remove the folders in `parent` that processes of this user made and left behind when they were killed."""
+    """Remove the folders in `parent` that processes of this user have left behind, as they were killed."""
     if sys.platform == "win32":
         return
     try:
