@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from coilwork_runtime import folders
+from coilwork_runtime.executor.native_program import find_executor_extension
 
 
 @pytest.fixture
@@ -77,3 +78,35 @@ def test_a_child_that_outlives_its_parent_keeps_the_folder(temporary: Path) -> N
         time.sleep(0.005)
         folders.sweep_abandoned(temporary)
     assert not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_process_that_is_told_to_end_removes_its_folder(number: int, temporary: Path) -> None:
+    """At once, and by the signal; what somebody else handles stays as it is."""
+    extension = find_executor_extension(None)
+    own = set(temporary.iterdir())
+    for handler, status in ((signal.SIG_DFL, number), (signal.SIG_IGN, signal.SIGKILL)):
+        read, write = os.pipe()
+        process = os.fork()
+        if process == 0:
+            signal.signal(number, handler)
+            folders._process_folder.cache_clear()
+            (folders.new_folder("cpp") / "kernel.so").write_text("code")
+            extension.remove_when_ended(os.fsencode(folders.make_scratch_folder()))
+            # a child that was forked since leaves its parent's folder alone
+            if (child := os.fork()) == 0:
+                os.kill(os.getpid(), number)
+                os._exit(0)
+            os.waitpid(child, 0)
+            os.write(write, str(len(list(temporary.glob("coilwork-*/cpp-*/kernel.so")))).encode())
+            while True:
+                signal.pause()
+        assert os.read(read, 1) == b"1"
+        os.close(read)
+        os.close(write)
+        os.kill(process, number)
+        if handler is signal.SIG_IGN:
+            os.kill(process, signal.SIGKILL)
+        _, ended = os.waitpid(process, 0)
+        assert os.WTERMSIG(ended) == status
+        assert len({*temporary.iterdir()} - own) == (handler is signal.SIG_IGN)

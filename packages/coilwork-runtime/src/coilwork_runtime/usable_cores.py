@@ -49,10 +49,10 @@ def _list_groups(proc: Path) -> Iterator[Path]:
     paths: dict[str, PurePosixPath] = {}
     for line in groups:
         _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        controllers, _, place = rest.partition(":")
         # version 2 names no controllers
         if not controllers or "cpu" in controllers.split(","):
-            paths["cgroup" if controllers else "cgroup2"] = PurePosixPath(path)
+            paths["cgroup" if controllers else "cgroup2"] = PurePosixPath(place)
     for line in mounts:
         before, _, after = line.partition(" - ")
         fields, described = before.split(" "), after.split(" ")
