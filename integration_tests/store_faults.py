@@ -4,9 +4,9 @@
 
 A run is a process that compiles a small program, most of them several at once, and compares its result with
 eager. `FAULTS` are what happens to them. A run fails if its result is wrong, if it raises, or if it hangs: if
-neither it nor a compiler of its does anything for `GRACE_S` seconds, however busy the machine is. In the end, one more process starts
-and nothing may be left of the others: no process, no temporary file, no damaged entry. Then several processes
-compile the same on an empty cache, and the compiler's calls are counted.
+neither it nor a compiler of its does anything for `GRACE_S` seconds, however busy the machine is. In the end,
+one more process starts, and nothing may be left of the others: no process, no temporary file, no damaged
+entry. Then several processes compile the same on an empty cache, and the compiler's calls are counted.
 
 Processes are forked from one that has imported torch: a run takes as long as it compiles. Needs Linux.
 """
