@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch._dynamo.utils import get_chromium_event_logger
-from torch._logging import trace_structured
+from torch._logging._internal import trace_structured
 
 
 @contextmanager
