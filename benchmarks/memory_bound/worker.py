@@ -33,7 +33,7 @@ from benchmarks.memory_bound.choices import forget_choices, searches
 from benchmarks.memory_bound.judge import Judge
 from benchmarks.memory_bound.timing import timings
 from benchmarks.session import cache_variables
-from coilwork_runtime.builder import count_usable_cores
+from coilwork_runtime.usable_cores import count_usable_cores
 
 Answer = dict[str, Any]
 REPEATS = 9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import threading
 import time
@@ -76,33 +77,50 @@ def test_refuses_an_empty_bound(tmp_path: Path) -> None:
 # Damage
 
 
-def test_truncation_at_every_length_is_a_miss_with_a_warning(store: LocalStore) -> None:
+def collect_reports(caught: list[warnings.WarningMessage], caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The messages on damaged entries: one warning, and what the log has of the others."""
+    (warning,) = caught
+    assert warning.category is CacheCorruptionWarning
+    return [str(warning.message), *(record.getMessage() for record in caplog.records)]
+
+
+def test_truncation_at_every_length_is_a_miss_and_one_warning(
+    store: LocalStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "coilwork.cache")
     store.put(KEY, b"some payload")
     path = file_of(store, KEY)
     whole = path.read_bytes()
-    for length in range(len(whole)):
-        path.write_bytes(whole[:length])
-        with pytest.warns(CacheCorruptionWarning, match="corrupt-entry") as caught:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for length in range(len(whole)):
+            path.write_bytes(whole[:length])
             assert store.get(KEY) is None
-        (warning,) = caught
-        assert str(path) in str(warning.message) and "truncated" in str(warning.message)
-        assert "try     " in str(warning.message)
-        assert not path.exists()
+            assert not path.exists()
+    reports = collect_reports(caught, caplog)
+    assert len(reports) == len(whole)
+    for report in reports:
+        assert str(path) in report and "truncated" in report and "try     " in report
     assert store.stats().corrupt == store.stats().misses == len(whole)
     store.put(KEY, b"rebuilt")
     assert store.get(KEY) == b"rebuilt"
 
 
-def test_every_flipped_bit_is_a_miss_with_a_warning(store: LocalStore) -> None:
+def test_every_flipped_bit_is_a_miss_and_reported(
+    store: LocalStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "coilwork.cache")
     store.put(KEY, b"payload")
     path = file_of(store, KEY)
     whole = path.read_bytes()
-    for bit in range(8 * len(whole)):
-        flipped = bytearray(whole)
-        flipped[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(flipped)
-        with pytest.warns(CacheCorruptionWarning):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for bit in range(8 * len(whole)):
+            flipped = bytearray(whole)
+            flipped[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(flipped)
             assert store.get(KEY) is None
+    assert len(collect_reports(caught, caplog)) == 8 * len(whole)
 
 
 def test_an_entry_moved_to_another_key_is_damaged(store: LocalStore) -> None:
@@ -315,7 +333,7 @@ def test_rewriting_one_entry_evicts_nothing(tmp_path: Path) -> None:
 def test_too_large_an_entry_warns_once_and_hides_the_older(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "cache", max_bytes=200)
     store.put(KEY, b"old")
-    with pytest.warns(EntryTooLargeWarning, match="raise max_bytes"):
+    with pytest.warns(EntryTooLargeWarning, match="the option max_bytes"):
         store.put(KEY, bytes(200))
     assert store.get(KEY) is None
 
@@ -393,14 +411,53 @@ def test_what_is_written_during_a_walk_is_not_forgotten(
     assert sum(entry.size_bytes for entry in store.entries()) <= 4000
 
 
-def test_old_temporary_files_are_cleaned_and_young_ones_kept(store: LocalStore) -> None:
+def test_files_of_dead_writers_are_removed_and_others_kept(store: LocalStore) -> None:
     store.put(KEY, b"value")
-    old, young = store.root / "v1" / "tmp" / "1-old", store.root / "v1" / "tmp" / "2-young"
-    old.write_bytes(b"left by a crash")
-    os.utime(old, (1000, 1000))
-    young.write_bytes(b"being written")
+    dead, written = store.root / "v1" / "tmp" / "1-dead", store.root / "v1" / "tmp" / "2-written"
+    dead.write_bytes(b"left by a crash")
+    with written.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        # clocks may say anything
+        os.utime(written, (1000, 1000))
+        LocalStore(store.root)
+        assert not dead.exists() and written.exists()
     LocalStore(store.root)
-    assert not old.exists() and young.exists()
+    assert not written.exists()
+
+
+def test_a_writer_whose_file_was_swept_writes_it_again(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept: list[Path] = []
+
+    def replace(source: Path, target: Path) -> None:
+        if not swept:
+            swept.append(source)
+            source.unlink()
+        source.rename(target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    store.put(KEY, b"value")
+    assert swept and store.get(KEY) == b"value" and store.stats().failures == 0
+
+
+def test_entries_from_the_future_go_like_others(tmp_path: Path) -> None:
+    """A clock that was ahead for a while made them the last to go, and they never got too old."""
+    store = LocalStore(tmp_path, max_bytes=1000)
+    store.put(KEY, bytes(300))
+    age(store, KEY, int(time.time()) + 10**6)
+    store.put(OTHER, bytes(300))
+    store.put(KEYS[2], bytes(300))
+    assert file_of(store, KEY).stat().st_mtime <= time.time() + 1
+    assert not store.contains(OTHER) and store.contains(KEY)
+    age(store, KEY, int(time.time()) + 10**6)
+    LocalStore(tmp_path, max_age_s=3600)
+    assert store.contains(KEY)  # used now, as far as anybody knows
+    (tmp_path / "v1" / "aged").touch()
+    (tmp_path / "v1" / "aged").unlink()
+    age(store, KEY, 1000)
+    LocalStore(tmp_path, max_age_s=3600)
+    assert not store.contains(KEY)
 
 
 ENTRY_KEY = content_key("k", "one")

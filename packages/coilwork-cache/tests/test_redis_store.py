@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
 import time
 import warnings
+from collections.abc import Callable, Iterable, Iterator
 
 import fakeredis
 import pytest
@@ -45,8 +48,9 @@ def test_machines_with_the_same_secret_share(store: RedisStore, server: fakeredi
 
 
 def test_every_flipped_bit_and_every_truncation_is_refused(
-    store: RedisStore, client: fakeredis.FakeRedis
+    store: RedisStore, client: fakeredis.FakeRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "coilwork.cache")
     store.put(KEY, b"value")
     whole = client.get(NAME)
     assert isinstance(whole, bytes)
@@ -55,10 +59,16 @@ def test_every_flipped_bit_and_every_truncation_is_refused(
         for i in range(8 * len(whole))
     ]
     cuts = [whole[:length] for length in range(len(whole))]
-    for bad in [*flips, *cuts, whole + b"\0"]:
-        client.set(NAME, bad)
-        with pytest.warns(UntrustedEntryWarning, match="untrusted-entry"):
+    client.set(NAME, whole + b"\0")
+    with pytest.warns(UntrustedEntryWarning, match="untrusted-entry"):
+        assert store.get(KEY) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for bad in [*flips, *cuts]:
+            client.set(NAME, bad)
             assert store.get(KEY) is None
+    # the log has the others
+    assert len(caplog.records) == len(flips) + len(cuts)
     assert store.stats().corrupt == store.stats().misses == len(flips) + len(cuts) + 1
 
 
@@ -128,6 +138,59 @@ def test_a_silent_server_costs_one_timeout() -> None:
             assert store.get(KEY) is None
         # 21 timeouts and redis-py's own retries would take longer.
         assert time.monotonic() - began_s < 3.0
+
+
+def answer_forever(server: socket.socket, pieces: Callable[[], Iterable[bytes]]) -> None:
+    """Answer every connection with `pieces`, whatever it asks."""
+
+    def answer(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.recv(4096)
+            for piece in pieces():
+                connection.sendall(piece)
+
+    with contextlib.suppress(OSError):
+        while True:
+            connection, _ = server.accept()
+            threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+
+def drip() -> Iterator[bytes]:
+    yield b"$100000\r\n"
+    while True:
+        time.sleep(0.02)
+        yield b"x"
+
+
+HOSTILE: dict[str, Callable[[], Iterable[bytes]]] = {
+    "a web server": lambda: [b"HTTP/1.1 400 Bad Request\r\n\r\n<html>"],
+    "random bytes": lambda: [bytes(range(256)) * 8],
+    "a size that is none": lambda: [b"$12345678901234567890123\r\n"],
+    "a negative size": lambda: [b"$-7\r\nvalue\r\n"],
+    "lists in lists": lambda: [b"*1\r\n" * 20_000],
+    "a byte now and then": drip,
+    "errors": lambda: [b"-OOM command not allowed when used memory > 'maxmemory'\r\n"] * 20,
+    "numbers": lambda: [b":1\r\n"] * 20,
+    "an end": list,
+}
+
+
+@pytest.mark.parametrize("pieces", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.filterwarnings("ignore::coilwork_cache.CacheWarning")
+def test_a_hostile_server_costs_little_time_and_no_more(pieces: Callable[[], Iterable[bytes]]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        threading.Thread(target=answer_forever, args=(server, pieces), daemon=True).start()
+        store = RedisStore.connect(f"redis://127.0.0.1:{port}", signing_key=SECRET, timeout_s=0.2)
+        began_s = time.monotonic()
+        assert store.get(KEY) is None
+        store.put(KEY, b"value")
+        store.contains(KEY)
+        store.delete(KEY)
+        assert list(store.entries()) == []
+        store.check(KEY)
+        assert store.clear() == 0
+        assert time.monotonic() - began_s < 2.0
 
 
 def test_nobody_listening() -> None:

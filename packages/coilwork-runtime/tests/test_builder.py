@@ -138,11 +138,15 @@ def test_threads_that_write_and_compile_share_a_folder(monkeypatch: pytest.Monke
 
 
 def test_progress_counts_kernels() -> None:
-    seen: list[tuple[int, int]] = []
-    builder = Builder(progress=lambda done, total: seen.append((done, total)))
-    launchers = builder.build([cpp_kernel(f"k{factor}", factor=factor) for factor in range(3)])
-    assert list(launchers) == ["k0", "k1", "k2"]
-    assert seen == [(1, 3), (2, 3), (3, 3)]
+    seen: list[tuple[int, int, int]] = []
+    store = MemoryStore()
+    for compiled in (3, 0):
+        seen.clear()
+        builder = Builder(store, progress=lambda *counts: seen.append(counts))
+        launchers = builder.build([cpp_kernel(f"k{factor}", factor=factor) for factor in range(3)])
+        assert list(launchers) == ["k0", "k1", "k2"]
+        assert [counts[:2] for counts in seen] == [(1, 3), (2, 3), (3, 3)]
+        assert seen[-1][2] == compiled
 
 
 @pytest.mark.parametrize("junk", [b"", b"this is no library", b"\x7fELF\x02\x01\x01" + b"\0" * 200])

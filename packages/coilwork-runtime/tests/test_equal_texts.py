@@ -72,7 +72,7 @@ def test_one_binary_is_built_for_both() -> None:
     assert sorted(pool.requests) == [("double_1", 512), ("double_1", 1024)]
     names = [[found[1].name for found in one if isinstance(found[1], GpuBinary)] for one in built]
     assert names == [["double_1"], ["double_1", "double_1"]]
-    launchers = Builder(pool=pool, workers=1, progress=lambda done, of: progress.append((done, of))).build(
+    launchers = Builder(pool=pool, workers=1, progress=lambda done, of, _: progress.append((done, of))).build(
         [FIRST, wider]
     )
     assert list(launchers) == ["double_1", "double_2"]

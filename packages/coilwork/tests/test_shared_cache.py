@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,12 @@ import redis
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
-from coilwork.caches import SECRET, open_caches
-from coilwork.compile_options import CompileOptions
+from coilwork.backend import options
+from coilwork.caches import open_caches
+from coilwork.compile_options import CompileOptions, list_options
 from coilwork.errors import OptionError
-from coilwork_cache import CacheUnavailableWarning
+from coilwork_cache import WARNINGS, CacheUnavailableWarning, CacheWarning, EntryTooLargeWarning
+from coilwork_cache.tiered_store import SECRET
 
 Compile = Callable[..., Callable[..., Any]]
 # nothing listens there
@@ -79,3 +83,28 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.delitem(sys.modules, "coilwork_cache.redis_store", raising=False)
     with pytest.raises(OptionError, match=r"pip install .*redis"):
         open_caches(CompileOptions(redis_url="redis://absent", cache_dir=str(tmp_path)))
+
+
+@pytest.mark.parametrize("warning", WARNINGS)
+def test_warnings_name_options_that_exist(warning: type[CacheWarning]) -> None:
+    named = set(re.findall(r"\boption (\w+)", warning.remedy))
+    assert named <= {one.name for one in list_options()}
+
+
+@pytest.mark.parametrize("source", ["options", "environment", "around"])
+def test_size_age_and_place_come_from_every_source(
+    source: str, leniently: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten bytes hold no entry, which the warning about the first one says; the folder is the one that was
+    named."""
+    settings = {"max_bytes": 10, "max_age_days": 1, "cache_dir": str(tmp_path / "cache")}
+    around: AbstractContextManager[object] = nullcontext()
+    if source == "environment":
+        for name, value in settings.items():
+            monkeypatch.setenv(f"COILWORK_{name.upper()}", str(value))
+    elif source == "around":
+        around = options(**settings)
+    compiled = leniently(waves, **(settings if source == "options" else {}))
+    with around, pytest.warns(EntryTooLargeWarning, match="max_bytes is 10\n.*option max_bytes"):
+        compiled(torch.randn(4, 5))
+    assert (tmp_path / "cache" / "v1" / "aged").exists()

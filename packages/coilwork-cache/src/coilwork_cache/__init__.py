@@ -52,7 +52,15 @@ from coilwork_cache.maintenance import (
     verify,
 )
 from coilwork_cache.memory_store import MemoryStore, NullStore
-from coilwork_cache.store import ClaimableStore, EntryInfo, InspectableStore, Store, StoreStats
+from coilwork_cache.store import (
+    ClaimableStore,
+    CountingStore,
+    EntryInfo,
+    InspectableStore,
+    Store,
+    StoreStats,
+    UseCount,
+)
 from coilwork_cache.tiered_store import TieredStore, connect_shared, open_store
 from coilwork_cache.typed_cache import (
     Entry,
@@ -103,6 +111,8 @@ __all__ = [
     # inspection
     "EntryInfo",
     "StoreStats",
+    "CountingStore",
+    "UseCount",
     "StoreReport",
     "KindTotal",
     "VerifyReport",

@@ -2,15 +2,17 @@
 
 A store never raises because the disk or the network failed: it warns and reports a miss, so that a broken
 cache costs time and nothing else. Errors are left for what the caller got wrong (a malformed key, an insecure
-folder, a damaged archive). `Announcer` issues a store's warnings once per reason.
+folder, a damaged archive). `OnceAnnouncer` issues the first warning of each kind; the logger `coilwork.cache`
+gets the others.
 
 Messages read ``Class[code]: subject``, then ``reason`` and ``try``, each on its own line.
 """
 
 from __future__ import annotations
 
+import logging
 import warnings
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 from coilwork_cache.store import ForkedLock
 
@@ -32,7 +34,8 @@ class CacheWarning(UserWarning):
 
 
 class CacheCorruptionWarning(CacheWarning):
-    """A stored entry is truncated, altered or undecodable. It was removed and counted as a miss."""
+    """A stored entry is truncated, altered or undecodable. It was removed and counted as a miss. Issued once
+    per store and kind of entry."""
 
     code = "corrupt-entry"
     remedy = "nothing: the entry was removed and is rebuilt; if it happens again, check the disk"
@@ -42,39 +45,45 @@ class CacheFullWarning(CacheWarning):
     """The disk, or the user's quota, is full. The entry was not stored. Issued once per store."""
 
     code = "disk-full"
-    remedy = "free disk space, lower max_bytes, or choose another root; until then nothing new is cached"
+    remedy = (
+        "free disk space, lower the option max_bytes, or name another folder in the option cache_dir; "
+        "until then nothing new is cached"
+    )
 
 
 class CacheUnavailableWarning(CacheWarning):
     """The store can't be read or written. The operation was skipped. Issued once per store and operation."""
 
     code = "store-unavailable"
-    remedy = "check that the store exists, is reachable and is writable by this user"
+    remedy = (
+        "check that the store (option cache_dir, or option redis_url) exists, is reachable and is "
+        "writable by this user"
+    )
 
 
 class InsecureRootWarning(CacheWarning):
     """The cache folder could have been written by somebody else; this process goes on without a cache."""
 
     code = "insecure-root"
-    remedy = "choose a root that you own, and run: chmod go-w ROOT"
+    remedy = "run chmod go-w on it, or name a folder of your own in the option cache_dir"
 
 
 class EntryTooLargeWarning(CacheWarning):
     """One entry is larger than the whole store may be. It was not stored. Issued once per store."""
 
     code = "entry-too-large"
-    remedy = "raise max_bytes"
+    remedy = "raise the limit; of the folder it is the option max_bytes"
 
 
 class UntrustedEntryWarning(CacheWarning):
-    """A shared entry carries no valid signature. It was ignored and counted as a miss."""
+    """A shared entry has no valid signature. It was ignored and counted as a miss. Issued once per store."""
 
     code = "untrusted-entry"
-    remedy = "use one signing key on all machines, or one namespace per signing key"
+    remedy = "use one secret (COILWORK_REDIS_KEY) on all machines, or one server or namespace per secret"
 
 
 class UnencodableValueWarning(CacheWarning):
-    """A value can't be written in its cache's format. It was not stored."""
+    """A value can't be written in its cache's format. It was not stored. Issued once per store and kind."""
 
     code = "unencodable-value"
     remedy = "store only what the codec documents (for JSON: no NaN or infinity, string keys)"
@@ -161,24 +170,43 @@ ERRORS: tuple[type[CacheError], ...] = (
 )
 
 
-# ---- warnings once per reason ----
+# ---- one warning per kind ----
+
+
+log = logging.getLogger("coilwork.cache")
 
 
 class OnceAnnouncer:
-    """Issues the first warning of each class and topic, and drops the rest."""
+    """Issues the first warning of each class and topic. Those that follow go to the logger `coilwork.cache`,
+    as information."""
 
     def __init__(self) -> None:
         self._lock = ForkedLock()
         self._seen: set[tuple[type[CacheWarning], str]] = set()
 
     def once(self, warning: CacheWarning, *, topic: str = "") -> None:
-        """Issue `warning`, unless one of its class was issued for `topic` before."""
+        """Issue `warning`, or log it if one of its class was issued for `topic` before."""
         with self._lock:
             mark = (type(warning), topic)
-            if mark in self._seen:
-                return
+            is_first = mark not in self._seen
             self._seen.add(mark)
-        announce(warning, stacklevel=4)
+        if is_first:
+            announce(warning, stacklevel=4)
+        else:
+            log.info("%s", warning)
+
+
+@runtime_checkable
+class AnnouncingStore(Protocol):
+    """A store whose typed caches warn once, too."""
+
+    @property
+    def announcer(self) -> OnceAnnouncer: ...
+
+
+def find_announcer(store: object) -> OnceAnnouncer:
+    """The announcer of `store`; a new one if it has none."""
+    return store.announcer if isinstance(store, AnnouncingStore) else OnceAnnouncer()
 
 
 def announce(warning: CacheWarning, *, stacklevel: int = 3) -> None:

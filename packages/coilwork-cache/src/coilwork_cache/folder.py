@@ -7,6 +7,7 @@ import os
 import secrets
 import stat
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,7 +21,11 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 if sys.platform == "win32":
     BINARY_FLAG = os.O_BINARY
 else:
+    import fcntl
+
     BINARY_FLAG = 0
+# No file takes an hour to write. Where the system has no locks, what is older was left by a dead process.
+STALE_TEMPORARY_S = 3600.0
 
 
 def find_default_root(environ: Mapping[str, str]) -> Path:
@@ -101,31 +106,63 @@ def write_atomically(
     """Make `target` hold `chunks`, so that readers see the old file or the new one and nothing between.
 
     Both paths must lie on one file system. With `durable`, the data is on the disk before the name is.
-    Raises OSError; the temporary file is gone then. A process killed here leaves it behind.
+    Raises OSError; the temporary file is gone then. A process killed here leaves it behind, for
+    `remove_abandoned`: the file is locked while it is written, and the lock ends with the process.
     """
     temporary = temporary_folder / f"{os.getpid()}-{secrets.token_hex(8)}"
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY_FLAG, PRIVATE_FILE)
         try:
+            _lock(handle)
             for chunk in chunks:
                 _write_all(handle, chunk)
             if durable:
                 os.fsync(handle)
+            if sys.platform != "win32":
+                # while it is locked: a file that nobody holds seems abandoned
+                os.replace(temporary, target)
         finally:
             os.close(handle)
-        os.replace(temporary, target)
+        if sys.platform == "win32":
+            os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
 
 
-def remove_older_than(folder: Path, *, before_s: float) -> None:
-    """Remove the files of `folder` last modified before `before_s` (seconds since the epoch)."""
+def remove_abandoned(folder: Path) -> None:
+    """Remove the files of `folder` whose writer (`write_atomically`) has died."""
     for path in list_files(folder):
         with contextlib.suppress(OSError):
-            if path.stat().st_mtime < before_s:
+            if _is_abandoned(path):
                 path.unlink()
+
+
+def _is_abandoned(path: Path) -> bool:
+    """True if nobody writes the file. A writer that has made it and not locked it yet finds it gone, and
+    begins again. Raises OSError."""
+    if sys.platform == "win32":
+        return path.stat().st_mtime < time.time() - STALE_TEMPORARY_S
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        # a file system without locks
+        return os.fstat(handle).st_mtime < time.time() - STALE_TEMPORARY_S
+    finally:
+        os.close(handle)
+    return True
+
+
+def _lock(handle: int) -> None:
+    """Show that this process writes the open file `handle`, until it is closed."""
+    if sys.platform != "win32":
+        # some file systems have no locks
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def list_files(folder: Path) -> list[Path]:

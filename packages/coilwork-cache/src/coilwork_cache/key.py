@@ -56,9 +56,14 @@ def check_key(key: str) -> str:
     return key
 
 
+def is_kind(text: str) -> bool:
+    """Tell if `text` has the form of the name of a kind."""
+    return _KIND.fullmatch(text) is not None
+
+
 def check_kind(kind: str) -> str:
     """Return `kind`, or raise InvalidKeyError."""
-    if _KIND.fullmatch(kind) is None:
+    if not is_kind(kind):
         raise InvalidKeyError(
             repr(kind[:80]), "a kind matches [a-z][a-z0-9._-]* and has at most 63 characters"
         )

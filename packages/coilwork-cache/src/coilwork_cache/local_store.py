@@ -1,14 +1,16 @@
 r"""The store on local disk: one file per entry, safe against crashes, full disks and concurrent writers.
 
     ROOT/v1/ab/abcdef…      entries, in folders named by the key's first two digits
-    ROOT/v1/tmp/            files being written; renamed into place, cleaned by age after a crash
+    ROOT/v1/tmp/            files being written, locked; renamed into place, or swept after a crash
     ROOT/v1/ledger          running size
     ROOT/v1/sweep.lock      held by the process that evicts
     ROOT/v1/claims/abc      held by the process that makes an entry whose key begins so
     ROOT/v1/aged            its time: when entries were last removed for their age
+    ROOT/v1/counts          hits and misses by kind
 
 No lock is taken to read or write: an entry appears by an atomic rename, and of two writers the last one wins.
-A file's modification time is its last use; eviction removes the least recently used.
+A file's modification time is its last use; eviction removes the least recently used. A time in the future,
+which a clock that was wrong has left, is set to now.
 
 An entry is a fixed header, then the payload:
 
@@ -31,8 +33,8 @@ import hashlib
 import os
 import struct
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -60,12 +62,13 @@ from coilwork_cache.folder import (
     make_absolute,
     make_private_folders,
     open_private_folder,
-    remove_older_than,
+    remove_abandoned,
     write_atomically,
 )
 from coilwork_cache.key import check_key, is_key
 from coilwork_cache.memory_store import NullStore
-from coilwork_cache.store import EntryInfo, StoreStats, Tally
+from coilwork_cache.store import EntryInfo, StoreStats, Tally, UseCount
+from coilwork_cache.use_counts import UseCounts
 
 # ---- entry format ----
 
@@ -164,8 +167,8 @@ DEFAULT_MAX_BYTES = 4 << 30
 LAYOUT = "v1"
 # Eviction goes on down to this share of max_bytes, so that a full store isn't walked at every write.
 LOW_WATER = 0.9
-# No entry takes an hour to write: what is older in tmp/ was left by a process that died.
-STALE_TEMPORARY_S = 3600.0
+# Seconds: clocks of machines that share a folder differ by less.
+CLOCK_SLACK_S = 60.0
 # Longer than any kernel takes to compile: whoever holds a claim for so long hangs.
 CLAIM_S = 120.0
 # 4,096 claims: more than all processes of a machine build kernels at once.
@@ -227,34 +230,26 @@ class LocalStore:
         self._ledger = Ledger(self._folder / "ledger")
         self._tally = Tally()
         self._process = _process_record(self.root)
-        self._announcer = self._process.announcer
-        remove_older_than(self._temporary, before_s=time.time() - STALE_TEMPORARY_S)
+        self.announcer = self._process.announcer
+        remove_abandoned(self._temporary)
         if max_age_s > 0:
             self._remove_unused()
 
     def get(self, key: str) -> bytes | None:
         path = self._path(key)
         try:
-            with path.open("rb") as file:
-                # The root was checked once; if it was removed since, somebody else may have made it anew.
-                stranger = find_owner_problem(file.fileno())
-                header = file.read(HEADER_BYTES)
-                payload = file.read()
+            data = self._read(key, path)
         except FileNotFoundError:
             self._tally.miss()
             return None
         except OSError as error:
             self._tally.add(StoreStats(misses=1, failures=1))
-            self._announcer.once(CacheUnavailableWarning(str(path), f"reading: {error}"), topic="read")
+            self.announcer.once(CacheUnavailableWarning(str(path), f"reading: {error}"), topic="read")
             return None
-        try:
-            if stranger is not None:
-                raise DamagedEntry(stranger)
-            data = unseal(key, header, payload)
         except DamagedEntry as damage:
             self._tally.add(StoreStats(misses=1, corrupt=1))
             self._remove(path)
-            announce(CacheCorruptionWarning(str(path), str(damage)))
+            self.announcer.once(CacheCorruptionWarning(str(path), str(damage)))
             return None
         # Only the eviction order depends on this; a read-only folder may refuse.
         with contextlib.suppress(OSError):
@@ -262,6 +257,19 @@ class LocalStore:
         self._tally.hit(len(data))
         self._process.note_use(key)
         return data
+
+    def check(self, key: str) -> str | None:
+        path = self._path(key)
+        try:
+            self._read(key, path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return str(CacheUnavailableWarning(str(path), f"reading: {error}"))
+        except DamagedEntry as damage:
+            self._remove(path)
+            return str(CacheCorruptionWarning(str(path), str(damage)))
+        return None
 
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)
@@ -271,7 +279,7 @@ class LocalStore:
             # An older entry under the same key must not outlive the newer one that had no room.
             self._remove(path)
             reason = f"{size_bytes} bytes, and max_bytes is {self.max_bytes}"
-            self._announcer.once(EntryTooLargeWarning(f"entry {key}", reason))
+            self.announcer.once(EntryTooLargeWarning(f"entry {key}", reason))
             return
         try:
             self._write(path, header, data)
@@ -296,7 +304,7 @@ class LocalStore:
             return path.is_file()
         except OSError as error:
             self._tally.add(StoreStats(failures=1))
-            self._announcer.once(CacheUnavailableWarning(str(path), f"reading: {error}"), topic="read")
+            self.announcer.once(CacheUnavailableWarning(str(path), f"reading: {error}"), topic="read")
             return False
 
     @contextlib.contextmanager
@@ -316,6 +324,12 @@ class LocalStore:
         finally:
             lock.release()
 
+    def count(self, kind: str, step: UseCount) -> None:
+        self._process.counts.add(kind, step)
+
+    def uses(self) -> Mapping[str, UseCount]:
+        return self._process.counts.read()
+
     def entries(self) -> Iterator[EntryInfo]:
         for entry in self._walk():
             yield EntryInfo(
@@ -329,6 +343,7 @@ class LocalStore:
     def clear(self) -> int:
         found = list(self._walk())
         removed = sum(self._remove(entry.path) for entry in found)
+        self._process.counts.forget()
         try:
             self._ledger.restart(self._temporary_folder(), 0)
         except OSError as error:
@@ -351,21 +366,41 @@ class LocalStore:
     def _path(self, key: str) -> Path:
         return self._folder / check_key(key)[:2] / key
 
+    def _read(self, key: str, path: Path) -> bytes:
+        """The payload of the entry at `path`. Raises OSError and DamagedEntry."""
+        with path.open("rb") as file:
+            # The root was checked once; if it was removed since, somebody else may have made it anew.
+            stranger = find_owner_problem(file.fileno())
+            if stranger is not None:
+                raise DamagedEntry(stranger)
+            header = file.read(HEADER_BYTES)
+            # A damaged length, or a file that grew without end, is no reason to run out of memory.
+            rest_bytes = os.fstat(file.fileno()).st_size - len(header)
+            payload = file.read() if rest_bytes <= self.max_bytes else b""
+        return unseal(key, header, payload)
+
     def _temporary_folder(self) -> Path:
         self._temporary.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
         return self._temporary
 
     def _write(self, path: Path, header: bytes, data: bytes) -> None:
-        # Somebody may remove the whole cache while we run; that is no reason to stop caching.
+        # Somebody may remove the whole cache while we run, or sweep what seems abandoned; that is no reason
+        # to stop caching.
+        try:
+            self._write_once(path, header, data)
+        except FileNotFoundError:
+            self._write_once(path, header, data)
+
+    def _write_once(self, path: Path, header: bytes, data: bytes) -> None:
         make_private_folders(path.parent)
         write_atomically(self._temporary_folder(), path, (header, data), durable=self._durable)
 
     def _write_failed(self, path: Path, error: OSError) -> None:
         self._tally.add(StoreStats(failures=1))
         if error.errno in _DISK_FULL:
-            self._announcer.once(CacheFullWarning(str(path), str(error)))
+            self.announcer.once(CacheFullWarning(str(path), str(error)))
         else:
-            self._announcer.once(CacheUnavailableWarning(str(path), f"writing: {error}"), topic="write")
+            self.announcer.once(CacheUnavailableWarning(str(path), f"writing: {error}"), topic="write")
 
     def _remove(self, path: Path) -> bool:
         try:
@@ -374,7 +409,7 @@ class LocalStore:
             return False
         except OSError as error:
             self._tally.add(StoreStats(failures=1))
-            self._announcer.once(CacheUnavailableWarning(str(path), f"removing: {error}"), topic="remove")
+            self.announcer.once(CacheUnavailableWarning(str(path), f"removing: {error}"), topic="remove")
             return False
         return True
 
@@ -414,9 +449,9 @@ class LocalStore:
         except NotImplementedError as error:
             raise OSError(errno.ENOLCK, str(error)) from error
         try:
-            remove_older_than(self._temporary, before_s=time.time() - STALE_TEMPORARY_S)
+            remove_abandoned(self._temporary)
             mark = self._ledger.mark()
-            found = sorted(self._walk(), key=lambda entry: entry.last_used_s)
+            found = sorted(map(_correct_time, self._walk()), key=lambda entry: entry.last_used_s)
             total_bytes = sum(entry.size_bytes for entry in found)
             goal_bytes = LOW_WATER * self.max_bytes if total_bytes > self.max_bytes else total_bytes
             oldest_s = time.time() - self.max_age_s if self.max_age_s > 0 else 0.0
@@ -456,8 +491,9 @@ class _ProcessRecord:
     Each compilation opens the store anew, and its folder ails as it did before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path) -> None:
         self.announcer = OnceAnnouncer()
+        self.counts = UseCounts(root / LAYOUT / "counts")
         self.count = 0
         # The number of the last use of each key.
         self.used: dict[str, int] = {}
@@ -470,7 +506,17 @@ class _ProcessRecord:
 
 @functools.cache
 def _process_record(root: Path) -> _ProcessRecord:
-    return _ProcessRecord()
+    return _ProcessRecord(root)
+
+
+def _correct_time(entry: _Entry) -> _Entry:
+    """`entry`, used now if it says that it was used in the future: else it would never go."""
+    now_s = time.time()
+    if entry.last_used_s <= now_s + CLOCK_SLACK_S:
+        return entry
+    with contextlib.suppress(OSError):
+        os.utime(entry.path)
+    return replace(entry, last_used_s=now_s)
 
 
 def _kind_of(path: Path) -> str:

@@ -10,19 +10,18 @@ from __future__ import annotations
 import difflib
 import hashlib
 import struct
-import warnings
 import zipfile
 import zlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from coilwork_cache.codec import JsonValue, dump_json, load_json_object
-from coilwork_cache.errors import ArchiveError, CacheWarning, CodecError, InvalidKeyError
+from coilwork_cache.errors import ArchiveError, CodecError, InvalidKeyError
 from coilwork_cache.key import check_key
 from coilwork_cache.local_store import LocalStore
-from coilwork_cache.store import EntryInfo, InspectableStore, Store, StoreStats
+from coilwork_cache.store import CountingStore, EntryInfo, InspectableStore, Store, StoreStats, UseCount
 from coilwork_cache.typed_cache import GraphCache
 
 # ---- reports ----
@@ -39,12 +38,14 @@ class KindTotal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreReport:
-    """A store at one moment. `stats` are the counters of the store object that was asked."""
+    """A store at one moment. `stats` are the counters of the store object that was asked, `uses` those of all
+    processes by kind, where the store keeps such."""
 
     entries: tuple[EntryInfo, ...]
     kinds: tuple[KindTotal, ...]  # sorted by name
     size_bytes: int
     stats: StoreStats
+    uses: Mapping[str, UseCount] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,8 @@ def describe(store: InspectableStore) -> StoreReport:
         for kind in sorted({entry.kind for entry in entries})
     )
     size_bytes = sum(entry.size_bytes for entry in entries)
-    return StoreReport(entries=entries, kinds=kinds, size_bytes=size_bytes, stats=store.stats())
+    uses = store.uses() if isinstance(store, CountingStore) else {}
+    return StoreReport(entries=entries, kinds=kinds, size_bytes=size_bytes, stats=store.stats(), uses=uses)
 
 
 def clear(store: InspectableStore, *, kind: str | None = None) -> int:
@@ -81,20 +83,10 @@ def clear(store: InspectableStore, *, kind: str | None = None) -> int:
 
 
 def verify(store: InspectableStore) -> VerifyReport:
-    """Read every entry. Damaged ones are removed, as any `get` would. Counts as a use of each entry.
-
-    Not for use while other threads change the warning filters (Python keeps those per process).
-    """
-    intact = 0
-    problems: list[str] = []
-    for entry in list(store.entries()):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", CacheWarning)
-            data = store.get(entry.key)
-        if data is not None:
-            intact += 1
-        problems.extend(str(warning.message) for warning in caught)
-    return VerifyReport(intact=intact, problems=tuple(problems))
+    """Read every entry. Damaged ones are removed, as any `get` would. No use of the entries."""
+    found = [store.check(entry.key) for entry in list(store.entries())]
+    problems = tuple(problem for problem in found if problem is not None)
+    return VerifyReport(intact=len(found) - len(problems), problems=problems)
 
 
 # ---- differences ----

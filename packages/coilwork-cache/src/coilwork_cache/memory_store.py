@@ -34,6 +34,10 @@ class NullStore:
         check_key(key)
         return False
 
+    def check(self, key: str) -> str | None:
+        check_key(key)
+        return None
+
     def entries(self) -> Iterator[EntryInfo]:
         return iter(())
 
@@ -55,7 +59,7 @@ class MemoryStore:
         self._entries: OrderedDict[str, bytes] = OrderedDict()
         self._size_bytes = 0
         self._tally = Tally()
-        self._announcer = OnceAnnouncer()
+        self.announcer = OnceAnnouncer()
 
     def get(self, key: str) -> bytes | None:
         check_key(key)
@@ -75,7 +79,7 @@ class MemoryStore:
             # An older entry under the same key must not outlive the newer one that had no room.
             self.delete(key)
             reason = f"{len(data)} bytes, and max_bytes is {self._max_bytes}"
-            self._announcer.once(EntryTooLargeWarning(f"entry {key}", reason))
+            self.announcer.once(EntryTooLargeWarning(f"entry {key}", reason))
             return
         evicted = 0
         with self._lock:
@@ -97,6 +101,10 @@ class MemoryStore:
         check_key(key)
         with self._lock:
             return key in self._entries
+
+    def check(self, key: str) -> str | None:
+        check_key(key)
+        return None
 
     def entries(self) -> Iterator[EntryInfo]:
         with self._lock:

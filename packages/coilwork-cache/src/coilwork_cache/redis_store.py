@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import struct
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -25,22 +28,26 @@ from coilwork_cache.errors import (
     MissingExtraError,
     OnceAnnouncer,
     UntrustedEntryWarning,
-    announce,
 )
 from coilwork_cache.key import check_key, is_key
 from coilwork_cache.store import EntryInfo, ForkedLock, StoreStats, Tally
 
 try:
     import redis
-    from redis.exceptions import RedisError
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
 except ImportError as error:
     raise MissingExtraError("redis", str(error)) from error
 
+log = logging.getLogger("coilwork.cache")
 MAGIC = b"COILSIG\n"
 SIGNED_FORMAT = 1
 MIN_SIGNING_KEY_BYTES = 16
 # Redis refuses values above 512 MiB.
 DEFAULT_MAX_ENTRY_BYTES = 256 << 20
+# Seconds: whoever lists entries waits for a server with millions of them, not for one that never ends.
+LONGEST_LISTING_S = 30.0
+NAMES_PER_SCAN = 1000
 _HEADER = struct.Struct("<8sI32s")
 _DOMAIN = b"coilwork-cache/redis-entry\0"
 
@@ -62,7 +69,7 @@ class RedisClient(Protocol):
 
     def getrange(self, key: str, start: int, end: int, /) -> object: ...
 
-    def scan_iter(self, match: str) -> Iterable[object]: ...
+    def scan(self, cursor: int, *, match: str, count: int) -> object: ...
 
 
 class RedisStore:
@@ -70,7 +77,9 @@ class RedisStore:
     never).
 
     After a failed operation the server is left alone for `retry_after_s` seconds: an unreachable server then
-    costs one timeout per interval, not one per kernel. `clear` removes the namespace's entries for all users.
+    costs one timeout per interval, not one per kernel. Whatever a server answers costs no more than that:
+    an operation that takes longer than `deadline_s` is ended by `abort`, which closes the connections of
+    `client`. `clear` removes the namespace's entries for all users.
 
     Raises InvalidSettingError if `signing_key` has fewer than 16 bytes, or if another setting is out of
     range.
@@ -85,6 +94,8 @@ class RedisStore:
         ttl_s: int | None = None,
         retry_after_s: float = 30.0,
         max_entry_bytes: int = DEFAULT_MAX_ENTRY_BYTES,
+        deadline_s: float | None = None,
+        abort: Callable[[], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if len(signing_key) < MIN_SIGNING_KEY_BYTES:
@@ -104,8 +115,10 @@ class RedisStore:
         self._prefix = f"{namespace}:{SIGNED_FORMAT}:"
         self._ttl_s = ttl_s
         self._max_entry_bytes = max_entry_bytes
+        self._deadline_s = deadline_s
+        self._abort = abort
         self._tally = Tally()
-        self._announcer = OnceAnnouncer()
+        self.announcer = OnceAnnouncer()
         self._breaker = _Breaker(retry_after_s, clock)
 
     @classmethod
@@ -120,15 +133,28 @@ class RedisStore:
     ) -> RedisStore:
         """A store on the server at `url` (redis://, rediss:// or unix://). Connects at first use, not here.
 
-        Every operation is given up after `timeout_s` seconds. Raises InvalidSettingError for a malformed
-        `url`.
+        Every operation is given up if the server is silent for `timeout_s` seconds, and after twice as long
+        if it is not. Raises InvalidSettingError for a malformed `url`.
         """
         try:
-            client = redis.Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s)
+            # by default the client tries again and again, with pauses
+            client = redis.Redis.from_url(
+                url,
+                socket_timeout=timeout_s,
+                socket_connect_timeout=timeout_s,
+                retry=Retry(NoBackoff(), 0),
+            )
         except ValueError as error:
             # A URL may hold a password, so it stays out of the message.
             raise InvalidSettingError("url", str(error)) from error
-        return cls(client, signing_key=signing_key, namespace=namespace, ttl_s=ttl_s)
+        return cls(
+            client,
+            signing_key=signing_key,
+            namespace=namespace,
+            ttl_s=ttl_s,
+            deadline_s=2 * timeout_s,
+            abort=client.connection_pool.disconnect,
+        )
 
     def get(self, key: str) -> bytes | None:
         name = self._name(key)
@@ -139,7 +165,7 @@ class RedisStore:
         data = self._unsign(key, value)
         if isinstance(data, str):
             self._tally.add(StoreStats(misses=1, corrupt=1))
-            announce(UntrustedEntryWarning(name, data))
+            self.announcer.once(UntrustedEntryWarning(name, data))
             return None
         self._tally.hit(len(data))
         return data
@@ -149,7 +175,7 @@ class RedisStore:
         if len(data) > self._max_entry_bytes:
             self.delete(key)
             reason = f"{len(data)} bytes, and max_entry_bytes is {self._max_entry_bytes}"
-            self._announcer.once(EntryTooLargeWarning(name, reason))
+            self.announcer.once(EntryTooLargeWarning(name, reason))
             return
         value = _HEADER.pack(MAGIC, SIGNED_FORMAT, self._mac(key, data)) + data
         if self._attempt("writing", partial(self._client.set, name, value, ex=self._ttl_s)) is not None:
@@ -162,6 +188,13 @@ class RedisStore:
     def contains(self, key: str) -> bool:
         name = self._name(key)
         return bool(self._attempt("reading", partial(self._client.exists, name)))
+
+    def check(self, key: str) -> str | None:
+        """As `InspectableStore` says. What this secret did not sign may be of use to others, and stays."""
+        name = self._name(key)
+        value = self._attempt("reading", partial(self._client.get, name))
+        data = b"" if value is None else self._unsign(key, value)
+        return str(UntrustedEntryWarning(name, data)) if isinstance(data, str) else None
 
     def entries(self) -> Iterator[EntryInfo]:
         """The namespace's entries, by key. Signatures aren't checked here, so kinds are as claimed."""
@@ -185,10 +218,25 @@ class RedisStore:
         return self._prefix + check_key(key)
 
     def _names(self) -> list[str]:
-        listing = self._attempt("listing", lambda: list(self._client.scan_iter(match=self._prefix + "*")))
+        listing = self._attempt("listing", self._scan, longest_s=LONGEST_LISTING_S)
         # A scan may return a name twice while the server resizes its table.
         names = {name.decode("utf-8", "replace") for name in listing or () if isinstance(name, bytes)}
         return sorted(name for name in names if is_key(name.removeprefix(self._prefix)))
+
+    def _scan(self) -> list[object]:
+        end_s = time.monotonic() + LONGEST_LISTING_S
+        found: list[object] = []
+        cursor = 0
+        while True:
+            page = self._client.scan(cursor, match=self._prefix + "*", count=NAMES_PER_SCAN)
+            if not isinstance(page, tuple) or len(page) != 2:
+                raise TypeError("the answer to a scan is no page")
+            cursor, names = int(page[0]), page[1]
+            found.extend(names)
+            if not cursor:
+                return found
+            if time.monotonic() > end_s:
+                raise TimeoutError(f"the listing has no end after {LONGEST_LISTING_S:.0f} s")
 
     def _mac(self, key: str, data: bytes) -> bytes:
         mac = hmac.new(self._signing_key, _DOMAIN + key.encode(), hashlib.sha256)
@@ -197,8 +245,10 @@ class RedisStore:
 
     def _unsign(self, key: str, value: object) -> bytes | str:
         """The payload, or as text the reason to reject it."""
-        if not isinstance(value, bytes):
+        if isinstance(value, str):
             return "the client decodes responses; make it with decode_responses=False"
+        if not isinstance(value, bytes):
+            return f"a {type(value).__name__} in place of bytes"
         if len(value) < _HEADER.size:
             return f"unsigned or truncated: {len(value)} bytes"
         magic, version, mac = _HEADER.unpack_from(value)
@@ -211,17 +261,41 @@ class RedisStore:
             return "its signature does not match: another signing key, or altered"
         return data
 
-    def _attempt(self, doing: str, operation: Callable[[], T]) -> T | None:
+    def _attempt(self, doing: str, operation: Callable[[], T], *, longest_s: float | None = None) -> T | None:
         """Return the result of `operation`; None if the server failed or is not asked for a while."""
         if not self._breaker.is_closed():
             return None
         try:
-            return operation()
-        except (RedisError, OSError) as error:
+            with self._deadline(longest_s or self._deadline_s):
+                return operation()
+        # Whatever goes wrong is the server's fault: what it sends may make the client raise anything.
+        except Exception as error:
+            log.info("redis, %s", doing, exc_info=True)
             self._breaker.open()
             self._tally.add(StoreStats(failures=1))
-            self._announcer.once(CacheUnavailableWarning("redis", f"{doing}: {error}"))
+            reason = f"{doing}: {type(error).__name__}: {error}"
+            self.announcer.once(CacheUnavailableWarning("redis", reason))
             return None
+
+    @contextmanager
+    def _deadline(self, longest_s: float | None) -> Iterator[None]:
+        """End what is going on with the server after `longest_s` seconds. The client's own timeouts begin
+        anew with each byte."""
+        if longest_s is None or self._abort is None:
+            yield
+            return
+        timer = threading.Timer(longest_s, self._abort)
+        timer.daemon = True
+        try:
+            timer.start()
+        except RuntimeError:
+            # the interpreter shuts down, and starts no threads any more
+            yield
+            return
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 class _Breaker:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -149,6 +149,58 @@ class InspectableStore(Store, Protocol):
         """Remove all entries; how many there were."""
         ...
 
+    def check(self, key: str) -> str | None:
+        """What is wrong with the entry under `key`, as a message for people; None if it is intact, or not
+        there.
+
+        No use of the entry, and no warning. A damaged entry is removed, unless others may be able to read it.
+        """
+        ...
+
     def stats(self) -> StoreStats:
         """Counters of this object since it was made."""
+        ...
+
+
+# ---- how entries of each kind are used ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseCount:
+    """How often entries of one kind were found and written, over many processes.
+
+    Attributes:
+        hits: reads that found an intact entry, wherever it lay.
+        shared_hits: those among them that the slow store of two gave.
+        misses: reads that found none.
+        puts: entries that were written.
+        damaged: entries that were found and removed, because they do not decode or do not load.
+    """
+
+    hits: int = 0
+    shared_hits: int = 0
+    misses: int = 0
+    puts: int = 0
+    damaged: int = 0
+
+    def __add__(self, other: UseCount) -> UseCount:
+        return UseCount(
+            hits=self.hits + other.hits,
+            shared_hits=self.shared_hits + other.shared_hits,
+            misses=self.misses + other.misses,
+            puts=self.puts + other.puts,
+            damaged=self.damaged + other.damaged,
+        )
+
+
+@runtime_checkable
+class CountingStore(Store, Protocol):
+    """A Store that remembers how its typed caches were used."""
+
+    def count(self, kind: str, step: UseCount) -> None:
+        """Add `step` to the counts of `kind`. Costs a microsecond, and may be lost with the process."""
+        ...
+
+    def uses(self) -> Mapping[str, UseCount]:
+        """The counts by kind, of all processes so far."""
         ...

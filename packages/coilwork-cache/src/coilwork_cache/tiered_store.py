@@ -5,12 +5,24 @@ share, as a compiler opens them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Final
 
+from coilwork_cache.codec import MAX_FRAME_BYTES, peek_kind
+from coilwork_cache.errors import InvalidSettingError, OnceAnnouncer, find_announcer
 from coilwork_cache.local_store import Limits, open_local_store
-from coilwork_cache.store import ClaimableStore, EntryInfo, InspectableStore, Store, StoreStats, Tally
+from coilwork_cache.store import (
+    ClaimableStore,
+    CountingStore,
+    EntryInfo,
+    InspectableStore,
+    Store,
+    StoreStats,
+    Tally,
+    UseCount,
+)
 
 
 class TieredStore:
@@ -24,6 +36,7 @@ class TieredStore:
         self.fast = fast
         self.slow = slow
         self._tally = Tally()
+        self._announcer = find_announcer(fast)
 
     def get(self, key: str) -> bytes | None:
         data = self.fast.get(key)
@@ -33,6 +46,7 @@ class TieredStore:
                 self._tally.miss()
                 return None
             self.fast.put(key, data)
+            self.count(peek_kind(data[:MAX_FRAME_BYTES]), UseCount(shared_hits=1))
         self._tally.hit(len(data))
         return data
 
@@ -51,6 +65,22 @@ class TieredStore:
     def claim(self, key: str) -> AbstractContextManager[None]:
         """Claim `key` in the fast store, among the processes of this machine."""
         return self.fast.claim(key) if isinstance(self.fast, ClaimableStore) else nullcontext()
+
+    def check(self, key: str) -> str | None:
+        """What is wrong in either store."""
+        return "\n".join(filter(None, (self.fast.check(key), self.slow.check(key)))) or None
+
+    @property
+    def announcer(self) -> OnceAnnouncer:
+        return self._announcer
+
+    def count(self, kind: str, step: UseCount) -> None:
+        """Count in the fast store, which the processes of this machine share."""
+        if isinstance(self.fast, CountingStore):
+            self.fast.count(kind, step)
+
+    def uses(self) -> Mapping[str, UseCount]:
+        return self.fast.uses() if isinstance(self.fast, CountingStore) else {}
 
     def entries(self) -> Iterator[EntryInfo]:
         found = {entry.key: entry for entry in self.slow.entries()}
@@ -82,17 +112,32 @@ def open_store(
     return local if shared is None else TieredStore(local, shared)
 
 
-@functools.cache
-def connect_shared(url: str, secret: str) -> InspectableStore:
+SECRET: Final = "COILWORK_REDIS_KEY"
+"""The environment variable of the secret that signs shared entries: options and arguments are logged."""
+
+
+def connect_shared(url: str, environ: Mapping[str, str]) -> InspectableStore:
     """The store on the server at `url`, which is asked at first use: one that is down costs a warning and a
-    timeout.
+    timeout. `environ` has its secret.
 
     One per server and process: after a failure it leaves the server alone for a while, whoever asks.
 
     Raises:
         MissingExtraError: the package `redis` is missing.
-        InvalidSettingError: the secret is too short, or `url` is malformed.
+        InvalidSettingError: the secret is missing or too short, or `url` is malformed.
     """
+    secret = environ.get(SECRET, "")
+    if not secret:
+        raise InvalidSettingError(
+            f"redis_url needs {SECRET}",
+            "what is in a shared cache runs on every machine that reads it, so entries are signed; "
+            f"set {SECRET} to the same secret of at least 16 bytes on all of them",
+        )
+    return _connect(url, secret)
+
+
+@functools.cache
+def _connect(url: str, secret: str) -> InspectableStore:
     # an extra: most installations do without
     from coilwork_cache.redis_store import RedisStore
 

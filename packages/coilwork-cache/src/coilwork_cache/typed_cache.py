@@ -30,10 +30,23 @@ from coilwork_cache.codec import (
     make_frame_head,
     strip_head,
 )
-from coilwork_cache.errors import CacheCorruptionWarning, CodecError, UnencodableValueWarning, announce
+from coilwork_cache.errors import (
+    CacheCorruptionWarning,
+    CodecError,
+    UnencodableValueWarning,
+    find_announcer,
+)
 from coilwork_cache.key import check_kind, content_key
 from coilwork_cache.memory_store import NullStore
-from coilwork_cache.store import ClaimableStore, InspectableStore, Store, StoreStats, Tally
+from coilwork_cache.store import (
+    ClaimableStore,
+    CountingStore,
+    InspectableStore,
+    Store,
+    StoreStats,
+    Tally,
+    UseCount,
+)
 
 T = TypeVar("T")
 
@@ -46,6 +59,8 @@ class TypedCache(Generic[T]):
         self.kind = check_kind(kind)
         self._codec = codec
         self._tally = Tally()
+        self._announcer = find_announcer(store)
+        self._counting = store if isinstance(store, CountingStore) else None
 
     def key(self, *parts: str | bytes) -> str:
         """The key of the value that `parts` fully determine."""
@@ -56,15 +71,17 @@ class TypedCache(Generic[T]):
         data = self.store.get(key)
         if data is None:
             self._tally.miss()
+            self._count(UseCount(misses=1))
             return None
         try:
             value = self._codec.decode(strip_head(data, self.kind, self._codec.name))
         except CodecError as error:
             self._tally.add(StoreStats(misses=1, corrupt=1))
-            self.store.delete(key)
-            announce(CacheCorruptionWarning(f"{self.kind} entry {key}", error.reason))
+            self._count(UseCount(misses=1))
+            self.drop(key, error.reason)
             return None
         self._tally.hit(len(data))
+        self._count(UseCount(hits=1))
         return value
 
     def put(self, key: str, value: T) -> None:
@@ -73,11 +90,13 @@ class TypedCache(Generic[T]):
             payload = self._codec.encode(value)
         except CodecError as error:
             self._tally.add(StoreStats(failures=1))
-            announce(UnencodableValueWarning(f"{self.kind} entry {key}", error.reason))
+            warning = UnencodableValueWarning(f"{self.kind} entry {key}", error.reason)
+            self._announcer.once(warning, topic=self.kind)
             return
         data = make_frame_head(self.kind, self._codec.name) + payload
         self.store.put(key, data)
         self._tally.put(len(data))
+        self._count(UseCount(puts=1))
 
     def get_or_make(self, key: str, make: Callable[[], T]) -> T:
         """The value under `key`; on a miss, what `make` returns, stored. Two threads may both make it."""
@@ -95,9 +114,11 @@ class TypedCache(Generic[T]):
         self.store.delete(key)
 
     def drop(self, key: str, reason: str) -> None:
-        """Remove the entry under `key`, which decodes and yet is damaged, with a warning."""
+        """Remove the entry under `key`, which is damaged; the first one of this kind is warned of."""
         self.store.delete(key)
-        announce(CacheCorruptionWarning(f"{self.kind} entry {key}", reason))
+        self._count(UseCount(damaged=1))
+        warning = CacheCorruptionWarning(f"{self.kind} entry {key}", reason)
+        self._announcer.once(warning, topic=self.kind)
 
     def contains(self, key: str) -> bool:
         return self.store.contains(key)
@@ -105,6 +126,10 @@ class TypedCache(Generic[T]):
     def stats(self) -> StoreStats:
         """Counters of this view; the store's own also count its other users."""
         return self._tally.snapshot()
+
+    def _count(self, step: UseCount) -> None:
+        if self._counting is not None:
+            self._counting.count(self.kind, step)
 
 
 class KernelCache(TypedCache[bytes]):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +31,7 @@ from coilwork_runtime.cpp.toolchain import (
 from coilwork_runtime.folders import temporary_folder
 from coilwork_runtime.layout_checks import INPUT_REMEDY, RESULT_REMEDY
 from coilwork_runtime.threads import Threads
+from coilwork_runtime.usable_cores import count_usable_cores
 
 # ---- call ----
 
@@ -195,7 +195,7 @@ def build_library(program: CppProgram, *, store: Store | None = None, workers: i
     key = _key("cpp-program", toolchain, program.text, *_unit_parts(program.kernels))
     data = None if store is None else store.get(key)
     if data is None:
-        data = _link_library(program, toolchain, store, workers or min(MOST_WORKERS, os.cpu_count() or 1))
+        data = _link_library(program, toolchain, store, workers or min(MOST_WORKERS, count_usable_cores()))
         if store is not None:
             store.put(key, data)
     return data

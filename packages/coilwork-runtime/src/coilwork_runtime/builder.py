@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, as_completed
 from typing import Any, Final
@@ -20,10 +18,11 @@ from coilwork_runtime.triton_kernels.compilation import GpuBinary, WorkerPool, f
 from coilwork_runtime.triton_kernels.gpu import Gpu, make_torch_gpu
 from coilwork_runtime.triton_kernels.launch import Built
 from coilwork_runtime.triton_kernels.triton_builder import Started, TritonBuilder, TritonLanguage
+from coilwork_runtime.usable_cores import count_usable_cores
 
 MOST_WORKERS = 16
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int, int], None]
 FindLanguage = Callable[[str, Store | None], Language | None]
 # Those that the runtime builds and launches itself.
 OWN_LANGUAGES: Final = ("cpp", "triton")
@@ -33,11 +32,11 @@ class Builder:
     """Builds kernels and remembers those it has built.
 
     `store` keeps binaries between processes. `workers` is how many are built at once; 0 means one per core,
-    at most 16. `progress(done, total)` is called in the building thread as kernels get ready. `pool` compiles
-    Triton kernels; the default is shared by all builders of the process. `gpu` is how launchers reach the
-    device. With `search`, the first call of a Triton kernel looks beyond its candidates for the best
-    configuration. `find_language` gives who builds kernels in other languages than C++ and Triton. Safe to
-    use from several threads.
+    at most 16. `progress(done, total, compiled)` is called in the building thread as kernels get ready, of
+    which `compiled` were not in the store. `pool` compiles Triton kernels; the default is shared by all
+    builders of the process. `gpu` is how launchers reach the device. With `search`, the first call of a
+    Triton kernel looks beyond its candidates for the best configuration. `find_language` gives who builds
+    kernels in other languages than C++ and Triton. Safe to use from several threads.
     """
 
     def __init__(
@@ -75,6 +74,7 @@ class Builder:
         wanted = tuple(specs)
         if not wanted:
             return {}
+        before = self._count_compiled()
         by_language: dict[str, list[KernelSpec]] = {}
         for spec in wanted:
             by_language.setdefault(spec.language, []).append(spec)
@@ -83,7 +83,7 @@ class Builder:
             for kernels in by_language.values():
                 started.update(self._language(kernels[0]).start(kernels, threads))
             tasks = [started[spec.name] for spec in wanted]
-            self._report(tasks)
+            self._report(tasks, before)
             return {
                 spec.name: task.finish([part.result() for part in task.parts])
                 for spec, task in zip(wanted, tasks, strict=True)
@@ -156,8 +156,12 @@ class Builder:
             for built in self._triton.usable(spec, candidates, [part.result() for part in parts])
         )
 
-    def _report(self, tasks: list[Building]) -> None:
-        """Wait for all parts, and tell how many kernels are ready."""
+    def _count_compiled(self) -> int:
+        """How many kernels were compiled so far, instead of found in the store."""
+        return len(self._cpp.compiled) + len(self._triton.compiled)
+
+    def _report(self, tasks: list[Building], before: int) -> None:
+        """Wait for all parts, and tell how many kernels are ready; `before` it so many were compiled."""
         if self._progress is None:
             return
         owners: dict[Future[Any], list[Building]] = {}
@@ -171,9 +175,4 @@ class Builder:
                 missing[id(task)] -= 1
                 if not missing[id(task)]:
                     done += 1
-                    self._progress(done, len(tasks))
-
-
-def count_usable_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+                    self._progress(done, len(tasks), self._count_compiled() - before)

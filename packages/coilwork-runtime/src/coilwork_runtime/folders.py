@@ -1,4 +1,8 @@
-"""The folders of a process for files that it loads code from, or that compilers use, and their end."""
+"""The folders of a process for files that it loads code from, or that compilers use, and their end.
+
+A process removes its folder when it ends. One that is killed can't: as long as it lives it holds a lock on
+the file `.owner` in its folder, and the next process that makes a folder removes those whose locks are free.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,14 @@ import functools
 import multiprocessing.util
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+if sys.platform != "win32":
+    import fcntl
 
 from coilwork_runtime.errors import ScratchFolderError
 
@@ -20,6 +28,8 @@ from coilwork_runtime.errors import ScratchFolderError
 _OTHERS: Final = ("/tmp", "/var/tmp", "/dev/shm")
 # A kernel's library has some 20 KiB, the executor's 2 MiB; a compiler writes a few.
 LEAST_ROOM_BYTES: Final = 4 << 20
+PREFIX: Final = "coilwork-"
+OWNER: Final = ".owner"
 _UNWRITABLE: Final = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT)
 )
@@ -121,18 +131,54 @@ def _make_folder() -> str:
     reason: OSError | None = None
     for parent in (None, *_OTHERS):
         try:
-            folder = tempfile.mkdtemp(prefix="coilwork-", dir=parent)
+            folder = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
         except OSError as error:
             reason = reason or error
             continue
         fault = _fault_of(folder)
         if fault is None:
+            _hold(folder)
             _remove_at_exit(folder)
+            sweep_abandoned(Path(folder).parent)
             return folder
         reason = reason or fault
         os.rmdir(folder)
     assert reason is not None
     raise _explain_unusable(os.environ.get("TMPDIR", _OTHERS[0]), reason)
+
+
+def _hold(folder: str) -> None:
+    """Lock the folder until this process ends, and the children that it forks, which may use what is in it.
+
+    Without locks, nobody else removes it.
+    """
+    if sys.platform == "win32":
+        return
+    # locked before it has its name: a folder whose file nobody locks is abandoned
+    path = os.path.join(folder, OWNER)
+    with contextlib.suppress(OSError):
+        handle = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(f"{path}.new", path)
+
+
+def sweep_abandoned(parent: Path) -> None:
+    """Remove the folders in `parent` that processes of this user have left behind, as they were killed."""
+    if sys.platform == "win32":
+        return
+    try:
+        found = [Path(one.path) for one in os.scandir(parent) if one.name.startswith(PREFIX)]
+    except OSError:
+        return
+    for folder in found:
+        # others' folders can't be opened, nor can those without a lock
+        with contextlib.suppress(OSError):
+            handle = os.open(folder / OWNER, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(handle)
 
 
 def _remove_at_exit(folder: str) -> None:

@@ -28,6 +28,7 @@ from coilwork_runtime.executor.program_reader import rename_places
 from coilwork_runtime.manifest.kernel_manifest import rename_origins
 from coilwork_runtime.tensor_kinds import Call, TensorKinds
 from coilwork_tools.explain.report import AddedGuard, CompiledGraph, StageClock, announce, read_report
+from coilwork_tools.explain.trace_folder import Trace
 
 Record = dict[str, Any]
 log = logging.getLogger("coilwork")
@@ -191,8 +192,10 @@ def load_graph(
     lines: Sequence[str],
     programs: StoredPrograms[Any],
     load: Callable[[Loadable], Driven],
+    clock: StageClock,
 ) -> CompiledGraph | None:
-    """Return the graph of a record, naming its source `lines`; `load` makes a callable of its program.
+    """Return the graph of a record, naming its source `lines`; `load` makes a callable of its program, timed
+    by `clock`.
 
     None if `programs` has no such program, or it is damaged, and dropped.
 
@@ -203,7 +206,7 @@ def load_graph(
     if stored is None:
         return None
     try:
-        return _load_stored(record, lines, stored, load)
+        return _load_stored(record, lines, stored, load, clock)
     except (ProgramBytesError, KernelBuildError, KeyError, TypeError) as error:
         programs.drop(record["key"], f"its program does not load: {error}")
         return None
@@ -214,8 +217,9 @@ def _load_stored(
     lines: Sequence[str],
     stored: StoredProgram,
     load: Callable[[Loadable], Driven],
+    clock: StageClock,
 ) -> CompiledGraph:
-    clock, name = StageClock(), record["name"]
+    name = record["name"]
     with leave_fake_mode():
         constants = {
             path: decode_constant(description, base64.b64decode(data))
@@ -241,5 +245,5 @@ def _load_stored(
     guards = [NotedGuard(condition, rename(text)) for condition, text in record["guards"]]
     if guards:
         report = replace(report, guards="\n".join(announce(name, guards)))
-    log.info("graph %s: not traced, %s", name, report.summary())
+    clock.finish(report, Trace(None), note="not traced, ")
     return CompiledGraph(bound.call, report, bound.direct)

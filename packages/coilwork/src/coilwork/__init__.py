@@ -10,15 +10,17 @@ if TYPE_CHECKING:
     from coilwork.aot import export, load, standalone_compile
     from coilwork.backend import compile, options
     from coilwork.compile_options import list_options
+    from coilwork_tools.explain.progress import on_progress
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "compile", "export", "list_options", "load", "options", "standalone_compile"]
-
+__all__ = ["__version__", "compile", "export", "list_options", "load", "on_progress", "options"]
+__all__ += ["standalone_compile"]
 
 _PLACES = MappingProxyType(
-    {"compile": "backend", "list_options": "compile_options", "options": "backend"}
-    | {"export": "aot", "load": "aot", "standalone_compile": "aot"}
+    {"compile": "coilwork.backend", "list_options": "coilwork.compile_options", "options": "coilwork.backend"}
+    | dict.fromkeys(("export", "load", "standalone_compile"), "coilwork.aot")
+    | {"on_progress": "coilwork_tools.explain.progress"}
 )
 
 
@@ -26,7 +28,7 @@ _PLACES = MappingProxyType(
 def __getattr__(name: str) -> object:
     if name not in _PLACES:
         raise AttributeError(f"module 'coilwork' has no attribute {name!r}")
-    return getattr(import_module(f"coilwork.{_PLACES[name]}"), name)
+    return getattr(import_module(_PLACES[name]), name)
 
 
 def __dir__() -> list[str]:

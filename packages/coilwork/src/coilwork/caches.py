@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from coilwork.compile_options import SECRET, CompileOptions
+from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError
 from coilwork_cache import (
     InvalidSettingError,
@@ -35,20 +35,11 @@ def open_caches(options: CompileOptions) -> Store:
     if not options.cache:
         return NullStore()
     limits = Limits(max_bytes=options.max_bytes, max_age_s=86400.0 * options.max_age_days)
-    if not options.redis_url:
-        return open_store(options.cache_dir, limits)
-    secret = os.environ.get(SECRET, "")
-    if not secret:
-        raise OptionError(
-            "bad-option",
-            f"redis_url needs {SECRET}",
-            reason="what is in a shared cache runs on every machine that reads it, so entries are signed",
-            remedy=f"set {SECRET} to the same secret of at least 16 bytes on all of them",
-        )
     try:
-        return open_store(options.cache_dir, limits, shared=connect_shared(options.redis_url, secret))
+        shared = connect_shared(options.redis_url, os.environ) if options.redis_url else None
     except (MissingExtraError, InvalidSettingError) as error:
         raise OptionError("bad-option", "redis_url: no such store can be had", reason=str(error)) from error
+    return open_store(options.cache_dir, limits, shared=shared)
 
 
 def record_used(store: Store) -> None:

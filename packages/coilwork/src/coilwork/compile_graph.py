@@ -54,10 +54,11 @@ from coilwork_tools.explain.report import (
     CompileReport,
     StageClock,
     announce,
+    open_clock,
     read_report,
     report_program,
 )
-from coilwork_tools.explain.trace_folder import Trace, log_progress, log_search
+from coilwork_tools.explain.trace_folder import Trace, log_search
 from coilwork_tools.op_fallback.cut_graph import Cuts, compile_cut, cut_around, cut_at, run_in_eager
 from coilwork_tools.op_fallback.faults import FaultKinds
 from coilwork_tools.op_fallback.retries import Plan, SubjectFacts, build_with_retries
@@ -201,8 +202,7 @@ def compile_graph(
         compiled = compiled.change_report(guards="\n".join(texts))
     if prepared is not None:
         compiled = compiled.change_report(prepared=len(prepared.values), prepared_bytes=prepared.size_bytes)
-    job.trace.write("report.json", compiled.report.to_json())
-    log.info("graph %s: %s", job.graph_id, compiled.report.summary())
+    job.clock.finish(compiled.report, job.trace)
     record_used(open_caches(job.options))
     return compiled
 
@@ -224,7 +224,7 @@ def _add_record(
 def _compile(job: Job) -> CompiledGraph:
     store = open_caches(job.options)
     graphs = GraphCache(store)
-    builder = _open_builder(store, job.options, job.graph_id)
+    builder = _open_builder(store, job.options, job.graph_id, job.clock)
     OPTIONS.warn_of_devices(job.options, job.graph_id, job.devices)
     parts = None
     if job.key_text is not None and job.options.keeps_graphs:
@@ -271,11 +271,11 @@ def _compile(job: Job) -> CompiledGraph:
     return CompiledGraph(driven.call, report, driven.direct, roles, key=key)
 
 
-def _open_builder(store: Store, options: CompileOptions, graph_id: str) -> Builder:
+def _open_builder(store: Store, options: CompileOptions, graph_id: str, clock: StageClock) -> Builder:
     return Builder(
         store=store,
         workers=options.workers,
-        progress=partial(log_progress, graph_id),
+        progress=clock.count_kernels,
         search=make_search(options, partial(log_search, graph_id)),
         find_language=find_language,
     )
@@ -368,8 +368,10 @@ class StoredTraces:
         if make_targets_text(record["devices"], options) != record["targets"]:
             return None
         OPTIONS.warn_of_devices(options, name, record["devices"])
-        builder = _open_builder(graphs.store, options, name)
-        loaded = load_graph(record, lines, graphs, lambda graph: _load(graph, options, builder, graphs.store))
+        clock = open_clock(name, is_shown=options.progress)
+        builder = _open_builder(graphs.store, options, name, clock)
+        load = partial(_load, options=options, builder=builder, store=graphs.store)
+        loaded = load_graph(record, lines, graphs, load, clock)
         record_used(graphs.store)
         return loaded
 

@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from coilwork.registries import WRAPPERS
 from coilwork_cache.local_store import DEFAULT_MAX_BYTES
+from coilwork_cache.tiered_store import SECRET
 from coilwork_frontend.compile_captured import Promises
 from coilwork_frontend.option_table import (
     Choice,
@@ -38,8 +39,6 @@ from coilwork_wrapper.module_wrapper import can_restore, choose_executor
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 Contractions = Literal["auto", "aten", "generated"]
-SECRET: Final = "COILWORK_REDIS_KEY"
-"""The secret of `redis_url`: from the environment alone, as options are printed, logged and compared."""
 
 _DRIVEN: Final = Need(
     who="the wrapper python",
@@ -277,6 +276,9 @@ class CompileOptions(Options):
         "entries are signed with the secret in COILWORK_REDIS_KEY; needs coilwork[redis]",
     )
     trace: str = option("", "folder to write every stage's text to; empty for none")
+    progress: bool = option(
+        True, "on a terminal, a line on standard error shows what is compiled, after two seconds of it"
+    )
     workers: int = option(0, "processes that build kernels; 0 for one per core, at most 16", least=0)
     autotune_budget: int = option(
         64,

@@ -24,7 +24,7 @@ from coilwork_lowering.options import Accumulation
 from coilwork_lowering.rewrites import Fired
 from coilwork_runtime import bind_roles, collect_kinds
 from coilwork_runtime.executor.choice import Loadable
-from coilwork_tools.explain.report import StageClock
+from coilwork_tools.explain.report import StageClock, open_clock
 from coilwork_tools.explain.trace_folder import Trace, open_trace
 
 
@@ -118,6 +118,7 @@ def open_job(
         layout=layout,
         is_refused=is_refused,
         trace=open_trace(options.trace, graph_id),
+        clock=open_clock(graph_id, is_shown=options.progress),
         rewrites=rewrites,
     )
 

@@ -107,6 +107,8 @@ class CppBuilder:
         self._flights: SingleFlight[Path] = SingleFlight()
         self._kernel_folder: Path | None = None
         self._written: dict[str, Path] = {}
+        # the keys of kernels that the store had not
+        self.compiled: set[str] = set()
         # the keys of kernels whose libraries hold others, too
         self._shared: set[str] = set()
 
@@ -244,6 +246,7 @@ class CppBuilder:
             return {}
         named = content_key("kernel", "cpp-library", *specs)
         library = self._keep(named, data)
+        self.compiled.update(specs)
         self._shared.update(specs)
         self._written.update(dict.fromkeys(specs, library))
         self._kernels.put(named, data)
@@ -269,6 +272,7 @@ class CppBuilder:
                 reason=complaint,
                 remedy="report this kernel; until then, exclude its operators with the option fallback",
             )
+        self.compiled.add(key)
         self._kernels.put(key, data)
         self._kernels.put(make_latest_key(spec), key.encode())
         return data

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,12 @@ from typing import Any, Final
 import torch
 
 from coilwork_cache import Store
-from coilwork_runtime.errors import ExecutorUnavailableError, ProgramBytesError, RuntimeFault
+from coilwork_runtime.errors import (
+    ExecutorUnavailableError,
+    ProgramBytesError,
+    RuntimeFault,
+    ScratchFolderError,
+)
 from coilwork_runtime.executor import slow_path
 from coilwork_runtime.executor.call_plans import CallPlan, Route, plan_call
 from coilwork_runtime.executor.profiler import Stopwatch
@@ -28,6 +34,7 @@ from coilwork_runtime.executor.vendor_libraries import (
     ProductLibrary,
 )
 from coilwork_runtime.extensions import load_own_extension
+from coilwork_runtime.folders import make_scratch_folder
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.native_build import EXECUTOR
 from coilwork_runtime.tensor_kinds import (
@@ -229,6 +236,9 @@ def find_executor_extension(store: Store | None, *, may_build: bool = True) -> A
             "the native executor cannot tell what tensors of this torch are",
             remedy="use the option executor='python'",
         )
+    # where no files can be written, there are none to remove
+    with contextlib.suppress(ScratchFolderError):
+        extension.remove_when_ended(os.fsencode(make_scratch_folder()))
     return extension
 
 

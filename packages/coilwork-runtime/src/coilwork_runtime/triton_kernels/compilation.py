@@ -28,9 +28,10 @@ from typing import Any, BinaryIO, Final, cast
 import torch
 
 from coilwork_cache import content_key
-from coilwork_runtime.errors import KernelBuildError, MissingTritonError
+from coilwork_runtime.errors import KernelBuildError, MissingTritonError, ScratchFolderError
 from coilwork_runtime.folders import make_scratch_folder
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
+from coilwork_runtime.native_build import LONGEST_RUN_S
 from coilwork_runtime.triton_kernels import worker
 
 # Of what workers make of a request: raised, what was built before is built anew.
@@ -373,11 +374,12 @@ class WorkerPool:
         # pipes inherited through a fork belong to the parent's conversation, whose lock a thread may hold
         self._lock = threading.Lock()
         self._idle: list[Worker] = []
+        self._busy = 0
 
     def compile(
         self, request: Mapping[str, Any], *, timeout_s: float | None = None
     ) -> tuple[dict[str, Any], bytes]:
-        """Launch metadata and the binary, from an idle or a new worker.
+        """Launch metadata and the binary, from an idle or a new worker, within `LONGEST_RUN_S` at the latest.
 
         Raises:
             WorkerError: the kernel does not compile, or not within `timeout_s`.
@@ -386,30 +388,33 @@ class WorkerPool:
         for _ in range(ATTEMPTS):
             member = self._take()
             try:
-                answer = member.compile(request, timeout_s=timeout_s)
+                answer = member.compile(request, timeout_s=timeout_s or LONGEST_RUN_S)
             except WorkerError:
                 self._give(member)
                 raise
             except TimeoutError as error:
-                member.stop()
+                self._drop(member)
                 raise WorkerError(str(error)) from error
             except (EOFError, OSError):
                 # it may have been idle for too long, or have run out of memory: once more, in a fresh one
                 reason = member.obituary()
-                member.stop()
+                self._drop(member)
+            except BaseException:
+                # an interrupt in the middle of an answer
+                self._drop(member)
+                raise
             else:
                 self._give(member)
                 return answer
         raise WorkerError(reason)
 
     def warm_up(self, count: int) -> None:
-        """Start workers ahead of need, so that they import Triton while the caller still lowers and
-        schedules.
+        """Start workers ahead of need, up to `count` with those at work, so that they import Triton while the
+        caller still lowers and schedules. Where the system starts none, whoever needs one is told.
         """
-        with self._lock:
-            missing = count - len(self._idle)
-        for _ in range(missing):
-            self._give(Worker())
+        with contextlib.suppress(OSError, ScratchFolderError):
+            while self._reserve(count):
+                self._give(self._start())
 
     def close(self) -> None:
         """End all idle workers. The pool stays usable."""
@@ -420,13 +425,36 @@ class WorkerPool:
 
     def _take(self) -> Worker:
         with self._lock:
+            self._busy += 1
             if self._idle:
                 return self._idle.pop()
-        return Worker()
+        return self._start()
+
+    def _reserve(self, count: int) -> bool:
+        """Count one more worker as at work, unless there are `count`."""
+        with self._lock:
+            is_missing = len(self._idle) + self._busy < count
+            self._busy += is_missing
+        return is_missing
+
+    def _start(self) -> Worker:
+        """A new worker, which is counted already. Raises OSError."""
+        try:
+            return Worker()
+        except BaseException:
+            with self._lock:
+                self._busy -= 1
+            raise
 
     def _give(self, member: Worker) -> None:
         with self._lock:
+            self._busy -= 1
             self._idle.append(member)
+
+    def _drop(self, member: Worker) -> None:
+        with self._lock:
+            self._busy -= 1
+        member.stop()
 
 
 @functools.cache

@@ -156,6 +156,8 @@ class TritonBuilder:
         self._workers = workers
         self._lock = ForkedLock()
         self._built: dict[str, GpuBinary] = {}
+        # the entries of kernels that the store had not
+        self.compiled: set[str] = set()
         self._flights: SingleFlight[GpuBinary] = SingleFlight()
 
     def candidates(self, spec: KernelSpec, text: KernelSpec | None = None) -> tuple[Candidate, ...]:
@@ -285,6 +287,7 @@ class TritonBuilder:
             known = self._read_stored(candidate.key) if self._kernels.contains(candidate.key) else None
             if known is None:
                 known = read_binary(*self._pool.compile(candidate.request, timeout_s=timeout_s))
+                self.compiled.add(candidate.request["entry"])
                 self._kernels.put(candidate.key, encode_binary(known))
         return known
 

@@ -7,36 +7,72 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Final, Protocol
 
 from coilwork_frontend.calling_convention.convention import Roles
+from coilwork_frontend.torch_compat.structured_trace import trace_artifact, trace_phase
 from coilwork_ir.index import as_int
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.walk import list_kernels, walk
 from coilwork_runtime import bind_roles
 from coilwork_runtime.executor.choice import Driven
 from coilwork_runtime.tensor_kinds import Call
+from coilwork_tools.explain.phases import Phase, format_phases
+from coilwork_tools.explain.progress import ProgressReporter
+from coilwork_tools.explain.trace_folder import Trace
 
 
-@dataclass(slots=True)
 class StageClock:
-    """Wall seconds by stage, of one compilation."""
+    """Wall seconds by stage, of one compilation: of the graph that `progress` tells of."""
 
-    seconds: dict[str, float] = field(default_factory=dict)
+    def __init__(self, progress: ProgressReporter | None = None) -> None:
+        self.seconds: dict[str, float] = {}
+        self.phases: list[Phase] = []
+        self._progress = progress
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time the body under `name`; times of one name add up."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+        with ExitStack() as around:
+            if self._progress is not None:
+                around.enter_context(self._progress.stage(name))
+                around.enter_context(trace_phase(f"coilwork.{name}"))
+            began_ns, start = time.time_ns(), time.perf_counter_ns()
+            try:
+                yield
+            finally:
+                taken_ns = time.perf_counter_ns() - start
+                self.seconds[name] = self.seconds.get(name, 0.0) + 1e-9 * taken_ns
+                self.phases.append(Phase(name, began_ns, taken_ns, threading.get_native_id()))
+
+    def count_kernels(self, built: int, total: int, compiled: int) -> None:
+        """As `ProgressReporter.count_kernels`."""
+        if self._progress is not None:
+            self._progress.count_kernels(built, total, compiled)
+
+    def finish(self, report: CompileReport, trace: Trace, *, note: str = "") -> None:
+        """Tell that the graph is ready: to listeners, the log, torch's structured trace and `trace`. `note`
+        stands before the summary in the log.
+        """
+        log.info("graph %s: %s%s", report.graph_id, note, report.summary())
+        text, phases = report.to_json(), format_phases(report.graph_id, self.phases)
+        trace.write("report.json", text)
+        trace.write("phases.json", phases)
+        trace_artifact(f"coilwork_report_{report.graph_id}", text)
+        trace_artifact(f"coilwork_phases_{report.graph_id}", phases)
+        if self._progress is not None:
+            self._progress.finish(cache_hit=report.cache_hit)
+
+
+def open_clock(graph_id: str, *, is_shown: bool) -> StageClock:
+    """The clock of a graph; with `is_shown`, a terminal shows its progress."""
+    return StageClock(ProgressReporter(graph_id, is_shown=is_shown))
 
 
 log = logging.getLogger("coilwork")

@@ -1,6 +1,4 @@
-"""Traces and progress: every stage's text in `COILWORK_TRACE=dir`, builds and searches of kernels in the
-log.
-"""
+"""Traces: every stage's text in `COILWORK_TRACE=dir`, and searches for kernels in the log."""
 
 from __future__ import annotations
 
@@ -74,12 +72,7 @@ def open_trace(root: str, graph_id: str) -> Trace:
     return Trace(folder)
 
 
-# ---- progress ----
-
-
-def log_progress(graph_id: str, done: int, total: int) -> None:
-    """Log how many kernels of a graph are ready."""
-    log.debug("graph %s: %d of %d kernels ready", graph_id, done, total)
+# ---- searches ----
 
 
 def log_search(graph_id: str, kernel: str, trials: int, best: Trial) -> None:

@@ -5,6 +5,7 @@
 
 #include "call/roles.hpp"
 #include "call/surroundings.hpp"
+#include "interfaces/ending.hpp"
 #include "replay/replayed_call.hpp"
 #include "running/steps.hpp"
 
@@ -404,7 +405,14 @@ static PyObject* makes_objects(PyObject*, PyObject* directly) {
   return PyBool_FromLong(make_object != nullptr);
 }
 
+static PyObject* remove_folder_when_ended(PyObject*, PyObject* path) {
+  const char* text = PyBytes_AsString(path);
+  return text ? PyBool_FromLong(remove_when_ended(text)) : nullptr;
+}
+
 static PyMethodDef module_methods[] = {
+    {"remove_when_ended", remove_folder_when_ended, METH_O,
+     "Lets SIGTERM and SIGHUP remove a folder before they end this process, unless they are handled; whether that can be done."},
     {"makes_objects", makes_objects, METH_O, "Whether to make objects of tensors directly; whether that is done."},
     {"learn", learn, METH_O, "Learns from a list of tensors how to find the tensor in an object; whether that succeeds."},
     {"learn_kinds", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(learn_kinds)), METH_FASTCALL,
