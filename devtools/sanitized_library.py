@@ -1,6 +1,6 @@
 """Runs packages in C++ under the address and the leak sanitizer.
 
-    python -m devtools.sanitized_library open a model.cw input x x.bin 5,16 repeat 10000 a forward x ';'
+    python devtools/sanitized_library.py open a model.cw input x x.bin 5,16 repeat 10000 a forward x ';'
 
 The words are those of `packages/coilwork/tests/cpp_model_driver.cpp`. The library, the driver and nothing of
 torch's are built with sanitizers. The exit code is 0 without a finding.
@@ -20,7 +20,7 @@ import coilwork_runtime
 from coilwork_aot.cpp_library import INCLUDE, LIBRARY, build_library
 from coilwork_runtime import native_build
 from coilwork_runtime.cpp.toolchain import find_toolchain
-from devtools.sanitize import ASAN_OPTIONS, leaks
+from sanitize import ASAN_OPTIONS, leaks
 
 FOUND: Final = 23
 """The exit code of a process in which a sanitizer found something."""

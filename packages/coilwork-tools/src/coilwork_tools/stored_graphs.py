@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, Self, TypeVar
 import torch
 from torch import fx
 
+from coilwork_frontend.calling_convention.activation_strides import Strides
 from coilwork_frontend.calling_convention.aten_graph import AtenGraph
 from coilwork_frontend.calling_convention.convention import Roles
 from coilwork_frontend.calling_convention.lazy_conjugation import resolve_constant
@@ -134,6 +135,21 @@ def describe_graph(
     }
 
 
+def add_record(
+    graph: AtenGraph,
+    name: str,
+    targets: str,
+    compiled: CompiledGraph,
+    outer: Roles,
+    guards: Sequence[AddedGuard],
+) -> CompiledGraph:
+    """Return `compiled` with its record, as `describe_graph` makes it, or the reason why it has none."""
+    try:
+        return replace(compiled, record=describe_graph(graph, name, targets, compiled, outer, guards))
+    except UnrecordedError as error:
+        return replace(compiled, refusal=str(error))
+
+
 def _read_constants(graph: AtenGraph) -> dict[str, list[Any]]:
     """Return description and bytes of the constants of `graph`.
 
@@ -185,6 +201,54 @@ def make_loadable(stored: StoredProgram, name: str, constants: Mapping[str, torc
         devices=(),
         is_stored=True,
     )
+
+
+def complete_loadable(
+    loadable: Loadable, graph: AtenGraph, name: str, saved: Mapping[int, Strides]
+) -> Loadable:
+    """Return `loadable` with the facts of the ATen `graph`, called `name`; results have the strides of
+    `saved`."""
+    kinds = collect_kinds(graph.example_inputs, resized=graph.is_resized)
+    operators = graph.operators(saved)
+    return replace(loadable, name=name, devices=graph.devices, operators=operators, kinds=kinds)
+
+
+def restore_graph(
+    graph: AtenGraph,
+    name: str,
+    key: str,
+    programs: StoredPrograms[Any],
+    load: Callable[[Loadable], Driven],
+    *,
+    trace: Trace,
+    clock: StageClock,
+) -> CompiledGraph | None:
+    """Return the ATen `graph`, called `name`, from its program under `key`; `load` makes a callable of it.
+
+    None if `programs` has none, or it does not load, and is dropped with a warning. `clock` times this, and
+    the program is written to `trace`.
+    """
+    with clock.stage("cache"):
+        entry = find_stored(programs, key, list_source_lines(graph.gm))
+    if entry is None:
+        return None
+    roles = graph.program_roles()
+    if entry.roles != str(roles.convention):
+        programs.drop(key, "its program was compiled for another calling convention")
+        return None
+    try:
+        stored = read_report(entry.report)
+        constants = {one: resolve_constant(graph.constant(one)) for one in entry.constant_keys}
+        with clock.stage("build"):
+            loadable = make_loadable(entry, name, constants)
+            loadable = complete_loadable(loadable, graph, name, stored.strides_by_position)
+            driven = load(loadable)
+    except (ProgramBytesError, KernelBuildError, KeyError, TypeError) as error:
+        programs.drop(key, f"its program does not load: {error}")
+        return None
+    trace.write_graph(loadable)
+    report = replace(stored, graph_id=name, role=graph.role, cache_hit=True, seconds=clock.seconds)
+    return CompiledGraph(driven.call, report.name_driver(driven), driven.direct, roles, key=key)
 
 
 def load_graph(

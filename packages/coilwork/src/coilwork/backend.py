@@ -17,7 +17,7 @@ from typing import Any, Final
 import torch
 
 from coilwork.caches import open_caches
-from coilwork.compile_graph import StoredTraces, compile_graph
+from coilwork.compile_graph import compile_graph, open_traces
 from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.job import DECIDED
 from coilwork.stage_settings import (
@@ -57,6 +57,7 @@ from coilwork_runtime import LayoutError, bind_separate
 from coilwork_tools.check_mode.divergence import add_captured_check
 from coilwork_tools.check_mode.watch import watch_in_eager
 from coilwork_tools.saved_calls import SavedCall
+from coilwork_tools.stored_traces import StoredTraces
 
 # ---- Options ----
 
@@ -116,8 +117,8 @@ class SavedGraph(SavedCall):
 
     @classmethod
     def open_traces(cls, settings: Mapping[str, Any]) -> tuple[StoredTraces, Store]:
-        options = resolve(options=settings)
-        return StoredTraces(options), open_caches(options)
+        traces = open_traces(resolve(options=settings))
+        return traces, traces.store
 
 
 def check_settings(mode: str | None, options: Mapping[str, object] | None) -> CompileOptions:
@@ -165,7 +166,7 @@ class GraphStages:
     @property
     def traces(self) -> StoredTraces | None:
         if self.options.keeps_traces:
-            return StoredTraces(self.options, self.keys)
+            return open_traces(self.options, self.keys)
         logger.info("a captured graph is traced: %s", self.options.tracing_reason)
         return None
 

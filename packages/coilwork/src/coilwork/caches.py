@@ -9,16 +9,13 @@ from coilwork.errors import OptionError
 from coilwork_cache import (
     InvalidSettingError,
     Limits,
-    LocalStore,
     MissingExtraError,
     NullStore,
     Store,
-    TieredStore,
     compiler_identity,
     connect_shared,
     open_store,
 )
-from coilwork_frontend.torch_compat.cache_artifacts import record_artifacts
 from coilwork_ir.device_traits import GROUP
 from coilwork_tools.graph_key import STAGES, make_key_parts
 
@@ -40,13 +37,6 @@ def open_caches(options: CompileOptions) -> Store:
     except (MissingExtraError, InvalidSettingError) as error:
         raise OptionError("bad-option", "redis_url: no such store can be had", reason=str(error)) from error
     return open_store(options.cache_dir, limits, shared=shared)
-
-
-def record_used(store: Store) -> None:
-    """Let `torch.compiler.save_cache_artifacts` write the entries of `store` that this process has used."""
-    local = store.fast if isinstance(store, TieredStore) else store
-    if isinstance(local, LocalStore):
-        record_artifacts(local.used_keys(), local)
 
 
 def list_key_parts(graph_text: str, targets_text: str, options: CompileOptions) -> dict[str, str]:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from coilwork.caches import list_key_parts, open_caches, record_used
+from coilwork.caches import list_key_parts, open_caches
 from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.errors import OptionError
 from coilwork.job import DECIDED, Job, open_job
@@ -21,10 +21,9 @@ from coilwork.registries import WRAPPERS, find_device_backend, find_language
 from coilwork.stage_settings import make_executor_options, make_search
 from coilwork.stages import Compiled, make_lowering_context, run_stages
 from coilwork.targets import make_targets_text
-from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache, Store, TraceCache
+from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache, Store
 from coilwork_frontend.calling_convention.activation_strides import report_chosen_strides
-from coilwork_frontend.calling_convention.convention import Role, Roles
-from coilwork_frontend.calling_convention.lazy_conjugation import resolve_constant
+from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.result_aliasing import SharedMemory
 from coilwork_frontend.capture.eager_fallback import judge_fault, warn_of_driver
 from coilwork_frontend.capture.eager_trial import RefusedCallError
@@ -39,8 +38,6 @@ from coilwork_lowering.rewrites import Fired, Prepared
 from coilwork_lowering.unsupported_calls import list_uncallable
 from coilwork_runtime import (
     Builder,
-    KernelBuildError,
-    ProgramBytesError,
     generated,
     warm_executor,
 )
@@ -55,20 +52,14 @@ from coilwork_tools.explain.report import (
     StageClock,
     announce,
     open_clock,
-    read_report,
     report_program,
 )
 from coilwork_tools.explain.trace_folder import Trace, log_search
 from coilwork_tools.op_fallback.cut_graph import Cuts, compile_cut, cut_around, cut_at, run_in_eager
 from coilwork_tools.op_fallback.faults import FaultKinds
 from coilwork_tools.op_fallback.retries import Plan, SubjectFacts, build_with_retries
-from coilwork_tools.stored_graphs import (
-    UnrecordedError,
-    describe_graph,
-    find_stored,
-    load_graph,
-    make_loadable,
-)
+from coilwork_tools.stored_graphs import add_record, complete_loadable, load_graph, restore_graph
+from coilwork_tools.stored_traces import StoredTraces, record_used
 from coilwork_wrapper.module_wrapper import ModuleOptions, drive_program, load_stored, write_text
 
 # ---- Attempts ----
@@ -128,7 +119,7 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
         store=store,
         workers=job.options.workers,
         emitter=job.options.fx_emitter,
-        graph=job.complete(compiled.written, compiled.saved_strides),
+        graph=complete_loadable(compiled.written, job, job.graph_id, compiled.saved_strides),
         builder=builder,
         settings=make_executor_options(job.options),
         executors=store,
@@ -194,8 +185,11 @@ def compile_graph(
         compiled = _run_in_eager(job, error) if cuts is None else _compile_parts(job, cuts)
     report_chosen_strides(job.gm, compiled.report.strides_by_position)
     outer = job.call_roles(shared, prepared)
-    if job.options.keeps_traces:
-        compiled = _add_record(job, compiled, outer, guards, is_prepared=prepared is not None)
+    if prepared is not None:
+        compiled = replace(compiled, refusal="a part of it is computed once per process")
+    elif job.options.keeps_traces:
+        targets = make_targets_text(job.devices, job.options)
+        compiled = add_record(job, job.graph_id, targets, compiled, outer, guards)
     compiled = compiled.apply_roles(outer)
     if guards:
         texts = [*announce(job.graph_id, guards), *filter(None, [compiled.report.guards])]
@@ -205,20 +199,6 @@ def compile_graph(
     job.clock.finish(compiled.report, job.trace)
     record_used(open_caches(job.options))
     return compiled
-
-
-def _add_record(
-    job: Job, compiled: CompiledGraph, outer: Roles, guards: Sequence[AddedGuard], *, is_prepared: bool
-) -> CompiledGraph:
-    """Return `compiled` with what another process needs to run the graph without tracing it."""
-    if is_prepared:
-        return replace(compiled, refusal="a part of it is computed once per process")
-    targets = make_targets_text(job.devices, job.options)
-    try:
-        record = describe_graph(job, job.graph_id, targets, compiled, outer, guards)
-    except UnrecordedError as error:
-        return replace(compiled, refusal=str(error))
-    return replace(compiled, record=record)
 
 
 def _compile(job: Job) -> CompiledGraph:
@@ -296,32 +276,12 @@ def _add_checks(call: Call, compiled: Compiled, job: Job, builder: Builder) -> C
 
 def _restore(job: Job, key: str, graphs: GraphCache, builder: Builder) -> CompiledGraph | None:
     """Return the graph from the cache, or None; an entry that does not load is dropped with a warning."""
-    with job.clock.stage("cache"):
-        entry = find_stored(graphs, key, list_source_lines(job.gm))
-    if entry is None:
-        return None
-    roles = job.program_roles()
-    if entry.roles != str(roles.convention):
-        graphs.drop(key, "its program was compiled for another calling convention")
-        return None
-    try:
-        stored = read_report(entry.report)
-        constants = {name: resolve_constant(job.constant(name)) for name in entry.constant_keys}
-        with job.clock.stage("build"):
-            graph = make_loadable(entry, job.graph_id, constants)
-            graph = job.complete(graph, stored.strides_by_position)
-            driven = _load(graph, job.options, builder, graphs.store)
-    except (ProgramBytesError, KernelBuildError, KeyError, TypeError) as error:
-        graphs.drop(key, f"its program does not load: {error}")
-        return None
-    if job.trace.wanted:
+    load = partial(_load, options=job.options, builder=builder, store=graphs.store)
+    restored = restore_graph(job, job.graph_id, key, graphs, load, trace=job.trace, clock=job.clock)
+    if restored is not None and job.trace.wanted:
         # the cache keeps no text of a stage
         run_stages(replace(job, clock=StageClock()), fallback=job.options.fallback)
-    job.trace.write_graph(graph)
-    seconds = job.clock.seconds
-    report = replace(stored, graph_id=job.graph_id, role=job.role, cache_hit=True, seconds=seconds)
-    report = report.name_driver(driven)
-    return CompiledGraph(driven.call, report, driven.direct, roles, key=key)
+    return restored
 
 
 def _load(graph: Loadable, options: CompileOptions, builder: Builder, store: Store) -> Driven:
@@ -331,49 +291,25 @@ def _load(graph: Loadable, options: CompileOptions, builder: Builder, store: Sto
     return load(warn=warn_of_driver, emitter=emitter)
 
 
-@dataclass(frozen=True, slots=True)
-class TraceEntry:
-    """The place of one record in the cache."""
+def open_traces(options: CompileOptions, keys: list[str] | None = None) -> StoredTraces:
+    """Return the records of graphs that earlier processes traced so; `keys` gets those that are asked for."""
+    store = open_caches(options)
 
-    entry: Entry[dict[str, Any]]
-
-    def read(self) -> dict[str, Any] | None:
-        return self.entry.read()
-
-    def write(self, value: dict[str, Any]) -> None:
-        self.entry.write(value)
-        record_used(self.entry.cache.store)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTraces:
-    """Records of the graphs that earlier processes traced with these options; `keys` notes what is asked."""
-
-    options: CompileOptions
-    keys: list[str] = field(default_factory=list)
-
-    def open(self, text: str) -> TraceEntry:
-        cache = TraceCache(open_caches(self.options))
-        self.keys.append(cache.key(*list_key_parts(text, "", self.options).values()))
-        return TraceEntry(Entry(cache, self.keys[-1]))
-
-    def note_restored(self) -> None:
-        log.info("a captured graph is not traced: an earlier process did")
-
-    def note_traced(self, reason: str) -> None:
-        log.info("a captured graph is traced: %s", reason)
-
-    def load(self, record: Mapping[str, Any], lines: Sequence[str]) -> CompiledGraph | None:
-        options, graphs, name = self.options, GraphCache(open_caches(self.options)), record["name"]
+    def load_record(record: Mapping[str, Any], lines: Sequence[str]) -> CompiledGraph | None:
         if make_targets_text(record["devices"], options) != record["targets"]:
             return None
-        OPTIONS.warn_of_devices(options, name, record["devices"])
-        clock = open_clock(name, is_shown=options.progress)
-        builder = _open_builder(graphs.store, options, name, clock)
-        load = partial(_load, options=options, builder=builder, store=graphs.store)
-        loaded = load_graph(record, lines, graphs, load, clock)
-        record_used(graphs.store)
-        return loaded
+        OPTIONS.warn_of_devices(options, record["name"], record["devices"])
+        clock = open_clock(record["name"], is_shown=options.progress)
+        builder = _open_builder(store, options, record["name"], clock)
+        load = partial(_load, options=options, builder=builder, store=store)
+        return load_graph(record, lines, GraphCache(store), load, clock)
+
+    return StoredTraces(
+        store=store,
+        list_parts=lambda text: list_key_parts(text, "", options).values(),
+        load_graph=load_record,
+        keys=[] if keys is None else keys,
+    )
 
 
 def _report(job: Job, compiled: Compiled, driven: Driven, guards: tuple[str, ...]) -> CompileReport:

@@ -326,7 +326,7 @@ class CompileOptions(Options):
         """The reason why each process traces its graphs with these options; empty if none has to."""
         reasons = {
             "the cache is off": not self.cache,
-            "the wrapper keeps no program": not self.makes_module,
+            "the wrapper keeps no program": not can_restore(WRAPPERS.find(self.wrapper)),
             "a check of calls needs the graph": self.checks.has_any,
             "an option has no text for a key": bool(self.unkeyed),
             "frozen parameters are in no record": self.freezing,

@@ -11,7 +11,6 @@ import torch
 
 from coilwork.compile_options import CompileOptions
 from coilwork.stage_settings import make_layout_options
-from coilwork_frontend.calling_convention.activation_strides import Strides
 from coilwork_frontend.calling_convention.aten_graph import AtenGraph, list_devices
 from coilwork_frontend.calling_convention.convention import Role, open_convention
 from coilwork_frontend.calling_convention.operator_call import Call
@@ -22,8 +21,7 @@ from coilwork_ir.operators import list_undetermined
 from coilwork_lowering import LayoutOptions
 from coilwork_lowering.options import Accumulation
 from coilwork_lowering.rewrites import Fired
-from coilwork_runtime import bind_roles, collect_kinds
-from coilwork_runtime.executor.choice import Loadable
+from coilwork_runtime import bind_roles
 from coilwork_tools.explain.report import StageClock, open_clock
 from coilwork_tools.explain.trace_folder import Trace, open_trace
 
@@ -59,12 +57,6 @@ class Job(AtenGraph):
     is_rewritten: bool = True
     is_refused: Callable[[], bool] = lambda: False
     clock: StageClock = field(default_factory=StageClock)
-
-    def complete(self, graph: Loadable, saved: Mapping[int, Strides]) -> Loadable:
-        """Return `graph` with the facts of this job; its results have the strides of `saved`."""
-        operators = self.operators(saved)
-        kinds = collect_kinds(self.example_inputs, resized=self.is_resized)
-        return replace(graph, name=self.graph_id, devices=self.devices, operators=operators, kinds=kinds)
 
 
 DECIDED: Final = LayoutOptions(layout="captured", pad_products=False)

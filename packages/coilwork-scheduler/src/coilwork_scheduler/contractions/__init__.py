@@ -1,5 +1,5 @@
 """Products, convolutions and attention: who computes each, a call of a library or loops of ours.
 
-Open `registry.py` first: it lists the implementations and templates. `choose_implementations.py` beside this folder
-is the pass that chooses.
+Open `registry.py` first: it lists the implementations and templates. `choose_implementations.py` above this
+folder is the pass that chooses.
 """
