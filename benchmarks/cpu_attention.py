@@ -72,7 +72,8 @@ def written_cap(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
 
 
 def written_gate(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    return (torch.sigmoid(bias) * (q @ k.transpose(-1, -2) * HEAD**-0.5)).softmax(-1) @ v
+    scores: Tensor = torch.sigmoid(bias) * (q @ k.transpose(-1, -2) * HEAD**-0.5)
+    return scores.softmax(-1) @ v
 
 
 WRITTEN: Mapping[str, Callable[..., Tensor]] = {

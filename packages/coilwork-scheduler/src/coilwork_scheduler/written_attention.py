@@ -59,7 +59,7 @@ from coilwork_scheduler.settings import Settings
 _WIDE: Final = DType.F32
 _FACTORS: Final = frozenset({DType.BF16, DType.F16})
 # On CPUs there are no units that multiply f32 slower than what libraries have.
-_CPU_FACTORS: Final = _FACTORS | {DType.F32}
+_CPU_FACTORS: Final = frozenset({*_FACTORS, DType.F32})
 # With fewer rows a block of them is mostly empty, and keys are not shared among programs.
 _LEAST_ROWS: Final = 32
 # Products that a score may be computed from: its own, and those that biases are made of.
