@@ -15,6 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 PROC: Final = Path("/proc/self")
+# That of time on processors.
+CONTROLLER: Final = "cpu"
 
 
 def count_usable_cores() -> int:
@@ -51,7 +53,7 @@ def _list_groups(proc: Path) -> Iterator[Path]:
         _, _, rest = line.partition(":")
         controllers, _, place = rest.partition(":")
         # version 2 names no controllers
-        if not controllers or "cpu" in controllers.split(","):
+        if not controllers or CONTROLLER in controllers.split(","):
             paths["cgroup" if controllers else "cgroup2"] = PurePosixPath(place)
     for line in mounts:
         before, _, after = line.partition(" - ")
@@ -59,7 +61,7 @@ def _list_groups(proc: Path) -> Iterator[Path]:
         if len(fields) < 5 or len(described) < 3 or described[0] not in paths:
             continue
         kind, options = described[0], described[2].split(",")
-        if kind == "cgroup" and "cpu" not in options:
+        if kind == "cgroup" and CONTROLLER not in options:
             continue
         root, mounted = PurePosixPath(fields[3]), Path(fields[4])
         path = paths[kind]
