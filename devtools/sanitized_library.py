@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Final
 
 import torch
+from sanitize import ASAN_OPTIONS, leaks
 
 import coilwork_runtime
 from coilwork_aot.cpp_library import INCLUDE, LIBRARY, build_library
 from coilwork_runtime import native_build
 from coilwork_runtime.cpp.toolchain import find_toolchain
-from sanitize import ASAN_OPTIONS, leaks
 
 FOUND: Final = 23
 """The exit code of a process in which a sanitizer found something."""

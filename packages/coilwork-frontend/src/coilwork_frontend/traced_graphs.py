@@ -236,7 +236,7 @@ def restore_traced(
     """Return the call, with inputs one by one, of a captured graph that was traced before.
 
     None if there is no record, its guards do not hold, or a compiled graph that it names is gone. Compiled
-    graphs will name the source `lines` of Dynamo's graph.
+    graphs will name the source `lines` of Dynamo's graph, and the guards are added to those of its sizes.
     """
     if stored is None:
         cache.note_traced("no process has traced it yet")
@@ -249,6 +249,9 @@ def restore_traced(
                 continue
             restored = _restore(cache, record, lines)
             if restored is not None:
+                if sizes is not None:
+                    # last, as guards cannot be taken back
+                    add_guards(sizes["guards"], sizes["after"])
                 return restored
             reason = "a compiled graph is gone, or one line of its source has become several"
     # Tracing again is right, whatever torch makes of a damaged record.
@@ -267,6 +270,17 @@ def restore_traced(
     return None
 
 
+def restore_guarded(cache: TraceCache, stored: Record) -> Callable[..., Any] | None:
+    """Return the call of the only graph of a record, whose guards on sizes the caller checks; None if a
+    compiled graph that it names is gone.
+
+    Raises:
+        UnstorableError, LookupError, TypeError, ValueError: the record is damaged, or has several graphs.
+    """
+    (record,) = _list_variants(stored)
+    return _restore(cache, record, unpack_lines(record["lines"]))
+
+
 def _restore(cache: TraceCache, record: Mapping[str, Any], lines: Sequence[str]) -> Callable[..., Any] | None:
     rename = match_lines(unpack_lines(record["lines"]), lines)
     if rename is None:
@@ -277,10 +291,6 @@ def _restore(cache: TraceCache, record: Mapping[str, Any], lines: Sequence[str])
         if loaded is None:
             return None
         graphs[role] = loaded
-    sizes = record["sizes"]
-    if sizes is not None:
-        # last, as guards cannot be taken back
-        add_guards(sizes["guards"], sizes["after"])
     if record["direct"]:
         whole: object = graphs["inference"]
         return whole.direct if isinstance(whole, HasDirect) else None

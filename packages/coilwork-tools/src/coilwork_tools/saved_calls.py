@@ -25,10 +25,10 @@ from coilwork_cache import (
     import_archive,
 )
 from coilwork_frontend.errors import CompileError
-from coilwork_frontend.source_lines import unpack_lines
 from coilwork_frontend.torch_compat.saved_functions import SerializableCallable, leave_torch_cache
-from coilwork_frontend.traced_graphs import TraceCache as LoadableTraces
-from coilwork_frontend.traced_graphs import restore_traced
+from coilwork_frontend.torch_compat.traced_results import UnstorableError
+from coilwork_frontend.traced_graphs import restore_guarded
+from coilwork_tools.stored_traces import StoredTraces
 
 _ENTRIES: Final = "entries.zip"
 
@@ -52,8 +52,8 @@ class SavedCall(SerializableCallable):
 
     @classmethod
     @abstractmethod
-    def open_traces(cls, settings: Mapping[str, Any]) -> tuple[LoadableTraces, Store]:
-        """Return the cache of traced graphs of this process, for these settings, and its store."""
+    def open_traces(cls, settings: Mapping[str, Any]) -> StoredTraces:
+        """Return the records of traced graphs that this process keeps, for these settings."""
 
     @classmethod
     def make(
@@ -105,14 +105,14 @@ class SavedCall(SerializableCallable):
             settings, key = facts["settings"], facts["key"]
             if not isinstance(settings, dict) or not isinstance(key, str):
                 raise TypeError("no settings, or no key")
-            traces, store = cls.open_traces(settings)
+            traces = cls.open_traces(settings)
             with tempfile.TemporaryDirectory() as place:
                 path = Path(place) / _ENTRIES
                 path.write_bytes(entries)
-                import_archive(store, path)
-            record: dict[str, Any] | None = TraceCache(store).get(key)
-            call = None if record is None else restore_traced(traces, record, unpack_lines(record["lines"]))
-        except (CodecError, ArchiveError, KeyError, TypeError) as error:
+                import_archive(traces.store, path)
+            record: dict[str, Any] | None = TraceCache(traces.store).get(key)
+            call = None if record is None else restore_guarded(traces, record)
+        except (CodecError, ArchiveError, UnstorableError, LookupError, TypeError, ValueError) as error:
             raise _make_load_error(f"{type(error).__name__}: {error}"[:1000]) from error
         if call is None:
             raise _make_load_error("the cache cannot be used, or this machine has other devices")

@@ -28,7 +28,6 @@ from coilwork.stage_settings import (
     make_lowering_options,
     make_rewrite_options,
 )
-from coilwork_cache import Store
 from coilwork_frontend.calling_convention.convention import Role, Roles
 from coilwork_frontend.calling_convention.parameter_freezing import list_freezable
 from coilwork_frontend.calling_convention.result_aliasing import SharedMemory
@@ -116,9 +115,8 @@ class SavedGraph(SavedCall):
     """The call of a captured graph, which `save_compiled_function` writes down."""
 
     @classmethod
-    def open_traces(cls, settings: Mapping[str, Any]) -> tuple[StoredTraces, Store]:
-        traces = open_traces(resolve(options=settings))
-        return traces, traces.store
+    def open_traces(cls, settings: Mapping[str, Any]) -> StoredTraces:
+        return open_traces(resolve(options=settings))
 
 
 def check_settings(mode: str | None, options: Mapping[str, object] | None) -> CompileOptions:

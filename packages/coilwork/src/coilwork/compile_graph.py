@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import torch
 
@@ -292,8 +293,9 @@ def _load(graph: Loadable, options: CompileOptions, builder: Builder, store: Sto
 
 
 def open_traces(options: CompileOptions, keys: list[str] | None = None) -> StoredTraces:
-    """Return the records of graphs that earlier processes traced so; `keys` gets those that are asked for."""
-    store = open_caches(options)
+    """Return the records of graphs that earlier processes traced so, or, with `keys`, one that only gets what
+    is traced now."""
+    store, own = open_caches(options), "" if keys is None else uuid4().hex
 
     def load_record(record: Mapping[str, Any], lines: Sequence[str]) -> CompiledGraph | None:
         if make_targets_text(record["devices"], options) != record["targets"]:
@@ -306,7 +308,7 @@ def open_traces(options: CompileOptions, keys: list[str] | None = None) -> Store
 
     return StoredTraces(
         store=store,
-        list_parts=lambda text: list_key_parts(text, "", options).values(),
+        list_parts=lambda text: list_key_parts(text + own, "", options).values(),
         load_graph=load_record,
         keys=[] if keys is None else keys,
     )
@@ -314,13 +316,12 @@ def open_traces(options: CompileOptions, keys: list[str] | None = None) -> Store
 
 def _report(job: Job, compiled: Compiled, driven: Driven, guards: tuple[str, ...]) -> CompileReport:
     report = report_program(compiled.program, graph_id=job.graph_id, role=job.role).name_driver(driven)
-    rewrites = (*job.rewrites, *compiled.rewrites)
     return replace(
         report,
         seconds=job.clock.seconds,
         mappings=compiled.mappings,
         saved_strides=[(position, list(strides)) for position, strides in compiled.saved_strides.items()],
-        rewrites=[{**asdict(one), "sources": list(one.sources)} for one in rewrites],
+        rewrites=[{**asdict(one), "sources": [*one.sources]} for one in (*job.rewrites, *compiled.rewrites)],
         guards="\n".join(guards),
     )
 
