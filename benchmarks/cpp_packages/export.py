@@ -35,7 +35,7 @@ def main(side: str, path: str, layers: int, width: int, rows: int) -> None:
         importlib.import_module("coilwork").export(model, args, path=path)
         return
     program = torch.export.export(model, args)
-    importlib.import_module("torch._inductor").aoti_compile_and_package(program, package_path=path)
+    torch._inductor.aoti_compile_and_package(program, package_path=path)
 
 
 if __name__ == "__main__":

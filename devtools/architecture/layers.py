@@ -28,7 +28,7 @@ COMPONENTS: Mapping[str, frozenset[str]] = MappingProxyType(
         "coilwork-runtime": frozenset({"coilwork-cache"}),
         # loading needs the runtime alone; exporting is an extra (decision 0083)
         "coilwork-aot": IR | {"coilwork-cache", "coilwork-runtime", "coilwork-frontend"},
-        "coilwork-tools": IR | {"coilwork-runtime", "coilwork-frontend"},
+        "coilwork-tools": IR | {"coilwork-runtime", "coilwork-frontend", "coilwork-cache"},
     }
 )
 ALLOWED: Mapping[str, frozenset[str]] = MappingProxyType({**COMPONENTS, "coilwork": frozenset(COMPONENTS)})

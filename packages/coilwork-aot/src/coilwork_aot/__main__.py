@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+from types import MappingProxyType
 from typing import Final
 
 from coilwork_aot.cpp_library import CMAKE, CPP, INCLUDE, LIBRARY
 
-PLACES: Final = {
-    "cmake-path": CMAKE,
-    "include-path": INCLUDE,
-    "library-path": LIBRARY,
-    "example-path": CPP / "example",
-}
+PLACES: Final = MappingProxyType(
+    {
+        "cmake-path": CMAKE,
+        "include-path": INCLUDE,
+        "library-path": LIBRARY,
+        "example-path": CPP / "example",
+    }
+)
 
 
 def main(words: list[str]) -> int:

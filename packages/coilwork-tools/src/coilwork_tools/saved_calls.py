@@ -57,17 +57,17 @@ class SavedCall(SerializableCallable):
 
     @classmethod
     def make(
-        cls, compile: Callable[[list[str]], Callable[..., Any]], settings: Mapping[str, Any], store: Store
+        cls, make_call: Callable[[list[str]], Callable[..., Any]], settings: Mapping[str, Any], store: Store
     ) -> Self:
-        """Return what `compile` makes, with all that it puts into or takes from `store`.
+        """Return what `make_call` makes, with all that it puts into or takes from `store`.
 
-        `compile` appends the key of each record of a traced graph that it asks for.
+        `make_call` appends the key of each record of a traced graph that it asks for.
         """
         folder = _find_folder(store)
         before = 0 if folder is None else folder.count_uses()
         keys: list[str] = []
         with leave_torch_cache():
-            call = compile(keys)
+            call = make_call(keys)
         entries = b""
         if folder is not None and len(keys) == 1 and folder.contains(keys[0]):
             with tempfile.TemporaryDirectory() as place:

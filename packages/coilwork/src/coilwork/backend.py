@@ -104,11 +104,11 @@ def backend(
     settings = check_settings(mode, options)
     if settings.cache:
         warn_of_unkeyed(settings)
-    compile = partial(compile_captured, gm, example_inputs)
+    make_call = partial(compile_captured, gm, example_inputs)
     if is_compiling_ahead():
         store, changed = open_caches(settings), settings.list_changed()
-        return SavedGraph.make(lambda keys: compile(lambda: GraphStages(settings, keys)), changed, store)
-    return compile(partial(GraphStages, settings))
+        return SavedGraph.make(lambda keys: make_call(lambda: GraphStages(settings, keys)), changed, store)
+    return make_call(partial(GraphStages, settings))
 
 
 class SavedGraph(SavedCall):
