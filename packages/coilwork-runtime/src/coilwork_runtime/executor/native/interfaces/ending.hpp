@@ -33,7 +33,7 @@ static void remove_and_end(int number) {
   }
   signal(number, SIG_DFL);
   // it arrives when this returns
-  raise(number);
+  ::raise(number);
 }
 
 // Lets signals that end the process remove the folder at `path` first, unless somebody handles or ignores them. False if the
