@@ -298,8 +298,7 @@ def test_ours_keep_the_contract_of_wrappers(name: str) -> None:
     """FX is tried in its own package, with interpreted kernels. Packages run after they are loaded."""
     results = check_wrapper(WRAPPERS.find(name), codegen=CppCodegen(), target=get_target("x86-64-avx2"))
     assert format_failures(results) == ""
-    refused = {result.case for result in results if result.status == "refused"}
-    assert refused == ({"numbers that data decides"} if name == "cpp" else set())
+    assert not [result.case for result in results if result.status == "refused"]
 
 
 @pytest.mark.parametrize("name", ["python", "native"])
@@ -321,6 +320,6 @@ def test_native_is_the_executors_whatever_else_is_asked_for() -> None:
     assert options.keeps_graphs and options.runs_natively
     assert make_executor_options(options).executor == "native"
     assert not CompileOptions(executor="python").runs_natively and CompileOptions().runs_natively
-    assert CompileOptions(wrapper="fx").keeps_graphs and not CompileOptions(wrapper="cpp").keeps_graphs
+    assert all(CompileOptions(wrapper=wrapper).keeps_graphs for wrapper in ("fx", "cpp"))
     with pytest.warns(IgnoredOptionWarning, match="executor='python' has no effect"):
         coilwork.compile(torch.sin, wrapper="native", executor="python")

@@ -61,6 +61,7 @@ def test_every_stage_is_written(softmax_trace: Path) -> None:
         "kernels",
         "kernels.bin",
         "module.py",
+        "phases.json",
         "program.bin",
         "report.json",
     }

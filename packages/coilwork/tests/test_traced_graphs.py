@@ -278,7 +278,6 @@ def test_the_log_says_why_a_graph_is_traced(tmp_path: Path, caplog: pytest.LogCa
         "value that is complex": (lambda x: torch.fft.fft(x).abs(), {}),
         "the cache is off": (lambda x: x.exp(), {"cache": False}),
         "a check of calls needs the graph": (lambda x: x.exp(), {"check_nan": "results"}),
-        "the wrapper keeps no program": (lambda x: x.exp(), {"wrapper": "fx"}),
     }
     for reason, (program, options) in cases.items():
         caplog.clear()

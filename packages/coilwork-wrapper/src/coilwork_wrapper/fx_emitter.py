@@ -590,7 +590,21 @@ class FxEmitter:
 
     def finish(self, results: Return) -> None:
         """Return the results."""
-        self.graph.output(tuple(self.argument(v) for v in results.values))
+        self.graph.output(tuple(self._release(self.argument(v)) for v in results.values))
+
+    def _release(self, value: Any) -> Any:
+        """A result that is no view of the memory that it lies in: writes to it change no other's count."""
+        if not isinstance(value, torch.fx.Node) or value.target is not torch.as_strided:
+            return value
+        _, size, stride, *_ = value.args
+        assert isinstance(size, tuple | list)
+        if any(one == 1 for one in size):
+            # the other operator would choose strides of such dimensions anew
+            empty = self.call(torch.ops.aten.new_empty.default, value, (0,))
+            start = self.call(torch.ops.aten.sym_storage_offset.default, value)
+            place = torch.ops.aten.set_.source_Tensor_storage_offset
+            return self.call(place, empty, value, start, size, stride)
+        return self.call(torch.ops.aten._unsafe_view.default, value, size)
 
     def nest(self, program: Program, outer: tuple[Expr, ...]) -> Any:
         """A nested program as the node of a graph of its own, emitted by the same class."""

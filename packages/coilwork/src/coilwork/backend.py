@@ -151,7 +151,7 @@ class GraphStages:
 
     def __init__(self, options: CompileOptions, keys: list[str] | None = None) -> None:
         self.options = options
-        self.keys = [] if keys is None else keys
+        self.keys = keys
         self.promises = options.promises
         self.log: list[Fired] = []
         self.guards: list[AddedGuard] = []
