@@ -186,3 +186,14 @@ def test_two_bodies_of_one_name_are_refused() -> None:
     broken = Program(name="main", symbols=made.symbols, inputs=made.inputs, instructions=(*renamed, last))
     with pytest.raises(VerifyError, match="@same stands for two programs"):
         verify_program(broken)
+
+
+def test_a_peak_names_sizes_that_instructions_bind() -> None:
+    made = parse_program("""program @p {
+      input %x: f32[3]
+      peak `max(8*u0 + 64, 128)`
+      bind u0 in [0, inf] size %x 0
+      return (%x)
+    }""")
+    assert parse_program(format_program(made)) == made
+    assert "max(8*u0 + 64, 128)" in format_program(made)

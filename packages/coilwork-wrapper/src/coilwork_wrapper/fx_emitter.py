@@ -597,13 +597,9 @@ class FxEmitter:
         if not isinstance(value, torch.fx.Node) or value.target is not torch.as_strided:
             return value
         _, size, stride, *_ = value.args
-        assert isinstance(size, tuple | list)
-        if any(one == 1 for one in size):
-            # the other operator would choose strides of such dimensions anew
-            empty = self.call(torch.ops.aten.new_empty.default, value, (0,))
-            start = self.call(torch.ops.aten.sym_storage_offset.default, value)
-            place = torch.ops.aten.set_.source_Tensor_storage_offset
-            return self.call(place, empty, value, start, size, stride)
+        assert isinstance(size, tuple | list) and isinstance(stride, tuple | list)
+        if 1 in size and not _views_alike(size, stride):
+            return self.call(self.runtime.reinterpret, value, size, stride, 0)
         return self.call(torch.ops.aten._unsafe_view.default, value, size)
 
     def nest(self, program: Program, outer: tuple[Expr, ...]) -> Any:
@@ -667,6 +663,15 @@ class FxEmitter:
             # a nested program may return its operand or one tensor twice; results have memory of their own
             value = self.graph.call_method("clone", (self.call(operator.getitem, node, number),))
             self.define(output, self._ensure_layout(value, output, aligned=False))
+
+
+def _views_alike(size: Sequence[Any], stride: Sequence[Any]) -> bool:
+    """Tell if a view in the sizes of a tensor has its strides: of dimensions of 1 it chooses them anew."""
+    if not all(isinstance(one, int) for one in (*size, *stride)):
+        return False
+    tensor = torch.empty_strided(tuple(size), tuple(stride), device="meta")
+    viewed: torch.Tensor = torch.ops.aten._unsafe_view.default(tensor, tensor.shape)
+    return viewed.stride() == tuple(stride)
 
 
 def is_emitter(value: object) -> bool:

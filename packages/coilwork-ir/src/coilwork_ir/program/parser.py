@@ -87,8 +87,13 @@ def _read_program(reader: _ProgramReader, outer: Symbols) -> Program:
     while reader.peek("program"):
         body = _read_program(reader, {})
         reader.subprograms[body.name] = body
-    peak = _read_backquoted(reader, symbols) if reader.accept("peak") else None
+    # its symbols may be bound by instructions
+    peak_at = _skip_backquoted(reader) if reader.accept("peak") else None
     instructions = _read_instructions(reader, symbols)
+    peak = None
+    if peak_at is not None:
+        end, reader.at = reader.at, peak_at
+        peak, reader.at = _read_backquoted(reader, symbols), end
     return Program(
         name=name,
         symbols=declared,
@@ -118,6 +123,18 @@ def _read_backquoted(reader: Reader, symbols: Symbols) -> Expr:
     value = reader.index(symbols, "`")
     reader.expect("`")
     return value
+
+
+def _skip_backquoted(reader: Reader) -> int:
+    """Skip an expression, and return where it begins."""
+    start = reader.at
+    reader.expect("`")
+    end = reader.text.find("`", reader.at)
+    if end < 0:
+        raise reader.error("an expression in backquotes does not end", start)
+    reader.at = end
+    reader.expect("`")
+    return start
 
 
 def _read_bind(reader: Reader, symbols: Symbols) -> Instruction:
