@@ -37,8 +37,9 @@ from coilwork_runtime import Builder, bind_roles
 from coilwork_runtime.artifact import can_run_on
 from coilwork_runtime.devices import count_devices, current_device, describe_gpu, read_cpu_features
 from coilwork_runtime.errors import DeviceError, ProgramBytesError
+from coilwork_runtime.executor.call_plans import require_operator
 from coilwork_runtime.executor.choice import Driven, ExecutorOptions, Loadable, drive
-from coilwork_runtime.executor.program_reader import read_program, rename_devices
+from coilwork_runtime.executor.program_reader import read_program, read_tables, rename_devices
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.convention_parser import parse_roles
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec, decode_kernels
@@ -400,6 +401,8 @@ class _Binder:
             is_stored=True,
         )
         try:
+            for call in read_tables(program).calls:
+                require_operator(call.target)
             return drive(graph, launchers=launchers, options=options, store=self._store, warn=_warn)
         except ProgramBytesError as error:
             if error.code != "missing-operator":

@@ -23,6 +23,7 @@ from coilwork_runtime.c_shim import (
     find_function_name,
     find_schema,
 )
+from coilwork_runtime.errors import ProgramBytesError
 from coilwork_runtime.executor.marshalling import (
     Unplanned,
     encode_dispatcher_value,
@@ -86,6 +87,23 @@ def find_operator(target: str) -> Callable[[], Callable[..., Any]]:
         return lambda: functools.reduce(getattr, parts, root)
     namespace, name, overload = parts
     return lambda: getattr(getattr(getattr(torch.ops, namespace), name), overload)
+
+
+def require_operator(target: str) -> Callable[..., Any]:
+    """An operator overload.
+
+    Raises:
+        ProgramBytesError: there is none of this name.
+    """
+    try:
+        return find_operator(target)()
+    except (AttributeError, RuntimeError) as error:
+        raise ProgramBytesError(
+            "missing-operator",
+            f"a program calls {target}, which is not registered here",
+            reason=str(error),
+            remedy="import the library that registers it before the program is loaded",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

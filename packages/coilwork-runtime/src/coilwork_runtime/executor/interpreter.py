@@ -18,8 +18,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_runtime.errors import ProgramBytesError
-from coilwork_runtime.executor.call_plans import find_operator
+from coilwork_runtime.executor.call_plans import require_operator
 from coilwork_runtime.executor.program_reader import (
     CONSTANT,
     Argument,
@@ -692,15 +691,7 @@ def _find_direct(target: str) -> Callable[..., Any]:
     Raises:
         ProgramBytesError: there is none of this name.
     """
-    try:
-        return get_direct_operator(find_operator(target)())
-    except (AttributeError, RuntimeError) as error:
-        raise ProgramBytesError(
-            "missing-operator",
-            f"a program calls {target}, which is not registered here",
-            reason=str(error),
-            remedy="import the library that registers it before the program is loaded",
-        ) from error
+    return get_direct_operator(require_operator(target))
 
 
 def _find_allocator(device: str) -> tuple[Callable[..., torch.Tensor], tuple[object, ...]]:
