@@ -180,8 +180,10 @@ def test_a_terminal_shows_a_line_that_goes(
             reporter = ProgressReporter(name, is_shown=is_shown)
             with reporter.stage("build"):
                 reporter.count_kernels(3, 10, 3)
-                time.sleep(0.4)
                 print("printed", flush=True)
+                deadline_s = time.monotonic() + (30 if is_shown else 0.5)
+                while b"kernels" not in shown and time.monotonic() < deadline_s:
+                    time.sleep(0.05)
         for thread in threading.enumerate():
             if thread.name == "coilwork-progress":
                 thread.join(timeout=10)

@@ -67,6 +67,8 @@ def register_artifacts(open_store: Callable[[], EntryStore]) -> None:
 
 def record_artifacts(keys: Iterable[str], store: EntryStore) -> None:
     """Record entries of `store`, which torch will read when it writes artifacts down. Those that are recorded
-    already are left out."""
+    already are left out; before `register_artifacts`, nothing is recorded."""
+    if KIND not in CacheArtifactFactory._artifact_types:
+        return
     for key in keys:
         CacheArtifactManager.record_artifact(KIND, key, store)
