@@ -21,7 +21,9 @@ import sys
 import torch
 from pathlib import Path
 torch._dynamo.config.enable_aot_compile = True
-for path in map(Path, sys.argv[1:]):
+# code for CPUs is made for a number of threads
+torch.set_num_threads(int(sys.argv[1]))
+for path in map(Path, sys.argv[2:]):
     inputs, wanted = torch.load(path.with_suffix(".inputs"))
     with path.open("rb") as file:
         function = torch.compiler.load_compiled_function(file)
@@ -79,7 +81,10 @@ def test_saved_functions_run_in_a_process_with_an_empty_cache(tmp_path: Path) ->
     environ = {**os.environ, "COILWORK_CACHE_DIR": str(tmp_path / "cache")}
     paths = [str(tmp_path / f"{name}.pt") for name in ("inference", "training", "view", "open")]
     child = subprocess.run(
-        [sys.executable, "-c", _LOADING, *paths], env=environ, capture_output=True, text=True
+        [sys.executable, "-c", _LOADING, str(torch.get_num_threads()), *paths],
+        env=environ,
+        capture_output=True,
+        text=True,
     )
     assert child.returncode == 0, child.stderr
     assert child.stdout.split() == ["inference", "True", "training", "True", "view", "True", "open", "True"]

@@ -115,7 +115,7 @@ class SavedCall(SerializableCallable):
         except (CodecError, ArchiveError, UnstorableError, LookupError, TypeError, ValueError) as error:
             raise _make_load_error(f"{type(error).__name__}: {error}"[:1000]) from error
         if call is None:
-            raise _make_load_error("the cache cannot be used, or this machine has other devices")
+            raise _make_load_error("the cache cannot be used, or devices or numbers of threads differ")
         return cls(call, entries, facts)
 
 

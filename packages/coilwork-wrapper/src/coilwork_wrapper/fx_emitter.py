@@ -73,7 +73,7 @@ from coilwork_wrapper.kernel_operators import define_operators
 from coilwork_wrapper.provenance import list_origin_lines
 from coilwork_wrapper.python.scope import make_identifiers
 from coilwork_wrapper.runtime_interface import Surface
-from coilwork_wrapper.torch_compat import LAUNCH
+from coilwork_wrapper.torch_compat import get_launch_operator
 from coilwork_wrapper.triton_calls import TritonKernel, TritonLaunch, run_code
 
 if TYPE_CHECKING:
@@ -469,7 +469,7 @@ class FxEmitter:
         extents = tuple(self._compute(code, sizes) for code in chosen.grid)
         return self._call_on(
             launch.stream,
-            LAUNCH,
+            get_launch_operator(),
             kernel_idx=chosen.kernel,
             constant_args_idx=chosen.constants,
             grid=[extents],
