@@ -69,6 +69,30 @@ def test_used_keys_are_those_of_all_store_objects_since_a_count(store: LocalStor
     assert store.used_keys(since=store.count_uses()) == ()
 
 
+def test_claims_of_several_keys_wait_for_each_other_where_they_overlap(store: LocalStore) -> None:
+    order: list[str] = []
+    entered, leave = threading.Event(), threading.Event()
+
+    def claim(name: str, *keys: str) -> None:
+        with store.claim(*keys):
+            order.append(name)
+            entered.set()
+            leave.wait(30)
+            order.append(f"{name} ends")
+
+    first = threading.Thread(target=claim, args=("first", KEYS[0], KEYS[1]))
+    first.start()
+    assert entered.wait(30)
+    with store.claim(KEYS[2], KEYS[3]):
+        order.append("apart")
+    second = threading.Thread(target=claim, args=("second", KEYS[2], KEYS[1]))
+    second.start()
+    leave.set()
+    for thread in (first, second):
+        thread.join(30)
+    assert order == ["first", "apart", "first ends", "second", "second ends"]
+
+
 def test_refuses_an_empty_bound(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettingError, match="invalid-setting"):
         LocalStore(tmp_path / "cache", max_bytes=0)

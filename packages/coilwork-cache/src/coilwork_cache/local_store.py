@@ -308,21 +308,24 @@ class LocalStore:
             return False
 
     @contextlib.contextmanager
-    def claim(self, key: str) -> Iterator[None]:
-        """Be the only one that makes the entry under `key`, as `ClaimableStore` says, for `CLAIM_S` at most.
+    def claim(self, *keys: str) -> Iterator[None]:
+        """Be the only one that makes the entries under `keys`, as `ClaimableStore` says. Each is waited for
+        `CLAIM_S` at most.
 
-        Keys with the same first digits share a claim, which costs time alone: do not claim a second one
+        Keys with the same first digits share a claim, which costs time alone: do not claim further ones
         meanwhile.
         """
-        lock = FileLock(self._folder / "claims" / check_key(key)[:CLAIM_DIGITS], mode=PRIVATE_FILE)
-        # whatever ails the folder, the entry can be made without
-        with contextlib.suppress(Timeout, OSError, NotImplementedError):
-            make_private_folders(self._folder / "claims")
-            lock.acquire(timeout=CLAIM_S)
-        try:
+        # in one order for all, so that no two wait for each other
+        names = sorted({check_key(key)[:CLAIM_DIGITS] for key in keys})
+        with contextlib.ExitStack() as stack:
+            for name in names:
+                lock = FileLock(self._folder / "claims" / name, mode=PRIVATE_FILE)
+                stack.callback(lock.release)
+                # whatever ails the folder, the entries can be made without
+                with contextlib.suppress(Timeout, OSError, NotImplementedError):
+                    make_private_folders(self._folder / "claims")
+                    lock.acquire(timeout=CLAIM_S)
             yield
-        finally:
-            lock.release()
 
     def count(self, kind: str, step: UseCount) -> None:
         self._process.counts.add(kind, step)

@@ -117,8 +117,8 @@ class Store(Protocol):
 class ClaimableStore(Store, Protocol):
     """A Store whose processes can leave the making of an entry to one of them."""
 
-    def claim(self, key: str) -> AbstractContextManager[None]:
-        """Be the only one that makes the entry under `key` while it is entered, among threads and processes.
+    def claim(self, *keys: str) -> AbstractContextManager[None]:
+        """Be the only one of threads and processes that makes the entries under `keys` while it is entered.
 
         Whoever enters later waits, and asks `contains` first. A claim ends with its process. It is no
         promise: after a while, or where the medium has no locks, several enter at once.
@@ -150,7 +150,7 @@ class InspectableStore(Store, Protocol):
         ...
 
     def check(self, key: str) -> str | None:
-        """What is wrong with the entry under `key`, as a message for people; None if it is intact, or not
+        """Return the fault of the entry under `key`, as a message for people; None if it is intact, or not
         there.
 
         No use of the entry, and no warning. A damaged entry is removed, unless others may be able to read it.

@@ -62,12 +62,12 @@ class TieredStore:
     def contains(self, key: str) -> bool:
         return self.fast.contains(key) or self.slow.contains(key)
 
-    def claim(self, key: str) -> AbstractContextManager[None]:
-        """Claim `key` in the fast store, among the processes of this machine."""
-        return self.fast.claim(key) if isinstance(self.fast, ClaimableStore) else nullcontext()
+    def claim(self, *keys: str) -> AbstractContextManager[None]:
+        """Claim `keys` in the fast store, among the processes of this machine."""
+        return self.fast.claim(*keys) if isinstance(self.fast, ClaimableStore) else nullcontext()
 
     def check(self, key: str) -> str | None:
-        """What is wrong in either store."""
+        """Return the faults of the entry in both stores."""
         return "\n".join(filter(None, (self.fast.check(key), self.slow.check(key)))) or None
 
     @property

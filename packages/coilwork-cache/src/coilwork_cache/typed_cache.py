@@ -106,9 +106,9 @@ class TypedCache(Generic[T]):
             self.put(key, value)
         return value
 
-    def claim(self, key: str) -> AbstractContextManager[None]:
-        """Let only one make the value under `key` while it is entered, if the store can."""
-        return self.store.claim(key) if isinstance(self.store, ClaimableStore) else nullcontext()
+    def claim(self, *keys: str) -> AbstractContextManager[None]:
+        """Let only one make the values under `keys` while it is entered, if the store can."""
+        return self.store.claim(*keys) if isinstance(self.store, ClaimableStore) else nullcontext()
 
     def delete(self, key: str) -> None:
         self.store.delete(key)

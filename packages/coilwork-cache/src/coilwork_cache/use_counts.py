@@ -76,7 +76,7 @@ class UseCounts:
             self._path.unlink(missing_ok=True)
 
     def _own(self) -> dict[str, UseCount]:
-        """What this process counted and did not write. A parent writes itself what it counted."""
+        """Return what this process counted and did not write. A parent writes itself what it counted."""
         if self._process != os.getpid():
             self._process, self._pending = os.getpid(), {}
         return self._pending

@@ -84,7 +84,7 @@ def _returning_nothing(launcher: Launcher) -> Callable[..., None]:
 
 
 def _launch_nothing(*args: Any) -> None:
-    """What a launch does to tensors without memory."""
+    """Do nothing: tensors without memory stay as they are."""
 
 
 _OPERATORS: Final = _Operators()

@@ -179,7 +179,7 @@ class AttentionBlock:
     def find_matrix(
         self, block: Block, body: Scalar, rows: Span, columns: Expr, vectors: bool
     ) -> Matrix | None:
-        """Where `body` lies along `rows` and `columns` as f32 in memory; None if it has to be computed.
+        """Return where `body` lies along `rows` and `columns` as f32; None if it has to be computed.
 
         `vectors`: rows are read in whole vectors.
         """

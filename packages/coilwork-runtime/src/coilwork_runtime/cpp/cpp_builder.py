@@ -230,7 +230,8 @@ class CppBuilder:
         """
         if len(specs) < 2:
             return {}
-        with self._kernels.claim(content_key("kernel", "cpp-library", *specs)):
+        # each by its own key: others may put some of these kernels together with others
+        with self._kernels.claim(*specs):
             stored = {key: self._find_library(key) for key in specs if self._kernels.contains(key)}
             found = {key: library for key, library in stored.items() if library is not None}
             left = {key: spec for key, spec in specs.items() if key not in found}

@@ -176,7 +176,7 @@ class ProgressBoard:
             return 0.0 if self._depths else time.monotonic() - self._idle_since_s
 
     def describe(self) -> str:
-        """What is going on, in a line."""
+        """Say in a line what is going on."""
         with self._lock:
             events = [self._latest[graph] for graph in self._depths if graph in self._latest]
         if not events:
