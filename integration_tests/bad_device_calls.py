@@ -32,7 +32,7 @@ WAYS: Final = ("eager", "compiled", "dynamic")
 TAKEN_ON_GPUS: Final = frozenset({"embedding_bag from 1"})
 # Seconds for one call, with what is compiled for it.
 _LIMIT_S: Final = 240
-_AT_ONCE: Final = 8
+_AT_ONCE: Final = min(16, os.cpu_count() or 1)
 _ASSERTIONS: Final = ("device-side assert", "unspecified launch failure")
 
 

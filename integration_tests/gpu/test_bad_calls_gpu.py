@@ -18,6 +18,8 @@ from integration_tests.bad_device_calls import CALLS, FAR, TAKEN_ON_GPUS, WAYS, 
 
 pytestmark = [
     pytest.mark.gpu,
+    # all calls are made in the first test, a context of the device each
+    pytest.mark.timeout(600),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
 
