@@ -32,6 +32,7 @@ from coilwork_ir.index import (
     evaluate,
     find_bounds,
     find_coefficients,
+    find_run_stride,
     find_stride,
     fold,
     format_expr,
@@ -202,6 +203,11 @@ def test_affine() -> None:
     assert find_stride(3 * i + j, i) is const(3) and find_stride(j, i) is const(0)
     assert find_stride(i // 2, i) is None and find_stride(i * i, i) is None
     assert find_stride((i * s0) % u, i) is None
+    # within runs of 32 values a quotient stays and a remainder moves, but runs of 4 are too short
+    place = 5 * j + 64 * (i // 32) + i % 32
+    assert find_stride(place, i) is None and find_run_stride(place, i) is const(1)
+    assert find_run_stride(i % 4, i) is None and find_run_stride(s0 * (i % 32), i) is s0
+    assert find_run_stride((2 * i) % 32, i) is const(2) and find_run_stride(3 * i, i) is const(3)
     with pytest.raises(IndexArithmeticError, match="distinct"):
         find_coefficients(i, (i, i))
 

@@ -40,6 +40,24 @@ def test_replicated(shape: tuple[int, ...], padding: tuple[int, ...]) -> None:
     torch.testing.assert_close(gm(), function(), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(
+    "shape, padding", [((2, 4), (1, 2)), ((3, 4, 5), (0, 3, 2, 0)), ((2, 2, 3, 4, 3), (1, 2, 0, 2, 2, 0))]
+)
+def test_reflected(shape: tuple[int, ...], padding: tuple[int, ...]) -> None:
+    dims = len(padding) // 2
+    backward = getattr(aten, f"reflection_pad{dims}d_backward").default
+    value = torch.zeros(shape)
+    padded = getattr(aten, f"reflection_pad{dims}d")(value, padding)
+    gradient = torch.arange(1.0, 1 + padded.numel()).view(padded.shape)
+
+    def function() -> Any:
+        return backward(gradient, value, padding)
+
+    gm = make_fx(function, decomposition_table=decompositions())()
+    assert not [node for node in gm.graph.nodes if "backward" in str(node.target)]
+    torch.testing.assert_close(gm(), function(), rtol=0, atol=0)
+
+
 def test_what_is_cut_off_whole_is_left_alone() -> None:
     value, gradient = torch.zeros(2, 2), torch.ones(2, 3)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 from kernel_bench import TritonProcess, along, arg, run_source
 
@@ -14,6 +16,7 @@ from coilwork_triton import TritonCodegen
 F32 = DType.F32
 ROWS, ROW = 3, 20_000
 X, R = along("x0", ROWS), along("r0", ROW, "reduction")
+R64 = along("r0", 64, "reduction")
 
 
 def test_stores_that_wait_hold_back_others(engine: TritonProcess) -> None:
@@ -47,3 +50,25 @@ def test_stores_that_wait_hold_back_others(engine: TritonProcess) -> None:
     assert torch.equal(other, 2 * second.flatten())
     squares = (first - first.amax(1, keepdim=True)).square().sum(1)
     torch.testing.assert_close(sums, squares, rtol=1e-4, atol=0)
+
+
+def test_results_that_others_are_made_of_are_stored_after_them() -> None:
+    """Triton 3.6 does not compile the other order (`order_stores`); sums of rows stay behind whole rows."""
+    at = 64 * X.symbol + R64.symbol
+    v = load("in0", [at], F32)
+    top = reduce("max", (v,), [R64.symbol])
+    faded = op("exp", op("neg", top))
+    total = op("mul", faded, reduce("sum", (op("exp", op("sub", v, top)),), [R64.symbol]))
+    results = (("out0", X.symbol, top), ("out1", at, op("mul", v, v)), ("out2", X.symbol, faded))
+    kernel = Kernel(
+        name="made_of_each_other",
+        ranges=(X, R64),
+        args=tuple(arg(name, F32, ROWS * 64) for name in ("in0", "out0", "out1", "out2", "out3")),
+        stores=(
+            *(Store(buffer=name, index=place, value=value) for name, place, value in results),
+            Store(buffer="out3", index=X.symbol, value=total),
+        ),
+        aliasing=(),
+    )
+    text = TritonCodegen().emit(kernel, get_target("sm_90"), {}).text
+    assert re.findall(r"tl\.store\((out\d)", text) == ["out3", "out1", "out2", "out0"]

@@ -161,3 +161,13 @@ def test_a_little_that_is_turned_has_no_blocks() -> None:
         f"{loads}\nt11 = load %in11[b + 8*c] : f32\n{sums}\nstore %out0[8*b + c] = t22",
     )
     assert found == {"x": ["b", "c"]}
+
+
+def test_channels_that_share_a_range_with_images_are_neighbours() -> None:
+    found = shares(
+        "range x0: `128` parallel\nrange r0: `4096` reduction",
+        "arg in0: bf16 in span `524288`\narg out0: f32 out span `128`",
+        "t0 = load %in0[131072*(x0 // 32) + x0 % 32 + 32*r0] : bf16\nt1 = cast(t0) : f32\n"
+        "t2 = reduce sum 0 (t1) over (r0)\nstore %out0[x0] = t2",
+    )
+    assert found == (1.0, 0.0)

@@ -30,7 +30,13 @@ from coilwork_ir.index.proofs import (
     provably_nonneg,
     provably_positive,
 )
-from coilwork_ir.index.substitution import evaluate, find_coefficients, find_stride, substitute
+from coilwork_ir.index.substitution import (
+    evaluate,
+    find_coefficients,
+    find_run_stride,
+    find_stride,
+    substitute,
+)
 from coilwork_ir.index.text import format_expr, parse_expr
 from coilwork_ir.index.view import (
     Add,
@@ -69,6 +75,7 @@ __all__ = [
     "find_bounds",
     "ceildiv",
     "find_coefficients",
+    "find_run_stride",
     "const",
     "evaluate",
     "get_extent",

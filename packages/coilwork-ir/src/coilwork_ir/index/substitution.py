@@ -174,3 +174,31 @@ def find_stride(e: Expr, sym: Expr) -> Expr | None:
         return affine[0][0]
     difference = subtract(substitute(e, {sym: add(sym, ONE)}), e)
     return None if sym in difference.free_symbols else difference
+
+
+def find_run_stride(e: Expr, sym: Expr, run: int = 8) -> Expr | None:
+    """How `e` moves from one value of `sym` to the next within runs of at least `run` values; else None.
+
+    `x % 32` moves by 1 within runs of 32 values, and `x // 32` by 0: an image's channels beside images that
+    share a range with them. What holds for all values is the stride that `find_stride` finds.
+    """
+    step = find_stride(e, sym)
+    if step is not None:
+        return step
+    terms, constant = dict[Expr, int](), e._constant
+    for m, c in zip(e._monos, e._coeffs):
+        new = ONE if m._tag == PRODUCT else m
+        for atom in m._args if m._tag == PRODUCT else ():
+            new = multiply(new, _follow_run(atom, sym, run))
+        constant += accumulate(terms, _follow_run(new, sym, run) if new is m else new, c)
+    return find_stride(sum_terms(terms, constant), sym)
+
+
+def _follow_run(atom: Expr, sym: Expr, run: int) -> Expr:
+    """A quotient or remainder by a constant as it is between two multiples of its divisor, along `sym`."""
+    if atom._tag not in (FLOORDIV, MOD) or sym not in atom.free_symbols:
+        return atom
+    divided, divisor = atom._args
+    if not divisor.is_const or divisor._constant < run or find_stride(divided, sym) is not ONE:
+        return atom
+    return divided if atom._tag == MOD else substitute(atom, {sym: ZERO})

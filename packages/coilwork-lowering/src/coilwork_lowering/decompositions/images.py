@@ -36,7 +36,7 @@ def pad_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
             results[padded] = _pad_by_elements(padded, table[padded], k)
         reflected = getattr(aten, f"reflection_pad{k}d_backward").default
         replicated = getattr(aten, f"replication_pad{k}d_backward").default
-        results[reflected] = _make_pad_gradient(reflected, k, lambda *_: NotImplemented)
+        results[reflected] = _make_pad_gradient(reflected, k, _reflect_backward)
         results[replicated] = _make_pad_gradient(replicated, k, _replicate_backward)
     return results
 
@@ -116,11 +116,46 @@ def _is_surely_contiguous(value: torch.Tensor) -> bool:
     return True
 
 
+def _is_summed_by_parts(value: torch.Tensor) -> bool:
+    """Tell if sums of copies' gradients, one dimension after the other, are no further from the exact ones
+    than ATen's: its kernels for CPUs add numbers of 16 bits in another precision, those for GPUs round each
+    addition to them.
+    """
+    if not has_trait(value.device.type, ATEN_CPU):
+        return value.dtype.is_floating_point
+    return value.dtype in (torch.float32, torch.float64) and _is_surely_contiguous(value)
+
+
+def _reflect_backward(gradient: torch.Tensor, value: torch.Tensor, padding: Sequence[int]) -> Any:
+    """`padding` holds how much is added before and after, from the last dimension on."""
+    pairs = list(zip(padding[::2], padding[1::2], strict=True))
+    if not _is_summed_by_parts(value) or not all(is_surely(amount >= 0) for pair in pairs for amount in pair):
+        return NotImplemented
+    for k, (before, after) in enumerate(pairs):
+        gradient = _sum_reflections(gradient, value.dim() - 1 - k, before, after)
+    return gradient
+
+
+def _sum_reflections(gradient: torch.Tensor, dim: int, before: int, after: int) -> torch.Tensor:
+    """The gradient of what was reflected along one dimension: an element `i` behind the first one has a copy
+    `i` before it, and so at the end.
+    """
+    size = gradient.shape[dim] - before - after
+    total = gradient.narrow(dim, before, size)
+    if not is_surely(before == 0):
+        copies = gradient.narrow(dim, 0, before).flip(dim)
+        total = total + _surround_with_zeros(copies, dim, 1, size - 1 - before)
+    if not is_surely(after == 0):
+        copies = gradient.narrow(dim, before + size, after).flip(dim)
+        total = total + _surround_with_zeros(copies, dim, size - 1 - after, 1)
+    return total
+
+
 def _replicate_backward(gradient: torch.Tensor, value: torch.Tensor, padding: Sequence[int]) -> Any:
     """`padding` holds how much is added before and after, from the last dimension on; what is negative was
     cut off.
     """
-    if value.dtype not in (torch.float32, torch.float64) or not _is_surely_contiguous(value):
+    if not _is_summed_by_parts(value):
         return NotImplemented
     pairs = list(zip(padding[::2], padding[1::2], strict=True))
     for k, (before, after) in enumerate(pairs):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.device_traits import PROCESSOR, has_trait
-from coilwork_ir.index import Expr, find_stride, get_extent
+from coilwork_ir.index import Expr, find_run_stride, get_extent
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.alias_analysis import Timing, time_accesses
 from coilwork_ir.kernels.nodes import Store
@@ -59,7 +59,7 @@ def find_unit_strides(offset: Expr) -> frozenset[Expr]:
     """The range symbols along which the flat `offset` moves by one element."""
     found = []
     for symbol in offset.free_symbols:
-        step = find_stride(offset, symbol) if symbol.extent is not None else None
+        step = find_run_stride(offset, symbol) if symbol.extent is not None else None
         if step is not None and step.is_const and step.value == 1:
             found.append(symbol)
     return frozenset(found)
@@ -69,7 +69,7 @@ def find_nearest(offset: Expr, most: int) -> frozenset[Expr]:
     """The range symbols along which the flat `offset` moves by the fewest elements, up to `most` of them."""
     steps: dict[Expr, int] = {}
     for symbol in offset.free_symbols:
-        step = find_stride(offset, symbol) if symbol.extent is not None else None
+        step = find_run_stride(offset, symbol) if symbol.extent is not None else None
         if step is not None and step.is_const and 0 < step.value <= most:
             steps[symbol] = step.value
     least = min(steps.values(), default=0)
@@ -173,7 +173,7 @@ def _chooses_columns(
 
 def _likely(index: Expr, symbol: Expr, sizes: SizeHints) -> int:
     """The likely step of `index` along `symbol`; -1 where it is not affine."""
-    step = find_stride(index, symbol)
+    step = find_run_stride(index, symbol)
     return -1 if step is None else sizes.value(step)
 
 

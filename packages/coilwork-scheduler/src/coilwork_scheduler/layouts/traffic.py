@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, add_all, as_expr, as_int, find_stride, get_extent, substitute
+from coilwork_ir.index import Expr, add_all, as_expr, as_int, find_run_stride, get_extent, substitute
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import list_bodies, list_defined_buffers
 from coilwork_ir.loops.layouts import Strides, find_dense_order, make_nested_strides
@@ -83,7 +83,7 @@ def _steps_along(index: Sequence[Expr]) -> Hashable:
     """How `index` moves along each of its ranges; `index` itself where one of them has no step."""
     steps: list[Hashable] = []
     for place in index:
-        moved = {symbol: find_stride(place, symbol) for symbol in place.free_symbols}
+        moved = {symbol: find_run_stride(place, symbol) for symbol in place.free_symbols}
         if any(step is None for step in moved.values()):
             return tuple(index)
         steps.append(frozenset(moved.items()))
@@ -232,7 +232,7 @@ class NodeTraffic:
         known = self._known.steps.get(key)
         if known is None:
             offset = replace(touch.buffer, strides=strides).offset_of(touch.index)
-            steps = {symbol: find_stride(offset, symbol) for symbol in self.ranges}
+            steps = {symbol: find_run_stride(offset, symbol) for symbol in self.ranges}
             known = {symbol: step for symbol, step in steps.items() if step is not None and step is not _NONE}
             self._known.steps[key] = known
         return known
@@ -290,7 +290,7 @@ class NodeTraffic:
     def _step(self, touch: Touch, offset: Expr, symbol: Expr) -> int:
         if symbol in touch.looked_up:
             return _NOT_AFFINE
-        step = find_stride(offset, symbol)
+        step = find_run_stride(offset, symbol)
         return _NOT_AFFINE if step is None else abs(self._sizes.value(step))
 
     def _run(self, touch: Touch, offset: Expr, k: int, step: int) -> int:
@@ -376,7 +376,7 @@ def _has_results_between(node: Reduce, buffers: Mapping[str, Buffer], sizes: Siz
     """Tell if some reduced range is outside all others of what `node` reads, and some inside."""
 
     def steps(offset: Expr, ranges: Iterable[Expr]) -> list[int]:
-        known = [find_stride(offset, symbol) for symbol in ranges]
+        known = [find_run_stride(offset, symbol) for symbol in ranges]
         return [step for stride in known if stride is not None and (step := abs(sizes.value(stride)))]
 
     if len(node.axes) < 2:

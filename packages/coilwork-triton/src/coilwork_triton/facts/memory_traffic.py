@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from coilwork_ir.index import Expr, as_int, evaluate, find_bounds, find_stride, multiply_all
+from coilwork_ir.index import Expr, as_int, evaluate, find_bounds, find_run_stride, multiply_all
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Load, Scalar, Sort, find_index_symbols, iterate_postorder
 from coilwork_ir.target import TURNED_SHARE, Target
@@ -118,7 +118,7 @@ class _Guess:
 
     def is_unit(self, index: Expr, along: Expr) -> bool:
         """True if neighbours along a range are neighbours in memory."""
-        step = find_stride(index, along) if along in index.free_symbols else None
+        step = find_run_stride(index, along) if along in index.free_symbols else None
         return step is not None and self.value(step) == 1
 
     def value(self, expr: Expr) -> int:

@@ -7,7 +7,7 @@ a barrier.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -266,8 +266,41 @@ def perform_all(values: Values, scope: Scope, actions: Sequence[Action]) -> None
     if values.shape.step > 1:
         store_steps(values, scope, stores)
         return
-    for action in actions:
+    for action in order_stores(actions):
         perform(values, scope, action.what)
+
+
+def order_stores(actions: Sequence[Action]) -> Sequence[Action]:
+    """`actions`, but of results of rows that are computed from each other, the last is stored first.
+
+    Triton 3.6 converts what is stored to another layout at its store, and computes a result from converted
+    operands where it can. It then reads them before their stores, and its compiler stops ("does not dominate
+    this use"). Operands that are stored later are not converted yet.
+    """
+    rows = [
+        action
+        for action in actions
+        if isinstance(action.what, Store) and action.what.mode == "store" and not action.reduced
+    ]
+    stored = {action.what.value for action in rows if isinstance(action.what, Store)}
+    buffers = {action.what.buffer for action in rows if isinstance(action.what, Store)}
+    if len(buffers) < len(rows) or not any(_is_made_of(value, stored) for value in stored):
+        return actions
+    behind, moved = iter(rows[::-1]), set(map(id, rows))
+    return [next(behind) if id(action) in moved else action for action in actions]
+
+
+def _is_made_of(value: Scalar, others: Set[Scalar]) -> bool:
+    """Tell if `value` is computed from another one of `others`, without a reduction in between."""
+    pending, seen = [*value.operands], set[Scalar]()
+    while pending:
+        node = pending.pop()
+        if node in others:
+            return True
+        if node not in seen and not isinstance(node, Reduce):
+            seen.add(node)
+            pending.extend(node.operands)
+    return False
 
 
 def must_have_barrier(kernel: Kernel, shape: Shape, levels: Levels, stores: Iterable[Store]) -> bool:
