@@ -266,7 +266,8 @@ def perform_all(values: Values, scope: Scope, actions: Sequence[Action]) -> None
     if values.shape.step > 1:
         store_steps(values, scope, stores)
         return
-    for action in order_stores(actions):
+    reduces = any(r.kind == "reduction" for r in values.kernel.ranges)
+    for action in order_stores(actions) if reduces else actions:
         perform(values, scope, action.what)
 
 
