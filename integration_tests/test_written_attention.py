@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.planner import Planner
@@ -82,6 +83,21 @@ def unlike(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, seen: Tensor) -> Tenso
     return (power / (2 * s - s.amax(-1, keepdim=True)).exp().sum(-1, keepdim=True)).to(q.dtype) @ v
 
 
+def across(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, seen: Tensor) -> Tensor:
+    """Heads whose numbers lie apart have no kernel in torch: products in f32, and rows without keys are 0."""
+    apart = (x.mT.contiguous().mT for x in (q, k, v))
+    return F.scaled_dot_product_attention(*apart, attn_mask=seen[:, None])
+
+
+def kept_wide(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, seen: Tensor) -> Tensor:
+    """Somebody sees results in f32, which 16 bits in between would spoil."""
+    return (0.25 * q.float() @ k.float().mT).softmax(-1) @ v.float()
+
+
+def widened(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, seen: Tensor) -> Tensor:
+    return kept_wide(q, k, v, bias, seen).to(q.dtype)
+
+
 CASES: Mapping[str, tuple[Callable[..., Tensor | tuple[Tensor, ...]], bool]] = {
     "soft cap": (soft_cap, True),
     "alibi": (alibi, True),
@@ -89,7 +105,10 @@ CASES: Mapping[str, tuple[Callable[..., Tensor | tuple[Tensor, ...]], bool]] = {
     "hidden rows": (hidden, True),
     "finite fill": (far, True),
     "shared keys": (shared, True),
+    "numbers apart": (across, True),
+    "products in f32": (widened, True),
     "returned weights": (returned, False),
+    "results in f32": (kept_wide, False),
     "along rows": (over_rows, False),
     "another sum": (unlike, False),
 }

@@ -41,6 +41,7 @@ from coilwork_ir.scalar import (
     cast,
     const,
     find_index_symbols,
+    iterate_postorder,
     list_loads,
     load,
     op,
@@ -219,17 +220,18 @@ class _Finder:
         first = self._maker(name)
         if not isinstance(first, Contraction) or not _is_plain(first) or not self._is_private(name, second):
             return None
-        softmax = _read_softmax(self._inline(weight, name))
-        if softmax is None:
-            return None
         (keys,) = second.axes
-        if not self._is_softmax(softmax, keys, name):
+        body, emptiness = _read_emptiness(_widen(self._inline(weight, name)))
+        softmax = _read_softmax(body)
+        if softmax is None or not self._is_softmax(softmax, keys, name):
+            return None
+        if emptiness is not None and not self._is_emptiness(emptiness, softmax, keys, name):
             return None
         raws = {one for one in list_loads((softmax.score,)) if one.buffer == name}
         if len(raws) != 1:
             return None
         (raw,) = raws
-        made = self._build(first, second, raw, softmax.score, value)
+        made = self._build(first, second, raw, softmax.score, value, is_safe=emptiness is not None)
         if made is None:
             return None
         node = made[-1]
@@ -275,21 +277,35 @@ class _Finder:
 
     def _is_softmax(self, softmax: _Softmax, keys: Expr, name: str) -> bool:
         """Tell if the statistics of `softmax` are those of its own scores along `keys`."""
-        for access, kind, wanted in (
-            (softmax.most, "max", softmax.score),
-            (softmax.total, "sum", softmax.power),
-        ):
-            access = self._see_through(access)
-            node = self._maker(access.buffer)
-            if not isinstance(node, Reduce) or node.kind != kind or len(node.axes) != 1 or node.checks:
-                return False
-            if get_extent(node.axes[0]) is not get_extent(keys) or keys in find_index_symbols((access,)):
-                return False
-            mapping = {**dict(zip(node.ranges, access.index, strict=True)), node.axes[0]: keys}
-            (body,) = substitute_ranges((node.body,), mapping)
-            if _widen(self._inline(body, name)) is not wanted:
-                return False
-        return True
+        most, total = (
+            self._read_reduced(access, kind, keys, name)
+            for access, kind in ((softmax.most, "max"), (softmax.total, "sum"))
+        )
+        return (
+            most is not None
+            and total is not None
+            and _widen(most) is softmax.score
+            and _widen(total) is softmax.power
+        )
+
+    def _is_emptiness(self, access: Load, softmax: _Softmax, keys: Expr, name: str) -> bool:
+        """Tell if `access` says whether all scores of a row are minus infinity."""
+        match self._read_reduced(access, "all", keys, name):
+            case Op(op="eq", operands=(score, Const(value=value))):
+                return _widen(score) is softmax.score and value == -inf
+        return False
+
+    def _read_reduced(self, access: Load, kind: str, keys: Expr, name: str) -> Scalar | None:
+        """Return what is reduced by `kind` along `keys` to the element that `access` loads."""
+        access = self._see_through(access)
+        node = self._maker(access.buffer)
+        if not isinstance(node, Reduce) or node.kind != kind or len(node.axes) != 1 or node.checks:
+            return None
+        if get_extent(node.axes[0]) is not get_extent(keys) or keys in find_index_symbols((access,)):
+            return None
+        mapping = {**dict(zip(node.ranges, access.index, strict=True)), node.axes[0]: keys}
+        (body,) = substitute_ranges((node.body,), mapping)
+        return self._inline(body, name)
 
     def _see_through(self, access: Load) -> Load:
         facts, views = self.context.facts, self.context.views
@@ -299,9 +315,55 @@ class _Finder:
 
     # the node
 
+    def _narrow(self, factor: Scalar) -> tuple[Scalar, float] | None:
+        """Return the load of 16 bits that `factor`, in f32, is made of by constant factors, and their
+        product; None if it is made otherwise.
+        """
+        scale = 1.0
+        while factor.dtype not in _FACTORS:
+            match factor:
+                case Op(op="cast", operands=(source,)) if factor.dtype is _WIDE:
+                    factor = source
+                case Op(op="mul", operands=(source, Const(value=value))):
+                    factor, scale = source, scale * float(value)
+                case Op(op="mul", operands=(Const(value=value), source)):
+                    factor, scale = source, scale * float(value)
+                case Load(indirect=(), mask=None):
+                    access = self._see_through(factor)
+                    made = self._maker(access.buffer)
+                    if not isinstance(made, Pointwise) or made.into is not None or made.checks:
+                        return None
+                    if self._is_overwritten(access.buffer):
+                        return None
+                    mapping = dict(zip(made.ranges, access.index, strict=True))
+                    (factor,) = substitute_ranges((made.body,), mapping)
+                case _:
+                    return None
+        return (factor, scale) if isinstance(factor, Load) else None
+
+    def _is_rounded(self, name: str) -> bool:
+        """Tell if all that reads `name` rounds it to 16 bits first."""
+        graph = self.context.graph
+        for position in self.readers.get(name, ()):
+            reader = graph.nodes[position] if position < len(graph.nodes) else None
+            if isinstance(reader, View):
+                if not self._is_rounded(reader.output.name):
+                    return False
+            elif not isinstance(reader, Pointwise) or not _rounds(reader.body, name):
+                return False
+        return True
+
     def _build(
-        self, first: Contraction, second: Contraction, raw: Load, score: Scalar, value: Scalar
+        self,
+        first: Contraction,
+        second: Contraction,
+        raw: Load,
+        score: Scalar,
+        value: Scalar,
+        *,
+        is_safe: bool,
     ) -> tuple[Node, ...] | None:
+        """Return the attention node, behind what tells which rows have no keys. `is_safe`: these are zero."""
         *_, row, _ = second.ranges if len(second.ranges) > 2 else (None, *second.ranges)
         (keys,), (along,) = second.axes, first.axes
         assert row is not None
@@ -318,9 +380,19 @@ class _Finder:
             and self.context.sizes.value(get_extent(row)) >= _LEAST_ROWS
         ):
             return None
+        target = self.settings.targets.of(second.output.device)
+        if target.is_gpu and query.dtype is _WIDE and self._is_rounded(second.output.name):
+            # widened only for a product that is rounded again: units for 16 bits multiply as exactly
+            narrow = [self._narrow(body) for body in (query, key, value)]
+            known = [one for one in narrow if one is not None]
+            if len(known) < len(narrow) or known[2][1] != 1.0:
+                return None
+            (query, first_scale), (key, second_scale), (value, _) = known
+            product = parameter(0, first.accumulate)
+            scaled = op("mul", product, const(first_scale * second_scale, first.accumulate))
+            (epilogue,) = rewrite((epilogue,), lambda one: scaled if one is product else one)
         factors = [find_operand(body) for body in (query, key, value)]
         types = {None if one is None else one.dtype for one in factors}
-        target = self.settings.targets.of(second.output.device)
         if len(types) != 1 or not types <= (_FACTORS if target.is_gpu else _CPU_FACTORS):
             return None
         # of what the first product's epilogue makes, less its rounding
@@ -331,7 +403,7 @@ class _Finder:
         conditions, score = _split_score(_simplify(score))
         mask = _join(conditions)
         before: tuple[Node, ...] = ()
-        if mask is not None and not _has_key_in_each_row(mask, row, keys):
+        if mask is not None and not is_safe and not _has_key_in_each_row(mask, row, keys):
             nowhere, found = self._find_hidden_rows(second, mask, keys)
             before = (nowhere,)
             score = where(found, const(nan, _WIDE), score)
@@ -388,6 +460,26 @@ class _Softmax:
     power: Scalar
     most: Load
     total: Load
+
+
+def _read_emptiness(weight: Scalar) -> tuple[Scalar, Load | None]:
+    """Return what `weight` is where a row has keys, and the load that tells that it has none: such rows weigh
+    nothing, as those of `scaled_dot_product_attention`.
+    """
+    match weight:
+        case Op(op="where", operands=(Load(dtype=DType.BOOL) as empty, Const(value=0), rest)):
+            return rest, empty
+    return weight, None
+
+
+def _rounds(body: Scalar, name: str) -> bool:
+    """Tell if `body` uses what it loads from `name` in 16 bits alone."""
+    return not any(
+        isinstance(operand, Load) and operand.buffer == name
+        for value in iterate_postorder((body,))
+        if not (isinstance(value, Op) and value.op == "cast" and value.dtype in _FACTORS)
+        for operand in (*value.operands, *((body,) if value is body else ()))
+    )
 
 
 def _read_softmax(weight: Scalar) -> _Softmax | None:
