@@ -7,7 +7,7 @@ import pytest
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.target import TARGETS
 from coilwork_triton import TritonCodegen
-from coilwork_triton.facts.memory_traffic import share_unit_strides
+from coilwork_triton.facts.memory_traffic import find_transposed_ranges, share_unit_strides
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, begin_draft
 
 H200 = TARGETS["sm_90"]
@@ -171,3 +171,16 @@ def test_channels_that_share_a_range_with_images_are_neighbours() -> None:
         "t2 = reduce sum 0 (t1) over (r0)\nstore %out0[x0] = t2",
     )
     assert found == (1.0, 0.0)
+
+
+def test_elements_of_a_window_count_once_beside_what_is_stored_across() -> None:
+    """Else nine loads would hide that each store is alone on its line of memory."""
+    taps = [f"t{k} = load %in0[4096*y0 + 64*x1 + x2 + {64 * (k // 3) + k % 3}] : f32" for k in range(9)]
+    sums = [f"t{9 + k} = add(t{8 + k if k else 0}, t{k + 1})" for k in range(8)]
+    kernel = parse_kernel(
+        "kernel @k fast {\nrange x1: `62` parallel\nrange y0: `96` parallel\nrange x2: `62` parallel\n"
+        "arg in0: f32 in span `393216`\narg out0: f32 out span `369024`\nbody {\n"
+        + "\n".join((*taps, *sums, "store %out0[5952*x1 + 96*x2 + y0] = t16"))
+        + "\n}\n}\n"
+    )
+    assert find_transposed_ranges(kernel, {}, unknown=UNKNOWN) == ("y0",)

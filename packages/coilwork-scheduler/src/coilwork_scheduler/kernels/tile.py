@@ -163,11 +163,12 @@ def _shares(touched: Sequence[Access], ranges: Sequence[Expr], *, near: int) -> 
 
 def _find_transposed_shares(order: Sequence[_Run], touched: Sequence[Access]) -> list[float]:
     """For each of `order`, the share of bytes at unit stride along it alone, and not along the
-    innermost one.
+    innermost one. A buffer counts once, though all elements of a window are read from it.
     """
     if not order:
         return []
     inner = order[-1].members[-1]
+    touched = list({(a.buffer, a.store, *a.strides.values()): a for a in touched}.values())
     everything = sum(access.touched_bytes for access in touched) or 1
     left = [access for access in touched if access.strides[inner] != 1]
     return [

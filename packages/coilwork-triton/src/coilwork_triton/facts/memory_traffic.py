@@ -51,7 +51,7 @@ def share_unit_strides(kernel: Kernel, likely: Mapping[Expr, int], *, unknown: i
 def find_transposed_ranges(kernel: Kernel, likely: Mapping[Expr, int], *, unknown: int) -> tuple[str, ...]:
     """Names of the ranges before the innermost one, inner ones first, two at most, that have blocks of their
     own: they carry bytes at unit stride that are not so along the innermost range, as of a transposed
-    operand.
+    operand. A buffer counts once, though all elements of a window are read from it.
 
     Rows that are reduced share programs otherwise, and have none.
     """
@@ -61,7 +61,11 @@ def find_transposed_ranges(kernel: Kernel, likely: Mapping[Expr, int], *, unknow
     guess = _Guess(likely, unknown)
     itemsize = {arg.name: arg.dtype.itemsize for arg in kernel.args}
     transposed, everything = dict.fromkeys(outer, 0), 0
-    for place in _places(kernel, frozenset((*outer, inner))):
+    places = {
+        (place.name, place.index - place.index.constant, place.looked_up): place
+        for place in _places(kernel, frozenset((*outer, inner)))
+    }
+    for place in places.values():
         touched = itemsize[place.name]
         for one in (*outer, inner):
             varies = one in place.index.free_symbols or one in place.looked_up
