@@ -93,15 +93,15 @@ class NotedGuard:
 def describe_graph(
     graph: AtenGraph,
     name: str,
-    targets: str,
+    targets: Mapping[str, str],
     compiled: CompiledGraph,
     outer: Roles,
     guards: Sequence[AddedGuard],
 ) -> Record:
     """Return the record of `graph`.
 
-    `targets` describes its devices. It was compiled to `compiled`, whose roles will be within `outer`.
-    Tracing it added `guards`.
+    `targets` describes its devices: what its program was compiled for, and what its code needs. It was
+    compiled to `compiled`, whose roles will be within `outer`. Tracing it added `guards`.
 
     Raises:
         UnrecordedError: its program is not cached, or it cannot be written down.
@@ -123,7 +123,7 @@ def describe_graph(
         "role": graph.role,
         "key": compiled.key,
         "devices": list(graph.devices),
-        "targets": targets,
+        "targets": dict(targets),
         "lines": pack_lines(list_source_lines(graph.gm)),
         "roles": str(roles.convention),
         "takes_operators": bool(roles.functions),
@@ -138,7 +138,7 @@ def describe_graph(
 def add_record(
     graph: AtenGraph,
     name: str,
-    targets: str,
+    targets: Mapping[str, str],
     compiled: CompiledGraph,
     outer: Roles,
     guards: Sequence[AddedGuard],
