@@ -62,9 +62,10 @@ Exportable = torch.nn.Module | ExportedProgram | Mapping[str, Entry | Sequence[E
 Take = Callable[[Any], Any]
 """Is given the compiled graph, with the roles that are bound around it, and returns it."""
 SETTINGS: Final[Mapping[str, object]] = MappingProxyType(
-    {"wrapper": PACKAGE.name, "strict": True, "freezing": False}
+    {"wrapper": PACKAGE.name, "strict": True, "freezing": False, "size_asserts": True}
 )
-"""The options that a compiler needs for exported programs: weights stay inputs, and nothing runs eagerly."""
+"""The options that a compiler needs for exported programs: weights stay inputs, nothing runs eagerly, and a
+call with other inputs is refused, or copies them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -222,7 +222,7 @@ def lower_to_program(
     context = ProgramContext(
         targets=targets,
         scheduling=make_schedule_options(options, apart=apart),
-        planning=PlanOptions(reuse=options.reuse, pools=options.pools),
+        planning=PlanOptions(reuse=options.reuse, pools=options.pools, check_inputs=options.size_asserts),
         boundary=boundary,
         registry=collect_implementations(targets, find_target_backend),
         verify=options.verify,
