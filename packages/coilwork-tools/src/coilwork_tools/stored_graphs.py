@@ -23,10 +23,10 @@ from coilwork_frontend.calling_convention.operator_call import UnwritableError, 
 from coilwork_frontend.source_lines import Rename, list_source_lines, match_lines, pack_lines, unpack_lines
 from coilwork_frontend.torch_compat.tensors import leave_fake_mode
 from coilwork_runtime import KernelBuildError, ProgramBytesError, bind_roles, collect_kinds
-from coilwork_runtime.artifact_file import decode_constant, describe_constant, encode_constant
 from coilwork_runtime.executor.choice import Driven, Loadable
 from coilwork_runtime.executor.program_reader import rename_places
 from coilwork_runtime.manifest.kernel_manifest import rename_origins
+from coilwork_runtime.saved_program import decode_constant, describe_constant, encode_constant
 from coilwork_runtime.tensor_kinds import Call, TensorKinds
 from coilwork_tools.explain.report import AddedGuard, CompiledGraph, StageClock, announce, read_report
 from coilwork_tools.explain.trace_folder import Trace

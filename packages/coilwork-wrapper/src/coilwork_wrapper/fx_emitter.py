@@ -393,8 +393,8 @@ class FxEmitter:
         """Refuse an input of another layout; one at the wrong address is copied."""
         buffer = self.buffers[check.buffer]
         if not check.asserted:
-            aligned = self.act(self.runtime.aligned, self.values[buffer.name])
-            self.values[buffer.name] = self.call(operator.getitem, aligned, 0)
+            values = self.act(self.runtime.aligned, self.values[buffer.name])
+            self.values[buffer.name] = self.call(operator.getitem, values, 0)
             return
         size, stride = self.layout(buffer)
         arguments = (buffer.name, get_torch_type(buffer), buffer.device, size, stride)
