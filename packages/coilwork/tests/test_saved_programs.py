@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import coilwork
 from coilwork.compile_graph import compile_graph
 from coilwork.compile_options import CompileOptions
 from coilwork.registries import WRAPPERS
@@ -16,7 +17,6 @@ from coilwork_aot import InputError, PackageError, load, save_program
 from coilwork_ir.program.text import parse_program
 from coilwork_ir.wrapper import WrapOptions
 from coilwork_lowering import LoweringOptions, decompositions
-from coilwork_runtime.executor.choice import ExecutorOptions
 from coilwork_runtime.manifest.kernel_manifest import encode_kernels
 from coilwork_runtime.saved_program import SavedProgram, write_program
 from coilwork_wrapper.native.emit import encode_program
@@ -51,8 +51,8 @@ def call(model: object, x: torch.Tensor, t: torch.Tensor) -> list[object]:
 def test_a_package_runs_as_the_program_does(tmp_path: Path) -> None:
     save_program(save(tmp_path / "saved"), tmp_path / "p.cw")
     t = torch.arange(4)[::2]
-    for executor in ("python", "auto"):
-        model = load(tmp_path / "p.cw", options=ExecutorOptions(executor=executor))
+    # in Python, and by the executor that lies in the compiler's store
+    for model in (load(tmp_path / "p.cw"), coilwork.load(tmp_path / "p.cw")):
         assert model.name == "p"
         for rows in (2, 0, 5):
             x = torch.ones(rows, 3)
