@@ -78,7 +78,7 @@ def test_a_trace_is_packaged_with_its_constants_and_kernels(tmp_path: Path) -> N
     graph = make_fx(
         lambda x: (torch.softmax(linear(x), -1),), decomposition_table=decompositions(LoweringOptions())
     )(x)
-    options = CompileOptions(strict=True, trace=str(tmp_path / "trace"))
+    options = CompileOptions(strict=True, executor="python", trace=str(tmp_path / "trace"))
     (wanted,) = compile_graph(graph, [x], role="inference", options=options)([x])
     (folder,) = (path.parent for path in (tmp_path / "trace").glob("*/program.bin"))
     with pytest.raises(PackageError, match="missing-constant"):
