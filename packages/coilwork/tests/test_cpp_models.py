@@ -216,7 +216,7 @@ def test_weights_are_exchanged(room: Room) -> None:
         )
         assert found[3:] == wanted
     save_file({"linear.weight": torch.ones(16, 16)}, file)
-    assert room.run("open", "a", room.package, "weights", "a", file, "copy")[2:] == [
+    assert room.run("open", "a", room.package, "weights", "a", file, "copy")[3:] == [
         "PackageError wrong-state"
     ]
 

@@ -337,7 +337,9 @@ def _add_gradients(
             outputs = gm(*(leaves.get(position, value) for position, value in enumerate(given)))
             place = results[loss]
             assert isinstance(place, int)
-            made = torch.autograd.grad(outputs[place], tuple(leaves.values()), allow_unused=True)
+            made: Sequence[Any] = torch.autograd.grad(
+                outputs[place], tuple(leaves.values()), allow_unused=True
+            )
         pairs = [(name, one) for name, one in zip(wanted.values(), made, strict=True) if one is not None]
         found[:] = [name for name, _ in pairs]
         plain = (one.detach() if isinstance(one, torch.Tensor) else one for one in outputs)
@@ -363,10 +365,10 @@ def _list_size_sources(values: Sequence[Any]) -> frozenset[int]:
     sources: set[int] = set()
     for number, value in enumerate(values):
         sizes = value.shape if isinstance(value, torch.Tensor) else ()
-        symbols = {name_symbol(size) for size in sizes if isinstance(size, torch.SymInt)} - {None}
+        symbols = {one for one in map(name_size, sizes) if isinstance(one, str) and one}
         if symbols - seen:
             sources.add(number)
-            seen |= {one for one in symbols if one}
+            seen |= symbols
     return frozenset(sources)
 
 
