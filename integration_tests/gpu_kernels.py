@@ -17,7 +17,7 @@ from torch import Tensor
 from coilwork.compile_options import CompileOptions, Contractions
 from coilwork.job import open_job
 from coilwork.registries import find_codegen
-from coilwork.stages import emit_kernels, lower_to_program, open_generation
+from coilwork.stages import lower_to_program, open_generation
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.input_memory import name_inputs
 from coilwork_ir.calling_convention import Boundary
@@ -27,6 +27,7 @@ from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import lower
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.module_loader import execute_module
+from coilwork_tools.emit_kernels import emit_kernels
 from coilwork_tools.explain.report import StageClock
 from coilwork_tools.explain.trace_folder import Trace
 from coilwork_wrapper import emit_python
@@ -71,7 +72,7 @@ class KernelsFor:
                 clock=StageClock(),
                 boundary=Boundary(donated=name_inputs(graph, job.convention.donated)),
             )
-            sources = emit_kernels(program, open_generation(program, targets, options), options, quiet)
+            sources = emit_kernels(program, open_generation(program, targets, options), quiet)
             module = emit_python(program, sources, target=name)
             for spec in execute_module(module, job.graph_id).specs:
                 if not spec.is_triton:

@@ -18,10 +18,11 @@ from coilwork.backend import backend
 from coilwork.compile_options import Accumulation, CompileOptions
 from coilwork.job import open_job
 from coilwork.registries import find_codegen
-from coilwork.stages import emit_kernels, lower_to_program, open_generation
+from coilwork.stages import lower_to_program, open_generation
 from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower
+from coilwork_tools.emit_kernels import emit_kernels
 from coilwork_tools.explain.report import StageClock
 from coilwork_tools.explain.trace_folder import Trace
 from integration_tests.determinism import CASES, SCATTERS
@@ -68,7 +69,7 @@ def texts_for_a_gpu(name: str, accumulation: Accumulation) -> list[str]:
     options = CompileOptions(accumulation=accumulation)
     program = lower_to_program(lowered.graph, targets, options, trace=Trace(None), clock=StageClock())
     generation = open_generation(program, targets, options)
-    return [s.text for s in emit_kernels(program, generation, options, Trace(None)).values()]
+    return [s.text for s in emit_kernels(program, generation, Trace(None)).values()]
 
 
 def test_gpu_scatters_use_float_atomics_only_if_asked() -> None:

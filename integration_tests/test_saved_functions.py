@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from coilwork import drop_thread_guard
 from coilwork.backend import SavedGraph
 from coilwork.errors import CompileError
 
@@ -21,7 +22,6 @@ import sys
 import torch
 from pathlib import Path
 torch._dynamo.config.enable_aot_compile = True
-# code for CPUs is made for a number of threads
 torch.set_num_threads(int(sys.argv[1]))
 for path in map(Path, sys.argv[2:]):
     inputs, wanted = torch.load(path.with_suffix(".inputs"))
@@ -50,6 +50,10 @@ def normalize(x: Tensor, y: Tensor) -> Tensor:
     return torch.softmax(x @ y, dim=-1) * 2
 
 
+def total(x: Tensor, y: Tensor) -> Tensor:
+    return torch.sin(x).sum() * y
+
+
 def shift(x: Tensor, y: Tensor) -> Tensor:
     return torch.sin(x).t() + y.sum()
 
@@ -57,7 +61,10 @@ def shift(x: Tensor, y: Tensor) -> Tensor:
 def save(function: object, path: Path, *inputs: Tensor, **options: object) -> bytes:
     """Compile and save `function`, and beside it what it takes and gives."""
     compiled = torch.compile(
-        function, backend="coilwork", fullgraph=True, options={"strict": True, **options}
+        function,
+        backend="coilwork",
+        fullgraph=True,
+        options={"strict": True, "guard_filter_fn": drop_thread_guard, **options},
     )
     saved = compiled.aot_compile((inputs, {}))
     result = saved(*inputs)
@@ -71,23 +78,26 @@ def save(function: object, path: Path, *inputs: Tensor, **options: object) -> by
     return path.read_bytes()
 
 
-def test_saved_functions_run_in_a_process_with_an_empty_cache(tmp_path: Path) -> None:
+def test_saved_functions_run_with_an_empty_cache_and_another_number_of_threads(tmp_path: Path) -> None:
     x, y = torch.randn(4, 8), torch.randn(8, 5)
     save(normalize, tmp_path / "inference.pt", x, y)
     save(normalize, tmp_path / "training.pt", x.clone().requires_grad_(), y, numerics="eager")
     save(shift, tmp_path / "view.pt", x, y)
+    # threads share the parts of such a sum
+    save(total, tmp_path / "shared.pt", torch.randn(1 << 19), y)
     torch._dynamo.mark_dynamic(x, 0)
     save(normalize, tmp_path / "open.pt", x, y)
     environ = {**os.environ, "COILWORK_CACHE_DIR": str(tmp_path / "cache")}
-    paths = [str(tmp_path / f"{name}.pt") for name in ("inference", "training", "view", "open")]
+    names = ("inference", "training", "view", "shared", "open")
+    paths = [str(tmp_path / f"{name}.pt") for name in names]
     child = subprocess.run(
-        [sys.executable, "-c", _LOADING, str(torch.get_num_threads()), *paths],
+        [sys.executable, "-c", _LOADING, str(torch.get_num_threads() + 1), *paths],
         env=environ,
         capture_output=True,
         text=True,
     )
     assert child.returncode == 0, child.stderr
-    assert child.stdout.split() == ["inference", "True", "training", "True", "view", "True", "open", "True"]
+    assert child.stdout.split() == [text for name in names for text in (name, "True")]
 
 
 def test_a_function_that_leaves_no_record_is_refused_when_it_is_saved() -> None:
@@ -97,6 +107,26 @@ def test_a_function_that_leaves_no_record_is_refused_when_it_is_saved() -> None:
     torch.testing.assert_close(saved(x, x), shift(x, x))
     with pytest.raises(CompileError, match="not-saved"):
         type(saved).serialize(saved)
+
+
+def test_other_settings_of_torch_are_refused_without_its_guard_of_threads() -> None:
+    x = torch.randn(4, 8)
+    options = {"guard_filter_fn": drop_thread_guard}
+    compiled = torch.compile(shift, backend="coilwork", fullgraph=True, options=options)
+    saved, threads = compiled.aot_compile(((x, x), {})), torch.get_num_threads()
+    try:
+        for torch_threads in (threads + 1, threads):
+            torch.set_num_threads(torch_threads)
+            torch.testing.assert_close(saved(x, x), shift(x, x))
+            with torch.no_grad(), pytest.raises(CompileError, match=r"other-state(.|\n)*grad_mode"):
+                saved(x, x)
+    finally:
+        torch.set_num_threads(threads)
+    # torch's own guards are as they were for functions that are not saved
+    assert compiled(x, x).requires_grad is False
+    with torch.no_grad():
+        assert compiled(x.clone().requires_grad_(), x).requires_grad is False
+    assert compiled(x.clone().requires_grad_(), x).requires_grad is True
 
 
 def test_damaged_bytes_are_refused() -> None:

@@ -12,13 +12,14 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from coilwork.compile_options import CompileOptions
 from coilwork.registries import find_codegen
-from coilwork.stages import emit_kernels, lower_to_program, open_generation
+from coilwork.stages import lower_to_program, open_generation
 from coilwork_ir.buffers import Ref
 from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.program import Launch, Return
 from coilwork_ir.program.walk import index_buffers
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import decompositions, lower
+from coilwork_tools.emit_kernels import emit_kernels
 from coilwork_tools.explain.report import StageClock
 from coilwork_tools.explain.trace_folder import Trace
 from integration_tests.two_device_programs import PROGRAMS
@@ -41,7 +42,7 @@ def test_kernels_are_written_in_the_language_of_their_device(name: str, pools: b
     options = CompileOptions(verify=True, strict=True, pools=pools)
     lowered = lower(gm, name="graph")
     program = lower_to_program(lowered.graph, BOTH, options, trace=Trace(None), clock=StageClock())
-    sources = emit_kernels(program, open_generation(program, BOTH, options), options, Trace(None))
+    sources = emit_kernels(program, open_generation(program, BOTH, options), Trace(None))
     known = index_buffers(program)
     seen = set()
     for launch in (one for one in program.instructions if isinstance(one, Launch)):
@@ -66,7 +67,7 @@ def test_assertions_on_numbers_are_checked_on_the_cpu() -> None:
     options = CompileOptions(verify=True, strict=True)
     lowered = lower(gm, name="graph")
     program = lower_to_program(lowered.graph, BOTH, options, trace=Trace(None), clock=StageClock())
-    sources = emit_kernels(program, open_generation(program, BOTH, options), options, Trace(None))
+    sources = emit_kernels(program, open_generation(program, BOTH, options), Trace(None))
     checking = [source.language for name, source in sources.items() if "assert" in name]
     assert checking == ["cpp"]
     assert {source.language for source in sources.values()} == {"cpp", "triton"}

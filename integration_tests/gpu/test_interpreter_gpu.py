@@ -1,4 +1,4 @@
-"""Programs with GPU kernels interpreted in Python, and artefacts of them run by either executor: eager's
+"""Programs with GPU kernels interpreted in Python, and packages of them run by either executor: eager's
 results, without a text of ours being executed.
 """
 
@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from coilwork.backend import backend
+from coilwork_aot import load, save_program
 from coilwork_cache import MemoryStore
-from coilwork_runtime import Builder, load_artifact, save_artifact
 from coilwork_runtime.executor.choice import Executor, ExecutorOptions
 
 pytestmark = pytest.mark.gpu
@@ -33,7 +33,7 @@ def layers(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return x.tanh()
 
 
-def test_training_and_artefacts_are_eager(tmp_path: Path) -> None:
+def test_training_and_packages_are_eager(tmp_path: Path) -> None:
     sys.addaudithook(hear)
     torch.manual_seed(0)
     x = torch.randn(64, 64, device="cuda")
@@ -54,18 +54,11 @@ def test_training_and_artefacts_are_eager(tmp_path: Path) -> None:
     options = {"strict": True, "trace": str(tmp_path), "cache": False}
     torch.compile(layers, backend=backend, options=options)(x, w.detach())
     (folder,) = tmp_path.iterdir()
-    save_artifact(
-        tmp_path / "model.coilwork",
-        program=(folder / "program.bin").read_bytes(),
-        kernels=(folder / "kernels.bin").read_bytes(),
-        name="layers",
-        builder=Builder(),
-        constants={},
-    )
+    save_program(folder, tmp_path / "model.cw")
     for executor in EXECUTORS:
         options = ExecutorOptions(executor=executor, strict=True)
-        loaded = load_artifact(tmp_path / "model.coilwork", store=MemoryStore(), options=options)
-        assert loaded.executor == executor
+        loaded = load(tmp_path / "model.cw", store=MemoryStore(), options=options)
+        assert loaded.entry("forward").executors == (executor,)
         # which of two inputs of one layout comes first is the graph's to say; repeated calls are replayed
         for _ in range(12):
             results = [loaded(*given)[0] for given in ((x, w.detach()), (w.detach(), x))]

@@ -200,13 +200,14 @@ def test_size_checks() -> None:
         call([torch.randn(5)])
 
 
-def test_aligned_inputs_are_copied_if_need_be() -> None:
-    text = """program @p {
+@pytest.mark.parametrize("check", ["check %x aligned", "align %x"])
+def test_aligned_inputs_are_copied_if_need_be(check: str) -> None:
+    text = f"""program @p {{
       input %x: f32[8]
-      check %x aligned
+      {check}
       view %v: f32[8] of %x offset `0`
       return (%v)
-    }"""
+    }}"""
     call = compiled(text)
     x = torch.randn(12)
     for part, same in ((x[4:], True), (x[3:11], False)):
@@ -215,6 +216,12 @@ def test_aligned_inputs_are_copied_if_need_be() -> None:
         assert torch.equal(result, part)
         assert result.data_ptr() % 16 == 0
         assert (result.data_ptr() == part.data_ptr()) == same
+    wrong = torch.randn(8).double()
+    if "aligned" not in check:
+        assert isinstance(call([wrong])[0], torch.Tensor)
+        return
+    with pytest.raises(LayoutError, match="input x has another element type"):
+        call([wrong])
 
 
 def test_results_start_where_they_should() -> None:

@@ -677,7 +677,8 @@ class Maker:
                 what = rng.choice(("size", "stride"))
                 return BindSymbol(symbol=rng.choice(self.sizes), buffer="b1", dim=rng.randrange(3), what=what)
             case 1:
-                return CheckLayout(buffer="b1", aligned=rng.random() < 0.5)
+                aligned = rng.random() < 0.5
+                return CheckLayout(buffer="b1", aligned=aligned, asserted=not aligned or rng.random() < 0.5)
             case 2:
                 return Alloc(buffer=self.buffer())
             case 3:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from coilwork_runtime import DeviceError, describe_cpu, describe_gpu, devices
-from coilwork_runtime.devices import AVX2, AVX512, find_cpu_target_name, read_cpu_features
+from coilwork_runtime.devices import AVX2, AVX512, can_run_on, find_cpu_target_name, read_cpu_features
 
 
 def test_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,3 +59,20 @@ def test_without_a_kernels_list_torch_says_what_the_cpu_has(
 def test_a_gpu_that_is_not_there() -> None:
     with pytest.raises(DeviceError, match="cuda:63"):
         describe_gpu(63)
+
+
+@pytest.mark.parametrize(
+    ("target", "present", "runs"),
+    [
+        ("sm_90", "sm_90", True),
+        ("sm_80", "sm_86", True),
+        ("sm_86", "sm_80", False),
+        ("sm_80", "sm_90", False),
+        ("sm_100", "sm_103", False),
+        ("gfx942", "gfx942", True),
+        ("gfx942", "gfx90a", False),
+        ("sm_90", "gfx942", False),
+    ],
+)
+def test_what_runs_where(target: str, present: str, runs: bool) -> None:
+    assert can_run_on(target, present) is runs

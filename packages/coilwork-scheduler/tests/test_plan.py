@@ -26,6 +26,7 @@ from coilwork_ir.program.nodes import (
     Reinterpret,
     Reuse,
 )
+from coilwork_ir.program.text import format_program
 from coilwork_ir.target import get_target
 from coilwork_scheduler import ScheduleError, ScheduleOptions
 from coilwork_scheduler.memory import PlanOptions, plan
@@ -303,6 +304,27 @@ f32[8, 4])
         """
     program = plan(schedule(parse_graph(text), CPU), PlanOptions())
     assert [i.buffer for i in program.instructions if isinstance(i, CheckLayout)] == ["x", "b"]
+
+
+def test_a_promised_layout_is_not_compared_and_the_address_is() -> None:
+    text = """
+        graph @add {
+          input %x: f32[8]
+          input %y: f32[8]
+          %z: f32[8] = pointwise [i0: 8] {
+            t0 = load %x[i0] : f32
+            t1 = load %y[i0] : f32
+            t2 = add(t0, t1)
+            yield t2
+          }
+          return (%z)
+        }
+        """
+    options = PlanOptions(check_inputs=False, aligned_inputs=("y",))
+    program = plan(schedule(parse_graph(text), CPU), options)
+    checks = [i for i in program.instructions if isinstance(i, CheckLayout)]
+    assert checks == [CheckLayout(buffer="y", aligned=True, asserted=False)]
+    assert "align %y" in format_program(program)
 
 
 def test_results_with_memory_of_their_own_are_made_aligned() -> None:

@@ -368,6 +368,25 @@ def test_an_input_that_must_be_aligned_is_copied(make: Callable[..., Call]) -> N
         assert call([torch.ones(2, 3), whole])[0] is whole
 
 
+@EACH
+@pytest.mark.parametrize("is_open", [False, True], ids=["fixed", "open"])
+def test_of_a_promised_layout_the_address_alone_is_looked_at(
+    make: Callable[..., Call], is_open: bool
+) -> None:
+    text = FIXED.replace(" check %x\n", "").replace("check %w aligned", "align %w")
+    if is_open:
+        text = text.replace("4]", "s0]").replace("{\n", "{\n symbol s0 in [0, inf]\n", 1)
+        text = text.replace(" align", " bind s0 in [0, inf] size %w 0\n align")
+    call = make(text)
+    whole, x = torch.arange(12)[:4], torch.ones(7).double()
+    assert call([x, whole])[0] is whole
+    longer = torch.arange(8)
+    assert call([x, longer])[0] is longer
+    odd = torch.arange(9)[1:5]
+    (w,) = call([x, odd])
+    assert w.data_ptr() % 16 == 0 and torch.equal(w, odd)
+
+
 def test_fixed_layouts_are_recognised_together_and_others_checked_on_every_call() -> None:
     text = module_text(FIXED)
     assert "if not known_inputs.match(x, w):" in text and "(w,) = aligned(w)" in text

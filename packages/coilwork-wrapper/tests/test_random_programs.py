@@ -223,7 +223,7 @@ def programs(draw: st.DrawFn) -> str:
   bind s0 in [1, inf] size %x 0
   check %flag
   check %x
-  check %y aligned
+  {draw(st.sampled_from(("check %y aligned", "align %y")))}
   {body}
   return ({", ".join([*(f"%{name}" for name in returned), "`s0 + 1`"])})
 }}"""

@@ -337,6 +337,21 @@ def test_wrong_layouts_name_the_input() -> None:
             call(given)
 
 
+@pytest.mark.parametrize("settings", [{}, {"executor": "python"}, {"wrapper": "fx"}], ids=str)
+def test_without_asserts_the_caller_promises_the_layouts(settings: dict[str, Any]) -> None:
+    inputs = [torch.arange(12.0).view(4, 3), torch.arange(16.0)[:3]]
+    graph = make_fx(lambda a, b: (a * 2 + b, b * 3), tracing_mode="fake")(*inputs)
+    options = CompileOptions(strict=True, size_asserts=False, **settings)
+    call = compile_graph(graph, inputs, role="inference", options=options)
+    odd = torch.arange(17.0)[1:4]
+    assert odd.data_ptr() % 16
+    # rows that nothing asks for are no error any more, and addresses are still looked at
+    for a, b in ((inputs[0], inputs[1]), (inputs[0], odd), (torch.arange(24.0).view(8, 3), inputs[1])):
+        results = call([a, b])
+        for result, wanted in zip(results, (a[:4] * 2 + b, b * 3), strict=True):
+            assert torch.equal(result, wanted)
+
+
 def test_a_good_compile_warns_of_nothing(strictly: Compile) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -52,6 +52,17 @@ class Plain(torch.nn.Module):
         return torch.sort(torch.relu(self.model.linear(x)).cumsum(1), dim=1).values * index.sum()
 
 
+class Loss(torch.nn.Module):
+    """A step of training, on a part of the model."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.model.linear(x)).square().mean()
+
+
 @dataclass(frozen=True)
 class Room:
     """A compiled driver, and a package with the inputs that it is called with."""
@@ -107,6 +118,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Room:
             "plain": Entry(
                 model=Plain(model), args=(x, index), dynamic_shapes={"x": {0: rows}, "index": None}
             ),
+            "step": Entry(model=Loss(model), args=(x,), dynamic_shapes={"x": {0: rows}}, loss=0),
         },
         path=folder / "model.cw",
     )
@@ -141,6 +153,7 @@ def test_results_state_and_sharing_are_pythons(room: Room) -> None:
         lambda: model(x[:1], scale=2.0),
         lambda: model.entry("plain")(x, index),
         lambda: model(x, scale=2.0),
+        lambda: model.entry("step")(x),
     ]
     wanted = [line for call in calls for line in describe_all(call())]
     found = room.run(
@@ -150,10 +163,11 @@ def test_results_state_and_sharing_are_pythons(room: Room) -> None:
         *["open", "a", room.package, "share", "b", "a", room.package],
         *["call", "a", "", "x", ";", "call", "a", "forward", "row", ";"],
         *["call", "b", "plain", "x", "index", ";", "close", "a", "call", "b", "", "x", ";"],
+        *["call", "b", "step", "x", ";"],
         *["state", "b", "python"],
     )
-    assert found[:2] == ["entry forward", "entry plain"]
-    assert found[2:] == [*wanted, *list_state(model.state_dict().items()), "python 0"]
+    assert found[:3] == ["entry forward", "entry plain", "entry step"]
+    assert found[3:] == [*wanted, *list_state(model.state_dict().items()), "python 0"]
 
 
 def test_inputs_are_described_and_refused_as_in_python(room: Room) -> None:
@@ -174,17 +188,17 @@ def test_inputs_are_described_and_refused_as_in_python(room: Room) -> None:
         *["call", "a", "other", "x", ";", "call", "a", "forward", "many", ";"],
         *["open", "b", "/missing", "share", "b", "a", "/dev/zero", "weights", "a", room.package, "copy"],
     )
-    assert found[2:5] == [
+    assert found[3:6] == [
         "0 x 1 6 1..1 16..16",
         "1 x 1 6 2..64? 16..16",
         "0 x 1 6 2..64? 16..16",
     ]
-    assert found[5] == "0 index 1 6 2..2"
-    assert found[6:7] == wanted
+    assert found[6] == "0 index 1 6 2..2"
+    assert found[7:8] == wanted
     refusals = ["InputError shape"] * 2 + ["InputError nesting", "InputError no-tensor"]
     refusals += ["PackageError unknown-entry", "InputError shape"]
     refusals += ["PackageError unreadable"] * 2 + ["PackageError damaged-weights"]
-    assert found[7:] == refusals
+    assert found[8:] == refusals
 
 
 def test_weights_are_exchanged(room: Room) -> None:
@@ -200,9 +214,9 @@ def test_weights_are_exchanged(room: Room) -> None:
             *inputs,
             *["open", "a", room.package, "weights", "a", file, how, "call", "a", "plain", "x", "index", ";"],
         )
-        assert found[2:] == wanted
+        assert found[3:] == wanted
     save_file({"linear.weight": torch.ones(16, 16)}, file)
-    assert room.run("open", "a", room.package, "weights", "a", file, "copy")[2:] == [
+    assert room.run("open", "a", room.package, "weights", "a", file, "copy")[3:] == [
         "PackageError wrong-state"
     ]
 
@@ -213,7 +227,7 @@ def test_eight_threads_share_a_model(room: Room) -> None:
         *room.input("index", torch.ones(2), "2"),
         *["open", "a", room.package, "threads", "a", "plain", "x", "index", ";"],
     )
-    assert found[2:] == ["differing 0"]
+    assert found[3:] == ["differing 0"]
 
 
 def test_cmake_finds_the_package_and_the_example_runs(room: Room) -> None:

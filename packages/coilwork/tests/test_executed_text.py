@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import coilwork
 from coilwork.backend import backend
 from coilwork_cache import MemoryStore
-from coilwork_runtime import Builder, load_artifact, save_artifact
+from coilwork_aot import load, save_program
 from coilwork_runtime.executor.choice import ExecutorOptions
 
 seen = []
@@ -91,26 +91,19 @@ for _ in range(2):
     compiled(lambda i, w: torch.nn.functional.embedding(i, w, sparse=True).sum())(
         torch.arange(3), weight
     ).backward()
-# artefacts
+# packages
 trace = Path(sys.argv[2]) / "trace"
 torch._dynamo.reset()
 torch.compile(
     divided, backend=backend, options={"strict": True, "executor": executor, "trace": str(trace)}
 )(x)
 (saved,) = trace.iterdir()
-save_artifact(
-    trace / "model.coilwork",
-    program=(saved / "program.bin").read_bytes(),
-    kernels=(saved / "kernels.bin").read_bytes(),
-    name="model",
-    builder=Builder(),
-    constants={},
-)
+save_program(saved, trace / "model.cw")
 for runs in "python", "native":
     options = ExecutorOptions(executor=runs)
-    loaded = load_artifact(trace / "model.coilwork", store=MemoryStore(), options=options)
+    loaded = load(trace / "model.cw", store=MemoryStore(), options=options)
     torch.testing.assert_close(loaded(x)[0], divided(x))
-    assert loaded.executor == runs
+    assert loaded.entry("forward").executors == (runs,)
 # torch.fx tells behind `from` where it made a text, which a folder's name may spoil
 told = [name.partition(" from ")[0] for name in seen if name.startswith("<")]
 print(json.dumps([name for name in told if "coilwork" in name]))

@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from coilwork.backend import backend
 from coilwork.compile_options import CompileOptions
 from coilwork.registries import find_codegen
-from coilwork.stages import emit_kernels, lower_to_program, open_generation
+from coilwork.stages import lower_to_program, open_generation
 from coilwork_frontend.likely_sizes import (
     describe_likely_sizes,
     list_likely_arguments,
@@ -28,6 +28,7 @@ from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower
+from coilwork_tools.emit_kernels import emit_kernels
 from coilwork_tools.explain.report import StageClock
 from coilwork_tools.explain.trace_folder import Trace
 
@@ -139,7 +140,7 @@ def kernels_of(program: Program, gm: torch.fx.GraphModule, target: str) -> tuple
     targets = declare_capabilities(Targets(main=TARGETS[target]), find_codegen)
     likely, options = list_likely_sizes(lower(gm, name="g").symbols, gm), CompileOptions()
     generation = open_generation(program, targets, options, likely)
-    return tuple(emit_kernels(program, generation, options, Trace(None)).values())
+    return tuple(emit_kernels(program, generation, Trace(None)).values())
 
 
 def test_equal_kernels_that_are_likely_called_with_other_sizes_are_equal() -> None:

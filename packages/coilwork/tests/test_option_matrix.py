@@ -52,6 +52,7 @@ ASKED: Final[Mapping[str, object]] = {
     "combine": True,
     "reuse": False,
     "pools": False,
+    "size_asserts": False,
     "verify": True,
     "check": True,
     "check_nan": "results",

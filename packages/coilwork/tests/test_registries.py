@@ -22,6 +22,7 @@ from coilwork.errors import CoilworkFallbackWarning, CompileError, IgnoredOption
 from coilwork.registries import BACKENDS, WRAPPERS, find_codegen, find_device_backend
 from coilwork.stage_settings import make_executor_options
 from coilwork.targets import find_target
+from coilwork_aot import load, save_program
 from coilwork_cache import GraphCache, NullStore, compiler_identity
 from coilwork_cpp import CppCodegen
 from coilwork_ir import registration
@@ -33,7 +34,7 @@ from coilwork_ir.program.text import parse_program
 from coilwork_ir.registration import RegistrationError
 from coilwork_ir.target import LEAST, TARGETS, Capabilities, Target, get_target
 from coilwork_ir.wrapper import WrapOptions, Wrapper
-from coilwork_runtime import DeviceError, load_artifact
+from coilwork_runtime import DeviceError
 
 STRANGE = replace(TARGETS["sm_90"], name="npu_1", kind="npu", arch="1")
 
@@ -302,16 +303,18 @@ def test_ours_keep_the_contract_of_wrappers(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["python", "native"])
-def test_a_saved_program_is_loaded_by_the_runtime(name: str, tmp_path: Path) -> None:
+def test_of_a_saved_program_a_package_is_made(name: str, tmp_path: Path) -> None:
     text = """program @p {
       input %x: f32[3]
       constant "w" %w: f32[3]
+      check %x
       extern "aten.add.Tensor" (%x, %w) defines (%y: f32[3])
       return (%y)
     }"""
     options = WrapOptions(constants={"w": torch.arange(3.0)})
     WRAPPERS.find(name).emit(parse_program(text), {}, options).save(tmp_path / "saved")
-    (result,) = load_artifact(tmp_path / "saved" / "p.coilwork")(torch.ones(3))
+    digest = save_program(tmp_path / "saved", tmp_path / "p.cw")
+    (result,) = load(tmp_path / "p.cw", digest=digest)(torch.ones(3))
     assert result.tolist() == [1.0, 2.0, 3.0]
 
 

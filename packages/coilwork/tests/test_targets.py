@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
@@ -10,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
 from coilwork.stages import run_stages
-from coilwork.targets import choose_targets, count_resident_bytes, find_target, make_targets_text
+from coilwork.targets import choose_targets, count_resident_bytes, describe_devices, find_target
 from coilwork_frontend.calling_convention.aten_graph import list_devices
 from coilwork_ir.index import as_int
 from coilwork_ir.loops import Scatter
@@ -61,9 +63,20 @@ def test_the_cache_key_describes_the_devices_of_a_graph() -> None:
     gm = torch.fx.symbolic_trace(Sum())
     for node in gm.graph.nodes:
         node.meta["val"] = torch.empty(2)
-    here = make_targets_text(list_devices(gm), CompileOptions())
+    here = describe_devices(list_devices(gm), CompileOptions())["key"]
     assert find_target("cpu", CompileOptions()).name in here
-    assert make_targets_text(list_devices(gm), CompileOptions(triton_on_cpu=True)) != here
+    assert describe_devices(list_devices(gm), CompileOptions(triton_on_cpu=True))["key"] != here
+
+
+def test_code_for_cpus_needs_no_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = describe_devices(["cpu"], CompileOptions())
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 97)
+    with_more = describe_devices(["cpu"], CompileOptions())
+    assert "multiprocessors=97" in with_more["key"] != here["key"]
+    assert with_more["code"] == here["code"]
+    assert find_target("cpu", CompileOptions()).name in here["code"]
+    gpu = TARGETS["sm_90"]
+    assert replace(gpu, multiprocessors=16).code_text != gpu.code_text == gpu.key_text
 
 
 def largest_of_rows() -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
@@ -102,7 +115,7 @@ def test_what_stays_in_a_gpus_cache_is_updated_together(
     (scatter,) = (node for node in compiled.graph.nodes if isinstance(node, Scatter))
     assert [as_int(r.extent) for r in scatter.ranges if r.extent is not None] == ranges
     # so graphs are cached for one size of cache
-    assert f"l2_bytes={l2_mib << 20}" in make_targets_text(list_devices(gm), options)
+    assert f"l2_bytes={l2_mib << 20}" in describe_devices(list_devices(gm), options)["key"]
 
 
 def test_a_graph_without_a_gpu_has_no_cache_of_one() -> None:

@@ -21,7 +21,7 @@ from coilwork_aot.loading import Weights, load, load_archive
 from coilwork_aot.manifest import Leaf, Size
 from coilwork_aot.model import MAIN, LoadedModel
 from coilwork_aot.packaging import CompiledProgram, EntryProgram, Package, StateValue, make_package
-from coilwork_aot.trees import encode_tree
+from coilwork_aot.trees import Tree, encode_tree
 from coilwork_aot.version import __version__
 from coilwork_aot.wrapper import PACKAGE, keep_programs
 from coilwork_cache import Store
@@ -48,12 +48,15 @@ class Entry:
     """A way to call a model: what `torch.export.export` takes.
 
     Several in a list are variants of one entry point, for other shapes; the first that fits a call is run.
+    With `loss`, the number of a result that is one float, it is a step of training: it returns the results,
+    and a dict with the gradients of that one by the names of parameters and inputs.
     """
 
     model: torch.nn.Module | ExportedProgram
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] | None = None
     dynamic_shapes: Any = None
+    loss: int | None = None
 
 
 Exportable = torch.nn.Module | ExportedProgram | Mapping[str, Entry | Sequence[Entry]]
@@ -62,9 +65,10 @@ Exportable = torch.nn.Module | ExportedProgram | Mapping[str, Entry | Sequence[E
 Take = Callable[[Any], Any]
 """Is given the compiled graph, with the roles that are bound around it, and returns it."""
 SETTINGS: Final[Mapping[str, object]] = MappingProxyType(
-    {"wrapper": PACKAGE.name, "strict": True, "freezing": False}
+    {"wrapper": PACKAGE.name, "strict": True, "freezing": False, "size_asserts": True}
 )
-"""The options that a compiler needs for exported programs: weights stay inputs, and nothing runs eagerly."""
+"""The options that a compiler needs for exported programs: weights stay inputs, nothing runs eagerly, and a
+call with other inputs is refused, or copies them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +93,7 @@ def export(
     compiler: Compiler,
     path: str | PathLike[str],
     dynamic_shapes: Any = None,
+    loss: int | None = None,
     target: str | Sequence[str] | None = None,
     name: str = "",
     keeps_texts: bool = False,
@@ -98,6 +103,7 @@ def export(
     Args:
         model: a module, an exported program, or entry points by name.
         args, kwargs, dynamic_shapes: of a module, as `torch.export.export` takes them.
+        loss: as in `Entry`.
         path: the file to write.
         target: what to compile for, such as `sm_90` or `x86-64-avx2`, or several. Default: the devices of the
             model, as they are here.
@@ -110,7 +116,9 @@ def export(
         PackageError: the file cannot be written.
     """
     entries = (
-        model if isinstance(model, Mapping) else {MAIN: _make_entry(model, args, kwargs, dynamic_shapes)}
+        model
+        if isinstance(model, Mapping)
+        else {MAIN: _make_entry(model, args, kwargs, dynamic_shapes, loss)}
     )
     package = build_package(
         entries, compiler, targets=_list_targets(target), name=name, keeps_texts=keeps_texts
@@ -124,8 +132,9 @@ def _make_entry(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None,
     dynamic_shapes: Any,
+    loss: int | None = None,
 ) -> Entry:
-    return Entry(model=model, args=tuple(args), kwargs=kwargs, dynamic_shapes=dynamic_shapes)
+    return Entry(model=model, args=tuple(args), kwargs=kwargs, dynamic_shapes=dynamic_shapes, loss=loss)
 
 
 def _list_targets(target: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -155,7 +164,7 @@ def build_package(
             name = name or _name_of(one)
             state.add(list_state(program, one.model if isinstance(one.model, torch.nn.Module) else None))
             for target in targets:
-                flat = flatten_program(program, _find_device(target, compiler.devices))
+                flat = flatten_program(program, _find_device(target, compiler.devices), loss=one.loss)
                 compiled = _compile(compiler, flat, target)
                 programs.append(_describe_entry(key, flat, compiled))
     return make_package(
@@ -247,7 +256,8 @@ def capture(entry: Entry) -> ExportedProgram:
         return entry.model
     kwargs = dict(entry.kwargs or {})
     try:
-        with torch.no_grad():
+        # a step records gradients, so what the model does under no_grad is in the graph
+        with torch.set_grad_enabled(entry.loss is not None):
             return torch.export.export(
                 entry.model, entry.args, kwargs, dynamic_shapes=entry.dynamic_shapes, strict=False
             )
@@ -310,13 +320,17 @@ def _describe_entry(name: str, flat: FlatProgram, compiled: CompiledProgram) -> 
         else Leaf(kind="tensor", position=leaf)
         for leaf in flat.result_leaves
     ]
+    out_tree = encode_tree(flat.out_spec)
+    if flat.gradients:
+        gradients = Tree("dict", list(flat.gradients), (Tree(),) * len(flat.gradients))
+        out_tree = Tree("tuple", None, (out_tree, gradients))
     return EntryProgram(
         name=name,
         compiled=compiled,
         inputs=tuple(inputs),
         results=tuple(results),
         in_tree=encode_tree(flat.in_spec),
-        out_tree=encode_tree(flat.out_spec),
+        out_tree=out_tree,
         symbols=list_bounds(flat.inputs[first:]),
         state=tuple(one.name for one in flat.state),
     )
@@ -427,6 +441,7 @@ class Exporter:
         *,
         path: str | PathLike[str],
         dynamic_shapes: Any = None,
+        loss: int | None = None,
         target: str | Sequence[str] | None = None,
         name: str = "",
         keeps_texts: bool = False,
@@ -441,6 +456,7 @@ class Exporter:
             compiler=compiler,
             path=path,
             dynamic_shapes=dynamic_shapes,
+            loss=loss,
             target=target,
             name=name,
             keeps_texts=keeps_texts,

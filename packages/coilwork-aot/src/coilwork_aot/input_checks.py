@@ -126,7 +126,7 @@ def lay_out_inputs(variant: Variant, leaves: Sequence[Any], differing: Sequence[
             raise InputError(
                 "strides",
                 f"{leaf.name} has the strides {tuple(value.stride())}",
-                reason=f"the program writes to it, and was exported for {tuple(known)}",
+                reason=f"the program may write to it, and was exported for {tuple(known)}",
                 remedy="make it contiguous, or export with inputs that are laid out so",
             )
         laid_out[number] = torch.empty_strided(value.shape, known, dtype=value.dtype, device=value.device)

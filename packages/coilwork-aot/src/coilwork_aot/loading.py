@@ -34,8 +34,13 @@ from coilwork_aot.state import ModelState, open_state, read_safetensors
 from coilwork_aot.trees import check_known
 from coilwork_cache import Store
 from coilwork_runtime import Builder, bind_roles
-from coilwork_runtime.artifact import can_run_on
-from coilwork_runtime.devices import count_devices, current_device, describe_gpu, read_cpu_features
+from coilwork_runtime.devices import (
+    can_run_on,
+    count_devices,
+    current_device,
+    describe_gpu,
+    read_cpu_features,
+)
 from coilwork_runtime.errors import DeviceError, ProgramBytesError
 from coilwork_runtime.executor.call_plans import require_operator
 from coilwork_runtime.executor.choice import Driven, ExecutorOptions, Loadable, drive

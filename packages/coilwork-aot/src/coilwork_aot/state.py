@@ -18,8 +18,8 @@ from coilwork_aot.weights import (
     make_tensor,
     read_weights,
 )
-from coilwork_runtime.artifact_file import compute_span
 from coilwork_runtime.dtypes import get_torch_dtype
+from coilwork_runtime.saved_program import compute_span
 
 
 class ModelState:

@@ -19,8 +19,8 @@ import torch
 
 from coilwork_aot.archive import Parts
 from coilwork_aot.errors import PackageError
-from coilwork_runtime.artifact_file import compute_span
 from coilwork_runtime.dtypes import get_dtype_name, get_torch_dtype
+from coilwork_runtime.saved_program import compute_span
 
 ALIGNMENT_BYTES: Final = 64
 MOST_HEADER_BYTES: Final = 100_000_000

@@ -308,6 +308,8 @@ def list_fixed_layouts(program: Program) -> Iterator[tuple[CheckLayout, Code]]:
     for instruction in program.instructions:
         if not isinstance(instruction, CheckLayout) or instruction.buffer not in places:
             continue
+        if not instruction.asserted:
+            continue
         number, buffer = places[instruction.buffer]
         shape, strides = ([as_int(extent) for extent in row] for row in (buffer.shape, buffer.strides))
         fixed = [[n for n in row if n is not None] for row in (shape, strides)]
@@ -344,7 +346,8 @@ def _check_layout(instruction: CheckLayout, scope: Scope) -> Iterator[Statement]
     dtype = get_dtype_code(buffer.dtype)
     layout = scope.layout(buffer)
     described = string(buffer.dtype.torch_name)
-    yield Do(Call("rt::check_layout", (name, string(buffer.name), *layout, dtype, described)))
+    if instruction.asserted:
+        yield Do(Call("rt::check_layout", (name, string(buffer.name), *layout, dtype, described)))
     if instruction.aligned:
         yield Assign(name, Call("rt::aligned", (Call("rt::move", (name,)), *layout, dtype)))
 

@@ -21,6 +21,7 @@ from torch.export.graph_signature import (
     SymIntArgument,
     TensorArgument,
 )
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_frontend.errors import ExportError
 from coilwork_frontend.retargeting import retarget_calls
@@ -76,8 +77,10 @@ class FlatProgram:
         inputs: fake tensors and sizes, one per input of `gm`.
         input_leaves: for each leaf of `(args, kwargs)`, its position behind the state, or its fixed value.
         input_names: names of these leaves, for messages.
-        result_leaves: for each leaf of the results, its position among those of `gm`, or its fixed value.
-        in_spec, out_spec: torch's descriptions of the nesting.
+        result_leaves: for each leaf of the results, its position among those of `gm`, or its fixed value;
+            then those of `gradients`.
+        gradients: the names of the parameters and inputs of which gradients are results, too.
+        in_spec, out_spec: torch's descriptions of the nesting, without `gradients`.
         written: positions of inputs of `gm` that it overwrites.
     """
 
@@ -87,18 +90,21 @@ class FlatProgram:
     input_leaves: tuple[Leaf, ...]
     input_names: tuple[str, ...]
     result_leaves: tuple[Leaf, ...]
+    gradients: tuple[str, ...]
     in_spec: Any
     out_spec: Any
     written: tuple[int, ...]
 
 
-def flatten_program(program: ExportedProgram, retarget: str = "") -> FlatProgram:
+def flatten_program(program: ExportedProgram, retarget: str = "", *, loss: int | None = None) -> FlatProgram:
     """Return the flat graph of `program`, on the devices it was exported on, or all on `retarget`.
 
-    State that nothing reads is left out of the graph.
+    State that nothing reads is left out of the graph. With `loss`, the number of a leaf of the results, the
+    graph computes the gradients of that one, too: of the parameters and inputs that require one.
 
     Raises:
-        ExportError: the program takes or gives what no package holds: objects of C++, effect tokens.
+        ExportError: the program takes or gives what no package holds: objects of C++, effect tokens; or the
+            result `loss` has no gradient.
     """
     signature = program.graph_signature
     gm = fx.GraphModule(program.graph_module, _copy_graph(program.graph))
@@ -127,6 +133,13 @@ def flatten_program(program: ExportedProgram, retarget: str = "") -> FlatProgram
     results = _return_results(gm, signature.output_specs, placeholders, signature.input_specs)
     gm.graph.lint()
     gm.recompile()
+    gradients: tuple[str, ...] = ()
+    if loss is not None:
+        moving = {leaf: name for leaf, name in zip(leaves, names, strict=True) if isinstance(leaf, int)}
+        wanted = _list_differentiable(state, inputs, moving)
+        gm, gradients = _add_gradients(gm, _run_on_fakes(gm, inputs, ""), wanted, results, loss)
+        results = (*results, *(len(_list_results(gm)) - len(gradients) + n for n in range(len(gradients))))
+        inputs = gm.graph.find_nodes(op="placeholder")
     values = _run_on_fakes(gm, inputs, retarget)
     return FlatProgram(
         gm=gm,
@@ -135,6 +148,7 @@ def flatten_program(program: ExportedProgram, retarget: str = "") -> FlatProgram
         input_leaves=tuple(leaves),
         input_names=tuple(names),
         result_leaves=results,
+        gradients=gradients,
         in_spec=program.call_spec.in_spec,
         out_spec=program.call_spec.out_spec,
         written=_list_written(gm),
@@ -292,6 +306,102 @@ def _list_written(gm: fx.GraphModule) -> tuple[int, ...]:
                     written |= held
         sources[node] = reached
     return tuple(sorted(written))
+
+
+# ---- Gradients ----
+
+
+def _add_gradients(
+    gm: fx.GraphModule,
+    values: Sequence[Any],
+    wanted: Mapping[int, str],
+    results: Sequence[Leaf],
+    loss: int,
+) -> tuple[fx.GraphModule, tuple[str, ...]]:
+    """Return `gm`, traced for fake `values`, with the gradients of a result as further results.
+
+    They are those of the inputs `wanted`, names by position. Returns also the names of those that the result
+    depends on.
+    """
+    found: list[str] = []
+    sized, written = _list_size_sources(values), _list_written(gm)
+
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        # torch knows what floats that sizes decide are made of if the graph uses each size by itself
+        given = [
+            value.expand(value.shape) if number in sized and number not in written else value
+            for number, value in enumerate(inputs)
+        ]
+        with torch.enable_grad():
+            leaves = {position: given[position].detach().requires_grad_() for position in wanted}
+            outputs = gm(*(leaves.get(position, value) for position, value in enumerate(given)))
+            place = results[loss]
+            assert isinstance(place, int)
+            made: Sequence[Any] = torch.autograd.grad(
+                outputs[place], tuple(leaves.values()), allow_unused=True
+            )
+        pairs = [(name, one) for name, one in zip(wanted.values(), made, strict=True) if one is not None]
+        found[:] = [name for name, _ in pairs]
+        plain = (one.detach() if isinstance(one, torch.Tensor) else one for one in outputs)
+        return (*plain, *(one for _, one in pairs))
+
+    if not 0 <= loss < len(results) or isinstance(results[loss], Constant):
+        raise _refuse_loss(loss, f"the program has {len(results)} results" if loss >= len(results) else "")
+    mode = find_fake_mode(values)
+    try:
+        with mode, ignore_new_symbols(mode):
+            traced = make_fx(run)(*values)
+    # torch says in many ways that a result has no gradient
+    except (RuntimeError, NotImplementedError) as error:
+        raise _refuse_loss(loss, f"{type(error).__name__}: {error}"[:1000]) from error
+    if not found:
+        raise _refuse_loss(loss, "no parameter or input decides it")
+    return traced, tuple(found)
+
+
+def _list_size_sources(values: Sequence[Any]) -> frozenset[int]:
+    """Return positions of tensors of which one size at least is the first symbol of its name."""
+    seen: set[str] = set()
+    sources: set[int] = set()
+    for number, value in enumerate(values):
+        sizes = value.shape if isinstance(value, torch.Tensor) else ()
+        symbols = {one for one in map(name_size, sizes) if isinstance(one, str) and one}
+        if symbols - seen:
+            sources.add(number)
+            seen |= symbols
+    return frozenset(sources)
+
+
+def _list_differentiable(
+    state: Sequence[StateInput], inputs: Sequence[fx.Node], moving: Mapping[int, str]
+) -> dict[int, str]:
+    """Return the names of the inputs that require a gradient, by position; `moving` are the caller's."""
+    wanted = {
+        position: one.name
+        for position, one in enumerate(state)
+        if one.kind == "parameter" and one.value.requires_grad
+    }
+    for leaf, name in moving.items():
+        value = inputs[len(state) + leaf].meta.get("val")
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            # an input may have the name of a parameter
+            wanted[len(state) + leaf] = name if name not in wanted.values() else f"input {name}"
+    return wanted
+
+
+def _list_results(gm: fx.GraphModule) -> Sequence[Any]:
+    (items,) = gm.graph.output_node().args
+    assert isinstance(items, list | tuple)
+    return items
+
+
+def _refuse_loss(loss: int, reason: str) -> ExportError:
+    return ExportError(
+        "no-gradient",
+        f"result {loss} of the exported program has no gradient",
+        reason=reason or "it is the same in every call",
+        remedy="name a result that is one float, and that parameters or inputs with requires_grad decide",
+    )
 
 
 # ---- Fake tensors ----

@@ -207,6 +207,12 @@ class Target:
         values = ((field.name, getattr(self, field.name)) for field in fields(self))
         return ", ".join(f"{k}={sorted(v) if isinstance(v, frozenset) else v!r}" for k, v in values)
 
+    @property
+    def code_text(self) -> str:
+        """As `key_text`, of what code needs in order to run. Code for a processor is laid out for its number
+        of threads, and runs with any."""
+        return self.key_text if self.is_gpu else replace(self, multiprocessors=0).key_text
+
     def has(self, trait: str) -> bool:
         """True if it is said to have the trait, or the feature of that name."""
         return trait in self.traits or trait in self.features

@@ -5,7 +5,6 @@ around the call, `cpp/` and `triton_kernels/` build and launch kernels, `artifac
 `generated.py` is what readable modules import.
 """
 
-from coilwork_runtime.artifact import LoadedArtifact, load_artifact, save_artifact
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.calling_convention import bind_roles, bind_separate
 from coilwork_runtime.cpp.cpp_builder import CppCompiler
@@ -63,7 +62,6 @@ __all__ = [
     "LayoutError",
     "LifetimeChecker",
     "LifetimeError",
-    "LoadedArtifact",
     "MissingCompilerError",
     "MissingTritonError",
     "ModuleTextError",
@@ -82,11 +80,9 @@ __all__ = [
     "describe_gpu",
     "guard_call",
     "collect_kinds",
-    "load_artifact",
     "load_interpreted",
     "load_native",
     "load_python",
     "raise_failure",
-    "save_artifact",
     "warm_executor",
 ]

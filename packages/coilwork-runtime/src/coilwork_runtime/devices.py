@@ -101,3 +101,13 @@ def find_cpu_target_name(machine: str, features: frozenset[str]) -> str:
     if machine in ("aarch64", "arm64"):
         return "aarch64-neon"
     return "x86-64-avx512" if features >= AVX512 else "x86-64-avx2"
+
+
+def can_run_on(target: str, present: str) -> bool:
+    """Return True if machine code for `target` runs on the GPU `present`. NVIDIA's runs on later GPUs of the
+    same major version.
+    """
+    if target.startswith("sm_") and present.startswith("sm_"):
+        wanted, here = int(target[3:]), int(present[3:])
+        return wanted // 10 == here // 10 and wanted <= here and (wanted == here or wanted < 90)
+    return target == present

@@ -70,7 +70,7 @@ class LayoutError(RuntimeFault, RuntimeError):
 
 
 class DeviceError(RuntimeFault):
-    """A device is not there, or is not the one that an artifact was made for."""
+    """A device is not there, or is not the one that a package was made for."""
 
 
 def refuse_device(device: str, served: Iterable[str]) -> DeviceError:
@@ -92,7 +92,7 @@ def refuse_device(device: str, served: Iterable[str]) -> DeviceError:
 
 
 class ArtifactError(RuntimeFault):
-    """A saved artefact cannot be read or written: it is missing, damaged, or of another format."""
+    """What a wrapper saved cannot be read: it is missing or damaged."""
 
 
 class ModuleTextError(RuntimeFault):

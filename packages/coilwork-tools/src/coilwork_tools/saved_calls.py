@@ -2,6 +2,7 @@
 
 The bytes hold what a warm cache would: the record of the traced graph, its programs and their kernels. Where
 they are loaded, they go into the cache, and the call is made as in a process that finds its graph there.
+Code for CPUs is laid out for a number of threads, and runs with any.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ from coilwork_cache import (
     import_archive,
 )
 from coilwork_frontend.errors import CompileError
-from coilwork_frontend.torch_compat.saved_functions import SerializableCallable, leave_torch_cache
+from coilwork_frontend.torch_compat.saved_functions import (
+    GlobalState,
+    SerializableCallable,
+    leave_torch_cache,
+)
 from coilwork_frontend.torch_compat.traced_results import UnstorableError
 from coilwork_frontend.traced_graphs import restore_guarded
 from coilwork_tools.stored_traces import StoredTraces
@@ -39,15 +44,24 @@ class SavedCall(SerializableCallable):
     Attributes:
         call: takes inputs one by one.
         entries: what a cache has to hold for the call to be made again; empty if the graph leaves no record.
-        facts: what the loading process needs beside it: the key of the record, and the settings.
+        facts: what the loading process needs beside it: the key of the record, the settings, and torch's.
+        state: torch's settings, which have to be the same in a call.
     """
 
     def __init__(self, call: Callable[..., Any], entries: bytes, facts: Mapping[str, Any]) -> None:
         self.call = call
         self.entries = entries
         self.facts = facts
+        self.state = GlobalState(facts["state"])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if changes := self.state.list_changes():
+            raise CompileError(
+                "other-state",
+                "a saved function was compiled for other settings of torch",
+                reason=changes,
+                remedy="call it as it was compiled: with or without gradients, autocast, ...",
+            )
         return self.call(*args, **kwargs)
 
     @classmethod
@@ -74,7 +88,8 @@ class SavedCall(SerializableCallable):
                 path = Path(place) / _ENTRIES
                 export_archive(folder, path, keys=folder.used_keys(since=before))
                 entries = path.read_bytes()
-        return cls(call, entries, {"key": keys[0] if keys else "", "settings": dict(settings)})
+        facts = {"key": keys[0] if keys else "", "settings": dict(settings), "state": GlobalState.read().text}
+        return cls(call, entries, facts)
 
     @classmethod
     def serialize_compile_artifacts(cls, fn: SavedCall) -> bytes:
@@ -112,11 +127,12 @@ class SavedCall(SerializableCallable):
                 import_archive(traces.store, path)
             record: dict[str, Any] | None = TraceCache(traces.store).get(key)
             call = None if record is None else restore_guarded(traces, record)
+            saved = None if call is None else cls(call, entries, facts)
         except (CodecError, ArchiveError, UnstorableError, LookupError, TypeError, ValueError) as error:
             raise _make_load_error(f"{type(error).__name__}: {error}"[:1000]) from error
-        if call is None:
-            raise _make_load_error("the cache cannot be used, or devices or numbers of threads differ")
-        return cls(call, entries, facts)
+        if saved is None:
+            raise _make_load_error("the cache cannot be used, or this machine has other devices")
+        return saved
 
 
 def _find_folder(store: Store) -> LocalStore | None:

@@ -23,10 +23,10 @@ from coilwork_frontend.calling_convention.operator_call import UnwritableError, 
 from coilwork_frontend.source_lines import Rename, list_source_lines, match_lines, pack_lines, unpack_lines
 from coilwork_frontend.torch_compat.tensors import leave_fake_mode
 from coilwork_runtime import KernelBuildError, ProgramBytesError, bind_roles, collect_kinds
-from coilwork_runtime.artifact_file import decode_constant, describe_constant, encode_constant
 from coilwork_runtime.executor.choice import Driven, Loadable
 from coilwork_runtime.executor.program_reader import rename_places
 from coilwork_runtime.manifest.kernel_manifest import rename_origins
+from coilwork_runtime.saved_program import decode_constant, describe_constant, encode_constant
 from coilwork_runtime.tensor_kinds import Call, TensorKinds
 from coilwork_tools.explain.report import AddedGuard, CompiledGraph, StageClock, announce, read_report
 from coilwork_tools.explain.trace_folder import Trace
@@ -93,15 +93,15 @@ class NotedGuard:
 def describe_graph(
     graph: AtenGraph,
     name: str,
-    targets: str,
+    targets: Mapping[str, str],
     compiled: CompiledGraph,
     outer: Roles,
     guards: Sequence[AddedGuard],
 ) -> Record:
     """Return the record of `graph`.
 
-    `targets` describes its devices. It was compiled to `compiled`, whose roles will be within `outer`.
-    Tracing it added `guards`.
+    `targets` describes its devices: what its program was compiled for, and what its code needs. It was
+    compiled to `compiled`, whose roles will be within `outer`. Tracing it added `guards`.
 
     Raises:
         UnrecordedError: its program is not cached, or it cannot be written down.
@@ -123,7 +123,7 @@ def describe_graph(
         "role": graph.role,
         "key": compiled.key,
         "devices": list(graph.devices),
-        "targets": targets,
+        "targets": dict(targets),
         "lines": pack_lines(list_source_lines(graph.gm)),
         "roles": str(roles.convention),
         "takes_operators": bool(roles.functions),
@@ -138,7 +138,7 @@ def describe_graph(
 def add_record(
     graph: AtenGraph,
     name: str,
-    targets: str,
+    targets: Mapping[str, str],
     compiled: CompiledGraph,
     outer: Roles,
     guards: Sequence[AddedGuard],

@@ -392,6 +392,10 @@ class FxEmitter:
     def check_layout(self, check: CheckLayout) -> None:
         """Refuse an input of another layout; one at the wrong address is copied."""
         buffer = self.buffers[check.buffer]
+        if not check.asserted:
+            values = self.act(self.runtime.aligned, self.values[buffer.name])
+            self.values[buffer.name] = self.call(operator.getitem, values, 0)
+            return
         size, stride = self.layout(buffer)
         arguments = (buffer.name, get_torch_type(buffer), buffer.device, size, stride)
         value = self.values[buffer.name]

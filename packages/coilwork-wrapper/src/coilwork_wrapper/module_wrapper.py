@@ -30,10 +30,10 @@ from coilwork_runtime import (
     ProgramBytesError,
     generated,
     guard_call,
-    save_artifact,
 )
 from coilwork_runtime.executor.choice import Driven, Executor, ExecutorOptions, Loadable, load
 from coilwork_runtime.module_loader import load_kernels
+from coilwork_runtime.saved_program import SavedProgram, write_program
 from coilwork_runtime.tensor_kinds import refuse_operators
 from coilwork_wrapper.native.emit import emit_native, encode_program
 from coilwork_wrapper.python.module import emit_python
@@ -74,20 +74,18 @@ class ModuleArtifact:
         return self.driven.call(args)
 
     def save(self, folder: Path, /) -> None:
-        """Write `NAME.coilwork`, which `coilwork_runtime.load_artifact` loads, and the module for people."""
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "module.py").write_text(self.graph.module, encoding="utf-8")
-        save_artifact(
-            folder / f"{self.graph.name}.coilwork",
-            name=self.graph.name,
-            builder=self.builder,
-            constants=self.graph.constants,
-            program=self.graph.program,
-            refusal=self.graph.refusal,
-            kernels=self.graph.kernels,
-            module_text=self.graph.module,
+        """Write the program as files, of which `coilwork_aot.save_program` makes a package, and the module
+        for people."""
+        graph = self.graph
+        saved = SavedProgram(
+            name=graph.name,
+            program=graph.program,
+            kernels=graph.kernels,
+            constants=graph.constants,
+            refusal=graph.refusal,
             rounds_freely=self.rounds_freely,
         )
+        write_program(folder, saved, module=graph.module)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

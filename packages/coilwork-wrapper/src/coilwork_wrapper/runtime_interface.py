@@ -59,6 +59,10 @@ class Surface(Protocol):
         """The same, and a copy if the address is no multiple of 16 bytes."""
         ...
 
+    def aligned(self, *values: torch.Tensor) -> Sequence[torch.Tensor]:
+        """The same tensors; copies of those whose address is no multiple of 16 bytes."""
+        ...
+
     def empty_strided(self, size: Sizes, stride: Sizes, dtype: torch.dtype, device: str) -> torch.Tensor:
         """Uninitialised memory."""
         ...

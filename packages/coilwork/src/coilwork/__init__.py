@@ -10,17 +10,19 @@ if TYPE_CHECKING:
     from coilwork.aot import export, load, standalone_compile
     from coilwork.backend import compile, options
     from coilwork.compile_options import list_options
+    from coilwork_frontend.torch_compat.saved_functions import drop_thread_guard
     from coilwork_tools.explain.progress import on_progress
 
 __version__ = "0.1.0"
 
 __all__ = ["__version__", "compile", "export", "list_options", "load", "on_progress", "options"]
-__all__ += ["standalone_compile"]
+__all__ += ["drop_thread_guard", "standalone_compile"]
 
 _PLACES = MappingProxyType(
     {"compile": "coilwork.backend", "list_options": "coilwork.compile_options", "options": "coilwork.backend"}
     | dict.fromkeys(("export", "load", "standalone_compile"), "coilwork.aot")
     | {"on_progress": "coilwork_tools.explain.progress"}
+    | {"drop_thread_guard": "coilwork_frontend.torch_compat.saved_functions"}
 )
 
 

@@ -116,7 +116,7 @@ class SavedGraph(SavedCall):
 
     @classmethod
     def open_traces(cls, settings: Mapping[str, Any]) -> StoredTraces:
-        return open_traces(resolve(options=settings))
+        return open_traces(resolve(options=settings), compiled_for="code")
 
 
 def check_settings(mode: str | None, options: Mapping[str, object] | None) -> CompileOptions:

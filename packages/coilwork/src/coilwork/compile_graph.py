@@ -21,7 +21,7 @@ from coilwork.job import DECIDED, Job, open_job
 from coilwork.registries import WRAPPERS, find_device_backend, find_language
 from coilwork.stage_settings import make_executor_options, make_search
 from coilwork.stages import Compiled, make_lowering_context, run_stages
-from coilwork.targets import make_targets_text
+from coilwork.targets import describe_devices
 from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache, Store
 from coilwork_frontend.calling_convention.activation_strides import report_chosen_strides
 from coilwork_frontend.calling_convention.convention import Role
@@ -46,7 +46,7 @@ from coilwork_runtime.executor.choice import Driven, Loadable
 from coilwork_runtime.module_loader import load_kernels
 from coilwork_runtime.tensor_kinds import Call
 from coilwork_runtime.triton_kernels.user_kernels import define_kernel
-from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
+from coilwork_tools.check_mode.watch import Watched, watch_call
 from coilwork_tools.explain.report import (
     CompiledGraph,
     CompileReport,
@@ -183,13 +183,15 @@ def compile_graph(
         if fault is not None:
             raise fault from error
         cuts = cut_around(job.gm, job.graph_id, error)
-        compiled = _run_in_eager(job, error) if cuts is None else _compile_parts(job, cuts)
+        report = CompileReport(graph_id=job.graph_id, role=job.role, seconds=job.clock.seconds)
+        checks = job.options.checks
+        compiled = run_in_eager(job, report, error, checks) if cuts is None else _compile_parts(job, cuts)
     report_chosen_strides(job.gm, compiled.report.strides_by_position)
     outer = job.call_roles(shared, prepared)
     if prepared is not None:
         compiled = replace(compiled, refusal="a part of it is computed once per process")
     elif job.options.keeps_traces:
-        targets = make_targets_text(job.devices, job.options)
+        targets = describe_devices(job.devices, job.options)
         compiled = add_record(job, job.graph_id, targets, compiled, outer, guards)
     compiled = compiled.apply_roles(outer)
     if guards:
@@ -209,7 +211,8 @@ def _compile(job: Job) -> CompiledGraph:
     OPTIONS.warn_of_devices(job.options, job.graph_id, job.devices)
     parts = None
     if job.key_text is not None and job.options.keeps_graphs:
-        parts = list_key_parts(job.key_text, make_targets_text(job.devices, job.options), job.options)
+        targets = describe_devices(job.devices, job.options)["key"]
+        parts = list_key_parts(job.key_text, targets, job.options)
     key = None if parts is None else graphs.key(*parts.values())
     log.debug("graph %s: %s", job.graph_id, "not cached" if key is None else f"cache key {key}")
     if key is not None:
@@ -292,13 +295,15 @@ def _load(graph: Loadable, options: CompileOptions, builder: Builder, store: Sto
     return load(warn=warn_of_driver, emitter=emitter)
 
 
-def open_traces(options: CompileOptions, keys: list[str] | None = None) -> StoredTraces:
+def open_traces(
+    options: CompileOptions, keys: list[str] | None = None, *, compiled_for: str = "key"
+) -> StoredTraces:
     """Return the records of graphs that earlier processes traced so, or, with `keys`, one that only gets what
-    is traced now."""
+    is traced now. `compiled_for`, of `describe_devices`, has to be the same there and here."""
     store, own = open_caches(options), "" if keys is None else uuid4().hex
 
     def load_record(record: Mapping[str, Any], lines: Sequence[str]) -> CompiledGraph | None:
-        if make_targets_text(record["devices"], options) != record["targets"]:
+        if describe_devices(record["devices"], options)[compiled_for] != record["targets"][compiled_for]:
             return None
         OPTIONS.warn_of_devices(options, record["name"], record["devices"])
         clock = open_clock(record["name"], is_shown=options.progress)
@@ -332,11 +337,3 @@ def _compile_parts(job: Job, cuts: Cuts) -> CompiledGraph:
     compile_part = partial(compile_graph, role="inference", options=job.options, layout=layout)
     whole = CompileReport(graph_id=job.graph_id, role=job.role, seconds=job.clock.seconds)
     return compile_cut(job, whole, cuts, compile_part)
-
-
-def _run_in_eager(job: Job, error: Exception) -> CompiledGraph:
-    """Return the captured graph in eager mode, with a warning that gives `error` as the reason."""
-    reason = str(error) or type(error).__name__
-    report = CompileReport(graph_id=job.graph_id, role=job.role, seconds=job.clock.seconds, fallback=reason)
-    eager = run_in_eager(job, report, error)
-    return CompiledGraph(watch_in_eager(eager.call, job.options.checks, f"graph {job.graph_id}"), report)

@@ -251,6 +251,13 @@ class CompileOptions(Options):
         "training, which takes one more product, only those that are a considerable part of the memory",
         key=True,
     )
+    size_asserts: bool = option(
+        True,
+        "compare types, devices, sizes and strides of the inputs of each call with those that a graph was "
+        "compiled for; off, who calls it with others gets wrong results or reads foreign memory. Guards of "
+        "torch.compile, alignment, and checks that the model makes stay",
+        key=True,
+    )
     verify: bool = option(False, "check every IR between stages")
     check: bool = option(
         False,

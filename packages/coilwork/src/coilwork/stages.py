@@ -10,7 +10,6 @@ from typing import Final, TypeVar
 import torch
 
 from coilwork.compile_options import CompileOptions
-from coilwork.errors import OptionError
 from coilwork.job import Job
 from coilwork.registries import find_codegen, find_target_backend
 from coilwork.stage_settings import (
@@ -27,7 +26,6 @@ from coilwork_frontend.likely_sizes import list_likely_arguments
 from coilwork_ir import emission
 from coilwork_ir.calling_convention import NOTHING_KNOWN, Boundary
 from coilwork_ir.emission import Generation
-from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.passes import Before, Pass, PassTable
@@ -41,6 +39,7 @@ from coilwork_scheduler.contractions.registry import collect_implementations
 from coilwork_scheduler.make_program import ProgramContext, make_program
 from coilwork_scheduler.memory import PlanOptions
 from coilwork_tools.check_mode.watch import check_batch_invariant
+from coilwork_tools.emit_kernels import emit_kernels
 from coilwork_tools.explain.report import StageClock
 from coilwork_tools.explain.trace_folder import MAPPING_SUFFIX, Trace
 from coilwork_wrapper.module_wrapper import write_graph
@@ -156,7 +155,7 @@ def _generate(draft: Draft, job: Job) -> Draft:
     program = _require(draft.program)
     generation = open_generation(program, _require(draft.targets), job.options, draft.boundary.likely)
     with job.clock.stage("codegen"):
-        sources = emit_kernels(program, generation, job.options, job.trace)
+        sources = emit_kernels(program, generation, job.trace, mappings=job.options.mappings)
     if not job.trace.wanted:
         return replace(draft, sources=sources)
     mappings = emission.describe_kernels(program, generation)
@@ -223,7 +222,7 @@ def lower_to_program(
     context = ProgramContext(
         targets=targets,
         scheduling=make_schedule_options(options, apart=apart),
-        planning=PlanOptions(reuse=options.reuse, pools=options.pools),
+        planning=PlanOptions(reuse=options.reuse, pools=options.pools, check_inputs=options.size_asserts),
         boundary=boundary,
         registry=collect_implementations(targets, find_target_backend),
         verify=options.verify,
@@ -239,21 +238,3 @@ def open_generation(
     """Return how the kernels of `program` are generated; generators propose versions for `likely` sizes."""
     settings, known = make_generator_settings(options), list_likely_arguments(program, likely)
     return Generation(targets=targets, find=find_codegen, settings=settings, likely=known)
-
-
-def emit_kernels(
-    program: Program, generation: Generation, options: CompileOptions, trace: Trace
-) -> dict[str, KernelSource]:
-    """Return the source of every kernel of `program`, by name.
-
-    Raises:
-        OptionError: a kernel cannot run as the option `mappings` says.
-        EmitError: a generator cannot express a kernel.
-    """
-    try:
-        return emission.emit_kernels(program, generation, write=trace.write if trace.wanted else None)
-    except CoilworkIRError as error:
-        if not options.mappings or not error.code.startswith("mapping"):
-            raise
-        reason = error.reason or error.node
-        raise OptionError(error.code, error.what, reason=reason, remedy=error.remedy) from error

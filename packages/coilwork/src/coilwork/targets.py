@@ -52,10 +52,11 @@ def count_resident_bytes(gm: torch.fx.GraphModule, options: CompileOptions) -> i
     return min((target.resident_bytes for target in targets if target.is_gpu), default=None)
 
 
-def make_targets_text(devices: Iterable[str], options: CompileOptions) -> str:
-    """Return the descriptions of the `devices` of a graph, for its cache key.
+def describe_devices(devices: Iterable[str], options: CompileOptions) -> dict[str, str]:
+    """Return what graphs for `devices` are compiled for (`key`), and what their code needs to run (`code`).
 
     Devices of one name differ between machines, and a cache may be shared: code for AVX-512 must not be
     restored on a CPU without it.
     """
-    return "\n".join(find_target(device, options).key_text for device in devices)
+    targets = [find_target(device, options) for device in devices]
+    return {"key": "\n".join(t.key_text for t in targets), "code": "\n".join(t.code_text for t in targets)}

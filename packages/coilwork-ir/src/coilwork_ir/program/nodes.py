@@ -31,11 +31,14 @@ class BindSymbol:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckLayout:
     """`buffer`, an input, has its declared dtype, device, shape and strides, else an error names what
-    differs.
+    differs. With `aligned`, one whose address is no multiple of 16 bytes is copied.
+
+    Without `asserted`, the caller promises the layout, and only the address is looked at: it is `aligned`.
     """
 
     buffer: str
     aligned: bool = False
+    asserted: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

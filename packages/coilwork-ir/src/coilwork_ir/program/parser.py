@@ -148,6 +148,10 @@ def _read_check(reader: Reader, symbols: Symbols) -> Instruction:
     return CheckLayout(buffer=parse_ref(reader), aligned=reader.accept("aligned"))
 
 
+def _read_align(reader: Reader, symbols: Symbols) -> Instruction:
+    return CheckLayout(buffer=parse_ref(reader), aligned=True, asserted=False)
+
+
 def _read_alloc(reader: Reader, symbols: Symbols) -> Instruction:
     return Alloc(buffer=parse_buffer(reader, symbols))
 
@@ -337,6 +341,7 @@ _READERS: Final[Mapping[str, Callable[[_ProgramReader, Symbols], Instruction]]] 
     {
         "bind": _read_bind,
         "check": _read_check,
+        "align": _read_align,
         "alloc": _read_alloc,
         "pool": _read_pool,
         "carve": _read_carve,

@@ -104,6 +104,8 @@ def _format(instruction: Instruction, indent: str, origins: bool) -> str:
                 f"{instruction.dim}"
             )
         case CheckLayout():
+            if not instruction.asserted:
+                return f"align %{instruction.buffer}"
             return f"check %{instruction.buffer}" + (" aligned" if instruction.aligned else "")
         case Alloc():
             return f"alloc {format_buffer(instruction.buffer)}"

@@ -243,15 +243,16 @@ class _Maker:
 
     def _check_at_once(self, checks: Sequence[Step]) -> Action:
         """Checks of inputs that are recognised, all in one go, if they are like those of an earlier call."""
-        single = [self._check(step.operands[0], step.operands[1], is_aligned=False) for step in checks]
-        get = self._fetch([self._slots[step.operands[0]] for step in checks])
+        asserted = [step for step in checks if step.operands[3]]
+        single = [self._check(*step.operands[:2], is_aligned=False, is_asserted=True) for step in asserted]
+        get = self._fetch([self._slots[step.operands[0]] for step in asserted])
         on_multiples = [self._slots[step.operands[0]] for step in checks if step.operands[2]]
         get_aligned = self._fetch(on_multiples)
         known = LayoutMemory()
 
         def check(frame: Frame) -> None:
             values = get(frame)
-            if not known.match(*values):
+            if asserted and not known.match(*values):
                 for one in single:
                     one(frame)
                 known.learn(*values)
@@ -278,7 +279,7 @@ class _Maker:
             case Code.BIND:
                 return self._bind(*operands)
             case Code.CHECK:
-                return self._check(operands[0], operands[1], is_aligned=operands[2])
+                return self._check(*operands[:2], is_aligned=operands[2], is_asserted=operands[3])
             case Code.ALLOC:
                 return self._allocate(operands[0], operands[1])
             case Code.POOL:
@@ -339,7 +340,7 @@ class _Maker:
 
         return check_and_bind if is_checked else bind
 
-    def _check(self, slot: int, layout: Layout, *, is_aligned: bool) -> Action:
+    def _check(self, slot: int, layout: Layout, *, is_aligned: bool, is_asserted: bool) -> Action:
         place, name, dtype = self._slots[slot], self._part.slots[slot], layout.dtype
         sizes, strides = self._layout(layout)
 
@@ -352,6 +353,11 @@ class _Maker:
                 value, name, dtype, layout.device, sizes(frame), strides(frame)
             )
 
+        def align(frame: Frame) -> None:
+            (frame[place],) = aligned(frame[place])
+
+        if not is_asserted:
+            return align
         return check_aligned if is_aligned else check
 
     def _allocate(self, slot: int, layout: Layout) -> Action:

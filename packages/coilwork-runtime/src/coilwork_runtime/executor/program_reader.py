@@ -500,6 +500,11 @@ class _PartReader:
     def _bind(self) -> tuple[Any, ...]:
         return self._variable(), self._slot(), self._in.u32(), self._flag(), self._in.i32()
 
+    def _check(self) -> tuple[Any, ...]:
+        """A slot, its layout, and two flags: aligned, and if the layout is compared."""
+        slot, layout, flags = self._slot(), self._layout_reference(), self._in.u8()
+        return slot, layout, bool(flags & 1), not flags & 2
+
     def _place(self) -> tuple[Any, ...]:
         """A slot, its layout, and a flag: aligned or plain."""
         return self._slot(), self._layout_reference(), self._flag()
@@ -552,7 +557,7 @@ class _PartReader:
 _OPERANDS: Final[Mapping[Code, Callable[[_PartReader], tuple[Any, ...]]]] = {
     Code.COMPUTE: _PartReader._compute,
     Code.BIND: _PartReader._bind,
-    Code.CHECK: _PartReader._place,
+    Code.CHECK: _PartReader._check,
     Code.ALLOC: _PartReader._place,
     Code.POOL: _PartReader._slot_and_layout,
     Code.CARVE: _PartReader._carve,

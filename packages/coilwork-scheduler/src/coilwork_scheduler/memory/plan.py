@@ -60,7 +60,7 @@ from coilwork_scheduler.memory.pools import place_in_pools
 def make_prologue(schedule: Schedule, *, checked: bool, aligned: Collection[str]) -> Iterator[Instruction]:
     """Bind the symbols of `schedule`, and check its inputs.
 
-    All inputs are checked if `checked`, else those that must be `aligned`.
+    The layouts of all inputs are checked if `checked`, and the addresses of those that must be `aligned`.
 
     Raises:
         ScheduleError: a symbol is bound by no input.
@@ -81,7 +81,7 @@ def make_prologue(schedule: Schedule, *, checked: bool, aligned: Collection[str]
         if not isinstance(entry, Buffer) or entry.name in unchecked:
             continue
         if checked or entry.name in aligned:
-            yield CheckLayout(buffer=entry.name, aligned=entry.name in aligned)
+            yield CheckLayout(buffer=entry.name, aligned=entry.name in aligned, asserted=checked)
 
 
 def _bind_symbols(buffer: Buffer, schedule: Schedule, bound: set[Expr]) -> Iterator[BindSymbol]:
@@ -148,7 +148,8 @@ class PlanOptions:
     Attributes:
         reuse: hand memory on in place and between neighbouring steps. Off, every buffer is allocated and
             freed.
-        check_inputs: emit a `CheckLayout` for each input tensor.
+        check_inputs: check the layout of each input tensor. Off, the caller promises them, and only those
+            that have to be aligned are looked at.
         aligned_inputs: inputs that kernels take to start at multiples of 16 bytes: one that does not is
             copied first.
         donated_inputs: inputs that the caller gives away, gaps between their elements included, whose memory

@@ -33,6 +33,8 @@ from coilwork_frontend.torch_compat.operators import (
 from coilwork_frontend.torch_compat.sizes import find_symbols
 from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.loc import Origin
+from coilwork_tools.check_mode.checks import Checks
+from coilwork_tools.check_mode.watch import watch_in_eager
 from coilwork_tools.explain.report import CompiledGraph, CompileReport
 from coilwork_tools.op_fallback.faults import FaultKinds
 
@@ -448,10 +450,13 @@ def _join_reports(whole: CompileReport, parts: Sequence[CompileReport], cuts: Cu
     )
 
 
-def run_in_eager(graph: AtenGraph, report: CompileReport, error: Exception) -> CompiledGraph:
-    """The captured graph as it is, because of `error`, with a warning; `report` is what is known of it."""
+def run_in_eager(graph: AtenGraph, report: CompileReport, error: Exception, checks: Checks) -> CompiledGraph:
+    """The captured graph as it is, because of `error`, with a warning and `checks` of its results; `report`
+    is what is known of it."""
     warn_of_graph(error, report.graph_id)
-    return CompiledGraph(graph.bind_captured(box_graph(graph.gm)), report)
+    report = replace(report, fallback=str(error) or type(error).__name__)
+    call = graph.bind_captured(box_graph(graph.gm))
+    return CompiledGraph(watch_in_eager(call, checks, f"graph {report.graph_id}"), report)
 
 
 def _describe_call(call: Origin, reason: str) -> dict[str, str]:

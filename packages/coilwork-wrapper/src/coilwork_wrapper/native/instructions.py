@@ -140,7 +140,8 @@ def _check(part: Part, instruction: BindSymbol | CheckLayout | CheckSize) -> Non
             part.add(Code.BIND, f"bind {symbol.name} to %{name}", operands)
         case CheckLayout(buffer=name):
             layout = _layout(part, part.buffers[name])
-            part.add(Code.CHECK, f"check %{name}", u32(part.slot(name)) + layout + u8(instruction.aligned))
+            flags = instruction.aligned | (not instruction.asserted) << 1
+            part.add(Code.CHECK, f"check %{name}", u32(part.slot(name)) + layout + u8(flags))
         case CheckSize():
             operands = u32(registers.allocate(instruction.lhs)) + u8(RELATIONS[instruction.relation])
             operands += u32(registers.allocate(instruction.rhs)) + u32(part.text(instruction.message))

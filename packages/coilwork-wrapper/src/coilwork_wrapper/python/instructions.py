@@ -90,15 +90,15 @@ def find_fixed_checks(program: Program, scope: Scope) -> tuple[CheckLayout, ...]
 
 def emit_fixed_checks(checks: Sequence[CheckLayout], scope: Scope) -> Iterator[Statement]:
     """Check inputs, unless they are like those of an earlier call, in every one of which they passed."""
-    scope.used[KNOWN.id] = method(Name("rt"), "LayoutMemory")
-    names = [scope.variable(check.buffer) for check in checks]
-    details = [_call_check(check, scope) for check in checks]
-    learn = Do(Filled(method(KNOWN, "learn", *names)))
-    yield If(Unary("not", Filled(method(KNOWN, "match", *names))), (*details, learn))
+    asserted = [check for check in checks if check.asserted]
+    if asserted:
+        scope.used[KNOWN.id] = method(Name("rt"), "LayoutMemory")
+        names = [scope.variable(check.buffer) for check in asserted]
+        details = [_call_check(check, scope) for check in asserted]
+        learn = Do(Filled(method(KNOWN, "learn", *names)))
+        yield If(Unary("not", Filled(method(KNOWN, "match", *names))), (*details, learn))
     for group in _short_groups([scope.name(check.buffer) for check in checks if check.aligned]):
-        aligned = scope.runtime("aligned", *map(Name, group))
-        alone = len(group) == 1
-        yield Unpack(Tuple((Name(group[0]),)), aligned) if alone else Assign(tuple(group), aligned)
+        yield _align(group, scope)
 
 
 def emit_check(check: CheckLayout, scope: Scope) -> Statement:
@@ -106,7 +106,15 @@ def emit_check(check: CheckLayout, scope: Scope) -> Statement:
     if not check.aligned:
         return _call_check(check, scope)
     name = scope.name(check.buffer)
+    if not check.asserted:
+        return _align([name], scope)
     return Assign((name,), Filled(scope.runtime("check_aligned_layout", *_expected_layout(check, scope))))
+
+
+def _align(names: Sequence[str], scope: Scope) -> Statement:
+    """Copy the tensors of `names` that are not aligned."""
+    aligned = scope.runtime("aligned", *map(Name, names))
+    return Assign(tuple(names), aligned) if len(names) > 1 else Unpack(Tuple((Name(names[0]),)), aligned)
 
 
 def _short_groups(names: Sequence[str]) -> Iterator[list[str]]:

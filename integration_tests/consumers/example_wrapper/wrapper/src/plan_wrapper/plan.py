@@ -78,7 +78,8 @@ def _step(step: Instruction, known: dict[str, Buffer]) -> dict[str, Any]:
                 "what": step.what,
             }
         case CheckLayout():
-            return {"do": "check", "aligned": step.aligned, **_buffer(known[step.buffer])}
+            asks = {"aligned": step.aligned, "asserted": step.asserted}
+            return {"do": "check", **asks, **_buffer(known[step.buffer])}
         case Alloc():
             return {"do": "alloc", **_buffer(step.buffer)}
         case AllocPool():

@@ -95,7 +95,9 @@ def _bind(frame: Frame, step: Step) -> None:
 def _check(frame: Frame, step: Step) -> None:
     shape, strides, dtype = frame.layout(step)
     tensor, name = frame.tensors[step["name"]], step["name"]
-    if step["aligned"]:
+    if not step["asserted"]:
+        (frame.tensors[name],) = rt.aligned(tensor)
+    elif step["aligned"]:
         frame.tensors[name] = rt.check_aligned_layout(tensor, name, dtype, step["on"], shape, strides)
     else:
         rt.check_layout(tensor, name, dtype, step["on"], shape, strides)

@@ -34,7 +34,7 @@ class Gpu {
   std::string name_;
 };
 
-// Whether machine code for `target` runs on the GPU `present`, as coilwork_runtime.artifact.can_run_on.
+// Whether machine code for `target` runs on the GPU `present`, as coilwork_runtime.devices.can_run_on.
 bool can_run_on(const std::string& target, const std::string& present);
 
 }  // namespace coilwork_aot

@@ -27,13 +27,17 @@ static bool has_layout(AtenTensorHandle value, const Layout& wanted, const Exten
 // Refuses an input that is not as declared; one that should be aligned and is not is replaced by a copy.
 static void check_input(Call& call, Memory& memory, const Step& step) {
   Slot& input = memory.slot(step.a);
+  const bool aligned = step.flag & 1;
+  const auto is_in_place = [&] { return reinterpret_cast<uintptr_t>(data_of(input)) % 16 == 0; };
+  // the caller promises the layout
+  if (step.flag & 2 && is_in_place()) return;
   const Layout& wanted = memory.layout(step.layout);
   const Extents extents(wanted, memory.frame());
   const size_t width = torch.aoti_torch_dtype_element_size(wanted.dtype);
   const bool fits = has_layout(input.handle, wanted, extents) &&
                     (call.program.resizes || tensor_kinds.holds(input.handle, extents.span(), width));
-  if (fits && (!step.flag || reinterpret_cast<uintptr_t>(data_of(input)) % 16 == 0)) return;
-  input.own(check_slowly(call, input.handle, memory.name(step.a), wanted, extents, step.flag));
+  if (fits && (!aligned || is_in_place())) return;
+  input.own(check_slowly(call, input.handle, memory.name(step.a), wanted, extents, aligned));
 }
 
 }  // namespace coilwork

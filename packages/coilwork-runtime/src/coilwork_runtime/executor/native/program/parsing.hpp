@@ -173,7 +173,7 @@ class PartParser {
         made.flag = in_.u8();
         made.layout = static_cast<uint32_t>(in_.i32());
         break;
-      case CHECK:   // a: slot, flag: aligned
+      case CHECK:   // a: slot, flag: 1 aligned, 2 layout promised
       case SETTLE:  // a: slot, flag: aligned
       case ALLOC:   // a: slot, flag: plain
         made.a = slot();

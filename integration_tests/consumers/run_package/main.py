@@ -1,4 +1,4 @@
-"""Use coilwork-runtime by itself: run a saved artefact where there is no compiler of any kind."""
+"""Use coilwork-aot and the runtime by themselves: run a package where there is no compiler of any kind."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ os.environ["PATH"] = ""  # not even a C++ compiler
 
 import torch
 
-from coilwork_runtime import ArtifactError, LayoutError, load_artifact
+from coilwork_aot import InputError, PackageError, load
 
 
 def main() -> None:
     print("compiler installed:", importlib.util.find_spec("coilwork_ir") is not None)
-    model = load_artifact("model.coilwork")
-    print("name:", model.name, "for", *model.targets)
+    model = load("model.cw")
+    print("name:", model.name, "for", *(one.target.name for one in model.manifest.entries["forward"]))
 
     example = torch.load("example.pt")
     (result,) = model(example["x"])
@@ -24,16 +24,16 @@ def main() -> None:
 
     try:
         model(torch.randn(8, 15))
-    except LayoutError as error:
+    except InputError as error:
         print(error)
 
-    shutil.copy("model.coilwork", "damaged.coilwork")
-    with open("damaged.coilwork", "r+b") as file:
+    shutil.copy("model.cw", "damaged.cw")
+    with open("damaged.cw", "r+b") as file:
         file.seek(600)
         file.write(b"?")
     try:
-        load_artifact("damaged.coilwork")
-    except ArtifactError as error:
+        load("damaged.cw")
+    except PackageError as error:
         print(error)
 
 

@@ -1,6 +1,4 @@
-"""What the machine that compiles does: it has the full stack, and leaves `model.coilwork` for the one that
-runs it.
-"""
+"""What the machine that compiles does: it has the full stack, and leaves `model.cw` for the other one."""
 
 from __future__ import annotations
 
@@ -11,8 +9,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.compile_graph import compile_graph
 from coilwork.compile_options import CompileOptions
+from coilwork_aot import save_program
 from coilwork_lowering import LoweringOptions, decompositions
-from coilwork_runtime import Builder, save_artifact
 
 
 def main() -> None:
@@ -32,14 +30,7 @@ def main() -> None:
     weights = {
         node.target: getattr(graph, node.target) for node in graph.graph.nodes if node.op == "get_attr"
     }
-    save_artifact(
-        "model.coilwork",
-        program=(folder / "program.bin").read_bytes(),
-        kernels=(folder / "kernels.bin").read_bytes(),
-        name="mlp",
-        builder=Builder(),
-        constants=weights,
-    )
+    save_program(folder, "model.cw", constants=weights)
     torch.save({"x": x, "expected": model.double()(x.double()).softmax(-1)}, "example.pt")
 
 
