@@ -9,13 +9,15 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from executor_assembly import Assembly, listing, u8
+from executor_assembly import Assembly, Captured, listing, u8
 from stub_driver import StubDriver
+from stub_graphs import StubGraphs
 
 pytest.importorskip("triton")
 
@@ -24,7 +26,7 @@ import triton.language as tl
 from triton.runtime import driver
 
 from coilwork_cache import MemoryStore
-from coilwork_runtime import load_native
+from coilwork_runtime import DriverGraphs, load_native
 from coilwork_runtime.executor.native_program import NativeProgram
 from coilwork_runtime.launch_descriptor import GpuEntry
 from coilwork_runtime.triton_kernels import user_launches
@@ -46,6 +48,12 @@ def scale(x, out, n, factor, flag, kind: tl.constexpr, BLOCK: tl.constexpr):
 def shift(x, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(x + at, tl.load(x + at, mask=at < n) + 1, mask=at < n)
+
+
+@triton.jit(do_not_specialize=["n", "c"])
+def step(x, y, n, c):
+    at = tl.arange(0, 4)
+    tl.store(y + at, tl.load(y + at) + 3 * tl.load(x + at) + c, mask=at < n)
 
 
 CONFIGS = [triton.Config({"BLOCK": size}, num_warps=warps) for size, warps in ((16, 1), (32, 2))]
@@ -136,7 +144,7 @@ def triton_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[TritonsDriver]:
     stand_in = TritonsDriver()
     monkeypatch.setattr(driver, "_active", stand_in)
     yield stand_in
-    for kernel in (scale, shift):
+    for kernel in (scale, shift, step):
         kernel.device_caches.clear()
     tuned.cache.clear()
 
@@ -155,11 +163,20 @@ def define(kernel: Any, written: str, grids: int = 1, **values: Any) -> UserKern
     return kernel
 
 
-def load(store: MemoryStore, asm: Assembly, *results: str) -> NativeProgram:
+def load(
+    store: MemoryStore, asm: Assembly, *results: str, graphs: DriverGraphs | None = None
+) -> NativeProgram:
     def no_fallback() -> Callable[[list[Any]], Any]:
         raise AssertionError("no fallback is needed")
 
-    return load_native(asm.returns(*results), launchers={}, constants={}, fallback=no_fallback, store=store)
+    return load_native(
+        asm.returns(*results),
+        launchers={},
+        constants={},
+        fallback=no_fallback,
+        store=store,
+        graphs=graphs,
+    )
 
 
 def scaling(store: MemoryStore, *, factor: float = 2.5, kind: str = "plain") -> NativeProgram:
@@ -278,6 +295,54 @@ def test_hooks_hear_of_each_launch(
         hook.remove(print)
     program.call([x, out, 48, 3])
     assert len(triton_driver.launches) == 3
+
+
+def test_launches_that_repeat_become_a_graph(
+    store: MemoryStore,
+    triton_driver: TritonsDriver,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stub = StubGraphs(tmp_path)
+
+    def load_entry(binary: GpuBinary, device: int) -> GpuEntry:
+        return GpuEntry(
+            launch_address=stub.address("cuLaunchKernel"),
+            set_context_address=stub.address("cuCtxSetCurrent"),
+            context=0x77,
+            # this does what `step` does
+            handle=stub.address("kernel"),
+            device=device,
+            threads=binary.threads,
+            shared_bytes=binary.shared_bytes,
+            compiler_scratch_bytes=0,
+        )
+
+    monkeypatch.setattr(user_launches, "load_entry", load_entry)
+    values = [torch.ones(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)]
+    kernel = define(step, "y", x=values[0], y=values[1], n=4, c=5)
+    asm = Captured("net")
+    for name in ("x", "y"):
+        asm.input(name)
+    for k in range(6):
+        given = [asm.ref(one, is_float=False) for one in ("xy", "yx")[k % 2]]
+        grid = u8(11) + listing([number(1)] * 3)
+        asm.call(
+            f"coilwork_kernels.{kernel.name}.default",
+            [*given, number(4), number(k)],
+            kwargs=[("launch_grid", grid)],
+        )
+    program = load(store, asm, "y", graphs=DriverGraphs(path=str(stub.path)))
+    program.call(list(values))
+    assert len(triton_driver.launches) == 6
+    for _ in range(9):
+        wanted = [value.clone() for value in values]
+        for k in range(6):
+            wanted[(k + 1) % 2] += 3 * wanted[k % 2] + k
+        program.call(list(values))
+        assert all(torch.equal(got, want) for got, want in zip(values, wanted, strict=True))
+    assert len(triton_driver.launches) == 6
+    assert program.counters()["graphs"] > 0 and program.counters()["work_in_graphs"] % 6 == 0
 
 
 @pytest.mark.parametrize(
