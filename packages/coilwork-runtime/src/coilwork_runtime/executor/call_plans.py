@@ -62,7 +62,7 @@ def make_callback(call: RecordedCall) -> Callback:
     by_name = {name: places.find(value) for name, value in call.kwargs.items()}
     kernel = find_kernel(call.target)
     if kernel is not None:
-        launch, fill = kernel.launch, _fill_launch(kernel, by_place, by_name)
+        launch, fill = kernel.call, _fill_launch(kernel, by_place, by_name)
         return lambda tensors, sizes: launch(*fill(tensors, sizes))
     find = find_operator(call.target)
     positional, named, names = _Row(by_place), _Row(list(by_name.values())), tuple(by_name)
