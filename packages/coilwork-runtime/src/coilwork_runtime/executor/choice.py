@@ -12,7 +12,6 @@ import torch
 from coilwork_cache import Store
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.errors import ExecutorUnavailableError
-from coilwork_runtime.executor.call_plans import Route
 from coilwork_runtime.executor.interpreter import load_interpreted
 from coilwork_runtime.executor.lifetime_checker import LifetimeChecker
 from coilwork_runtime.executor.native_program import NativeProgram, load_native
@@ -191,10 +190,8 @@ def drive(
 
 def _native(program: NativeProgram) -> Driven:
     calls = {plan.target: plan.reason for plan in program.in_python}
-    # operators of libraries are looked after by AOTAutograd when they are first called, and so is a kernel of
-    # the user's
-    launches = any(plan.route is Route.LAUNCH for plan in program.plans)
-    direct = None if calls or launches else program.direct
+    # operators of libraries are looked after by AOTAutograd when they are first called
+    direct = None if calls else program.direct
     return Driven(call=program.call, direct=direct, executor="native", python_calls=calls)
 
 

@@ -122,7 +122,9 @@ def remember_launches(
             known.add(found)
         return found
 
-    return launch
+    # a program may be called where Dynamo traces what Python runs
+    untraced: Callable[[list[torch.Tensor], list[int]], bytes | None] = torch.compiler.disable(launch)
+    return untraced
 
 
 # ---- one launch ----
