@@ -85,6 +85,12 @@ def test_what_the_host_takes_part_in_splits_regions_and_they_say_so(cut: str, wh
     assert inline_regions(made) == outline_regions(before)
 
 
+def test_launches_of_the_users_kernels_are_inside() -> None:
+    launch = 'extern "coilwork_kernels.scale_1.default" (%x, 8) implements "user launch"'
+    (region,) = regions(mark_captures(program(LAUNCHES, launch, launch)))
+    assert len(region.body) == 6
+
+
 def test_a_program_that_has_regions_keeps_those() -> None:
     before = program(LAUNCHES, 'region capture () why "so" {\n}', LAUNCHES)
     assert mark_captures(before) == before

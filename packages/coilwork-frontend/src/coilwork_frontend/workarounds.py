@@ -173,6 +173,15 @@ WORKAROUNDS: Final = (
         test="coilwork/tests/test_dynamo.py:test_a_forked_child_compiles",
     ),
     Workaround(
+        what=(
+            "built for CUDA, without a device: the process crashes in the first tracing after the end of the "
+            "thread that traced first"
+        ),
+        versions=("2.11",),
+        fix="coilwork_frontend.torch_compat.fake_devices:keep_absent_device",
+        test="coilwork-frontend/tests/test_fake_devices.py:test_the_thread_that_traced_first_has_ended",
+    ),
+    Workaround(
         what="in training `y.detach()`, returned beside a view `y`, is turned twice, an error, or a crash",
         versions=("2.13",),
         fix="coilwork_frontend.torch_compat.aot_autograd:forget_repeated_views",

@@ -65,6 +65,15 @@ def encode_gpu_binding(manifest: KernelManifest, config: Mapping[str, int], entr
     return b"".join(
         (
             _encode_binding(True, entry.handle, manifest.values_of(config)),
+            encode_entry(entry),
+        )
+    )
+
+
+def encode_entry(entry: GpuEntry) -> bytes:
+    """Encode what of `entry` stands behind the function (native/program/plans.hpp)."""
+    return b"".join(
+        (
             struct.pack("<QQQ", entry.launch_address, entry.set_context_address, entry.context),
             struct.pack(
                 "<iIIQ", entry.device, entry.threads, entry.shared_bytes, entry.compiler_scratch_bytes

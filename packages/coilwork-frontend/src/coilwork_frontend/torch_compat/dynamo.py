@@ -29,6 +29,18 @@ from torch._guards import TracingContext
 from torch.autograd import forward_ad
 from torch.utils._dtype_abbrs import dtype_abbrs
 
+from coilwork_frontend.torch_compat.fake_devices import keep_absent_device
+
+
+def prepare_torch(name: str) -> None:
+    """Mend what concerns the whole process. To be called once, while the entry point of back end `name`
+    loads: before its first graph is traced, in any thread."""
+    allow_registering_again(name)
+    free_compile_lock_in_children()
+    name_all_types()
+    keep_absent_device()
+
+
 # ---- Table of back ends ----
 
 

@@ -18,12 +18,7 @@ def check_torch_version(version: str = torch.__version__) -> None:
     Raises:
         UnsupportedTorchError: with the versions that work.
     """
-    parts = version.split("+")[0].split(".")
-    try:
-        release = (int(parts[0]), int(parts[1]))
-    except (IndexError, ValueError):
-        release = (0, 0)
-    if not OLDEST <= release <= NEWEST:
+    if not OLDEST <= find_release(version) <= NEWEST:
         span = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
         raise UnsupportedTorchError(
             "torch-version",
@@ -31,3 +26,12 @@ def check_torch_version(version: str = torch.__version__) -> None:
             reason=f"Coilwork works with torch {span}",
             remedy=f'pip install "torch>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"',
         )
+
+
+def find_release(version: str = torch.__version__) -> tuple[int, int]:
+    """The first two numbers of a version of torch; zeros if there are none."""
+    parts = version.split("+")[0].split(".")
+    try:
+        return int(parts[0]), int(parts[1])
+    except (IndexError, ValueError):
+        return 0, 0

@@ -296,6 +296,8 @@ class Mutation:
 
 
 ExternFamily: TypeAlias = Literal["aten", "collective", "custom"]
+USER_LAUNCH: Final = "user launch"
+"""What a call implements that launches a kernel of the user's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,8 +321,8 @@ class Extern:
             others may have it when they are dead.
         binds: symbols that results define: (symbol, output number, dimension).
         family: whose operator it is.
-        implements: the kind of node that the call computes, as `"convolution"` or `"product"`; empty if it is
-            none. Who looks for such calls reads this, not `target`.
+        implements: the kind of node that the call computes, as `"convolution"` or `"product"`, or
+            `USER_LAUNCH`; empty if it is none. Who looks for such calls reads this, not `target`.
         random: it draws from a generator: never duplicated, removed or reordered among its kind.
         effect: it must run even if nobody uses its results, in order with other effects.
         in_flight: operands and results that the operator goes on reading or writing after the call has

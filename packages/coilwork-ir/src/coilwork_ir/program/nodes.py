@@ -115,7 +115,8 @@ class ExternCall:
     output k is item k.
 
     `implements`: the kind of node that the call computes, as `"convolution"`, where an implementation of one
-    is this call; a runtime may have a library of its own for such nodes.
+    is this call; a runtime may have a library of its own for such nodes. Of a launch of a user's kernel it is
+    `USER_LAUNCH`, which a runtime may make itself.
 
     The operator goes on reading or writing `in_flight`, operands and results, after the call has returned:
     until each of `until`, which are among them, was waited for by a call that names it in `waits`. Without

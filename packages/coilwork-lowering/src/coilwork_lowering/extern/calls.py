@@ -29,7 +29,7 @@ from coilwork_ir.index import Expr, find_coefficients, symbol
 from coilwork_ir.loops import Extern, Mutation, Node
 from coilwork_ir.loops.attention import ATTENTION, ATTENTION_GRADIENT
 from coilwork_ir.loops.matrix_products import ACTIVATED_PRODUCT, BATCHED_PRODUCT, PRODUCT
-from coilwork_ir.loops.nodes import ExternFamily
+from coilwork_ir.loops.nodes import USER_LAUNCH, ExternFamily
 from coilwork_ir.operators import find_info, find_target_info
 from coilwork_lowering.aten_layouts.row_padding import UNPADDED
 from coilwork_lowering.building.builder import Builder
@@ -49,6 +49,7 @@ from coilwork_lowering.extern.asynchronous import find_flight, find_received
 from coilwork_lowering.extern.quantization import is_dequantizing
 from coilwork_lowering.facts.alias_analysis import (
     COLLECTIVES,
+    USER_KERNELS,
     communicates,
     get_flight,
     is_barrier,
@@ -577,7 +578,11 @@ def _one_output(
 
 
 def _name_implemented(call: Call) -> str:
-    """The kind of product or attention that the call is, of one that no node says; `""` of what is none."""
+    """The kind of product or attention that the call is, of one that no node says, or a launch of a user's
+    kernel; `""` of what is none.
+    """
+    if call.target.startswith(f"{USER_KERNELS}."):
+        return USER_LAUNCH
     info = find_target_info(call.target)
     if info.is_attention:
         # what comes in front of the query is the gradient, or memory for the result

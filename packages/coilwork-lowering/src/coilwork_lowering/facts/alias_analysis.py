@@ -31,6 +31,8 @@ from coilwork_lowering.torch_compat.operators import Overload, get_schema
 _WAITS: Final = frozenset({"_c10d_functional.wait_tensor", "c10d_functional.wait_tensor"})
 COLLECTIVES: Final = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"})
 _STREAMS: Final = "streams"
+# The operators of the user's kernels, which a launch defines.
+USER_KERNELS: Final = "coilwork_kernels"
 # Libraries that come with torch, or are ours: done with their operands, as far as order on a stream goes,
 # when they return.
 _DONE_AT_RETURN: Final = frozenset(

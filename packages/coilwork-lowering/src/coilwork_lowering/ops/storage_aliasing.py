@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_ir.operators import find_info
+from coilwork_lowering.facts.alias_analysis import USER_KERNELS
 from coilwork_lowering.facts.fx_nodes import get_packet_name as operator_of
 from coilwork_lowering.facts.fx_nodes import iterate_readers, iterate_views, view_base
 from coilwork_lowering.options import LoweringOptions
@@ -19,8 +20,6 @@ from coilwork_lowering.torch_compat.operators import Overload, get_schema
 
 _SCATTER: Final = torch.ops.aten.as_strided_scatter.default
 _CLONE: Final = torch.ops.aten.clone.default
-# The operators of the user's kernels, which a launch defines.
-_KERNELS: Final = "coilwork_kernels"
 
 
 def find_box(whole: torch.Tensor, size: Any, stride: Any, offset: Any) -> tuple[int, ...] | None:
@@ -153,7 +152,7 @@ def _is_filled_by(user: torch.fx.Node, node: torch.fx.Node) -> bool:
         return False
     operands: list[torch.fx.Node] = []
     torch.fx.node.map_arg((user.args, user.kwargs), operands.append)
-    return user.target.namespace == _KERNELS and operands.count(node) == 1 and _writes(user, node)
+    return user.target.namespace == USER_KERNELS and operands.count(node) == 1 and _writes(user, node)
 
 
 def is_store_into_new_memory(node: torch.fx.Node, options: LoweringOptions) -> bool:

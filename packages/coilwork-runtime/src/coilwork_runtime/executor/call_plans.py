@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, Literal, Protocol
@@ -38,7 +38,15 @@ from coilwork_runtime.executor.vendor_libraries import (
     encode_product,
 )
 from coilwork_runtime.manifest.wire_format import join_items, text, u32
-from coilwork_runtime.triton_kernels.user_kernels import find_kernel
+from coilwork_runtime.triton_kernels.user_kernels import UserKernel, find_kernel
+from coilwork_runtime.triton_kernels.user_launches import (
+    LaunchArguments,
+    Operand,
+    SizeOperand,
+    TensorOperand,
+    explain_obstacle,
+    remember_launches,
+)
 
 Callback = Callable[[list[torch.Tensor], list[int]], Any]
 
@@ -54,10 +62,8 @@ def make_callback(call: RecordedCall) -> Callback:
     by_name = {name: places.find(value) for name, value in call.kwargs.items()}
     kernel = find_kernel(call.target)
     if kernel is not None:
-        # a launch does without the dispatcher, and takes all arguments by place
-        launch = kernel.launch
-        row = _Row([*by_place, *(by_name[name] for name in kernel.order[len(by_place) :])])
-        return lambda tensors, sizes: launch(*row.fill(tensors, sizes))
+        launch, fill = kernel.call, _fill_launch(kernel, by_place, by_name)
+        return lambda tensors, sizes: launch(*fill(tensors, sizes))
     find = find_operator(call.target)
     positional, named, names = _Row(by_place), _Row(list(by_name.values())), tuple(by_name)
     fixed = dict(zip(names, named.fill([], []), strict=True)) if named.is_fixed else None
@@ -71,6 +77,35 @@ def make_callback(call: RecordedCall) -> Callback:
     if not call.paths:
         return call_operator
     return lambda tensors, sizes: _parts(call_operator(tensors, sizes), call.paths)
+
+
+def _fill_launch(
+    kernel: UserKernel, by_place: Sequence[Place], by_name: Mapping[str, Place]
+) -> Callable[[list[torch.Tensor], list[int]], list[Any]]:
+    """A function that lists the arguments of a launch, which does without the dispatcher, all by place."""
+    return _Row([*by_place, *(by_name[name] for name in kernel.order[len(by_place) :])]).fill
+
+
+def _make_launch_callback(call: RecordedCall, kernel: UserKernel) -> Callback:
+    """`make_callback` of a launch, which returns how to launch it the next time without Python, or None."""
+    places = _Places()
+    by_place = [places.find(value) for value in call.args]
+    by_name = {name: places.find(value) for name, value in call.kwargs.items()}
+    operands = [_find_operand(place) for place in (*by_place, *by_name.values())]
+    names = (*kernel.order[: len(by_place)], *by_name)
+    arguments = LaunchArguments(kernel, dict(zip(names, operands, strict=True)))
+    return remember_launches(arguments, _fill_launch(kernel, by_place, by_name))
+
+
+def _find_operand(place: Place) -> Operand:
+    match place:
+        case _Tensor():
+            return TensorOperand(place.number)
+        case _Integer():
+            return SizeOperand(place.number)
+        case _Fixed():
+            return place.value
+    return [_find_operand(one) for one in place.places]
 
 
 def _parts(results: Any, paths: Sequence[tuple[int, ...]]) -> list[Any]:
@@ -135,7 +170,7 @@ class _Places:
         self._tensors = 0
         self._sizes = 0
 
-    def find(self, value: Argument) -> _Fixed | _Tensor | _Integer | _Row:
+    def find(self, value: Argument) -> Place:
         """The place of `value`."""
         match value:
             case Slot() | Item():
@@ -154,7 +189,8 @@ class _Places:
 class _Row:
     """A list of arguments, of which only those that change are looked up in a call."""
 
-    def __init__(self, places: Sequence[_Fixed | _Tensor | _Integer | _Row]) -> None:
+    def __init__(self, places: Sequence[Place]) -> None:
+        self.places = tuple(places)
         self._template = [place.value if isinstance(place, _Fixed) else None for place in places]
         self._tensors = [
             (k, one.number) for k, one in enumerate(places) if isinstance(one, _Tensor) and not one.is_item
@@ -184,6 +220,10 @@ class _Row:
         return row
 
 
+Place = _Fixed | _Tensor | _Integer | _Row
+"""Where an argument is found."""
+
+
 # ---- plans ----
 
 
@@ -200,6 +240,8 @@ class Route(IntEnum):
     FUNCTION = 1
     DISPATCHER = 2
     ITEM = 3
+    # of a kernel of the user's: in Python, until that says how to do without
+    LAUNCH = 4
 
 
 class TorchInterface(Protocol):
@@ -223,7 +265,7 @@ class CallPlan:
         route: who makes it.
         data: the plan as the native executor reads it (native/program/plans.hpp).
         callback: makes it in Python, where that is the route or the route fails.
-        reason: why it is not made natively, `""` if it is.
+        reason: why it is not made natively, `""` if it is, or is from the second time on.
         library: what is asked first: cuBLASLt for matrix products, cuDNN for convolutions, `""` nothing.
     """
 
@@ -253,6 +295,10 @@ def plan_call(
         reason = ""
     except Unplanned as error:
         route, head, reason = Route.PYTHON, u32(0) + u32(0), str(error)
+    kernel = find_kernel(call.target)
+    if kernel is not None:
+        reason = _explain_launch(call, kernel)
+        route = Route.PYTHON if reason else Route.LAUNCH
     tail = join_items([u32(slot.number) for slot in call.slots()])
     tail += join_items([u32(size.number) for size in call.sizes()])
     product, convolution = encode_product(call, products), encode_convolution(call, convolutions)
@@ -261,10 +307,19 @@ def plan_call(
         target=call.target,
         route=route,
         data=bytes((route,)) + head + tail,
-        callback=make_callback(call),
+        callback=_make_launch_callback(call, kernel)
+        if kernel is not None and not reason
+        else make_callback(call),
         reason=reason,
         library="cuBLASLt" if product else "cuDNN" if convolution else "",
     )
+
+
+def _explain_launch(call: RecordedCall, kernel: UserKernel) -> str:
+    """Why each launch of `kernel` is made in Python; empty if none but the first is."""
+    if any(isinstance(value, Item) for value in (*call.args, *call.kwargs.values())):
+        return "it takes a number from a tensor"
+    return explain_obstacle(kernel)
 
 
 def _native(call: RecordedCall, torch_interface: TorchInterface) -> tuple[Route, bytes]:

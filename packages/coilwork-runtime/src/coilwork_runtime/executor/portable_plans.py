@@ -66,7 +66,7 @@ def _encode_call(call: RecordedCall, library: ctypes.CDLL) -> bytes:
     plans: list[tuple[str, CallPlan]] = []
     if by_function.route is Route.FUNCTION:
         plans.append((named.last, by_function))
-    if otherwise.route is not Route.PYTHON:
+    if otherwise.route not in (Route.PYTHON, Route.LAUNCH):
         plans.append(("", otherwise))
     return text("" if plans else f"{call.target}: {otherwise.reason}") + _encode_list(plans)
 

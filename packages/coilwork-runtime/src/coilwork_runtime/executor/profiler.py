@@ -44,6 +44,7 @@ _ROUTES: Final[Mapping[Route, str]] = {
     Route.FUNCTION: "C function",
     Route.DISPATCHER: "dispatcher",
     Route.ITEM: "C function",
+    Route.LAUNCH: "launched",
 }
 
 

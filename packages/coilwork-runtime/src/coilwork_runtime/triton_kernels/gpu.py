@@ -14,7 +14,9 @@ from coilwork_runtime.launch_descriptor import GpuEntry
 from coilwork_runtime.torch_compat import get_current_cuda_device, get_raw_cuda_stream
 from coilwork_runtime.triton_kernels.compilation import GpuBinary
 from coilwork_runtime.triton_kernels.driver import (
+    Driver,
     Kernel,
+    LoadedFunction,
     find_launcher_extension,
     make_kernel,
     present_driver,
@@ -84,19 +86,7 @@ def make_torch_gpu(store: Store | None, *, may_build: bool = True) -> Gpu:
         function = driver.load(binary, device)
         return LoadedKernel(
             launch=make_kernel(driver, function, binary, kinds, store, may_build=may_build),
-            entry=GpuEntry(
-                launch_address=driver.launch_address,
-                set_context_address=driver.set_context_address,
-                context=function.context,
-                handle=function.handle,
-                device=device,
-                threads=binary.threads,
-                shared_bytes=binary.shared_bytes,
-                compiler_scratch_bytes=binary.scratch_bytes,
-                cluster=binary.cluster,
-                cooperative=binary.cooperative,
-                launch_ex_address=driver.launch_ex_address,
-            ),
+            entry=_make_entry(driver, function, binary, device),
             registers=function.registers,
             spill_bytes=function.spill_bytes,
         )
@@ -116,6 +106,34 @@ def make_torch_gpu(store: Store | None, *, may_build: bool = True) -> Gpu:
         measure_cold=measure_cold_on_gpu,
         name=torch.cuda.get_device_name,
         here=lambda: torch.cuda.get_device_name() if torch.cuda.is_available() else "",
+    )
+
+
+def load_entry(binary: GpuBinary, device: int) -> GpuEntry:
+    """Load `binary` on CUDA device `device`.
+
+    Raises:
+        DeviceError: there is no driver.
+        KernelLaunchError: the driver refuses the binary.
+    """
+    driver = present_driver()
+    with torch.cuda.device(device):
+        return _make_entry(driver, driver.load(binary, device), binary, device)
+
+
+def _make_entry(driver: Driver, function: LoadedFunction, binary: GpuBinary, device: int) -> GpuEntry:
+    return GpuEntry(
+        launch_address=driver.launch_address,
+        set_context_address=driver.set_context_address,
+        context=function.context,
+        handle=function.handle,
+        device=device,
+        threads=binary.threads,
+        shared_bytes=binary.shared_bytes,
+        compiler_scratch_bytes=binary.scratch_bytes,
+        cluster=binary.cluster,
+        cooperative=binary.cooperative,
+        launch_ex_address=driver.launch_ex_address,
     )
 
 

@@ -15,7 +15,7 @@ import hashlib
 import threading
 import types
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -35,6 +35,14 @@ Descriptor = tuple[str, tuple[int, ...]]
 """A host-side tensor descriptor: the API that makes it, `stable` or `experimental`, and how many numbers each
 list has that it takes: the block's extents; with the older API the tensor's, the block's, the element's size.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A launch that Triton made: what it compiled, and the number of its grid among those of the call."""
+
+    compiled: Any
+    grid: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,26 +95,29 @@ class UserKernel:
         is_one = self.grids == 1 and not self.constants and not self.descriptors
         return is_one and tuple(self.arguments) == names
 
-    def launch(self, *values: Any) -> None:
+    def launch(self, *values: Any) -> Launched | None:
         """Launch the kernel with the operator's arguments: the parameters' values, the numbers of
-        descriptors if it has any, and the grids, three extents each."""
+        descriptors if it has any, and the grids, three extents each. None: it was interpreted."""
         tensor = next((one for one in values if isinstance(one, torch.Tensor)), None)
         if tensor is not None and tensor.is_cuda:
             device = tensor.get_device()
             if device != get_current_cuda_device():
                 with torch.cuda.device(device):
-                    self._launch_here(values)
-                return
+                    return self._launch_here(values)
         elif tensor is not None and tensor.is_cpu and is_interpreting():
-            run_interpreted(self.kernel, self._choose_grid(values[-1]), self._name_values(values))
-            return
-        self._launch_here(values)
+            grid = _Grids(self.kernel, values[-1]) if self.grids > 1 else tuple(values[-1])
+            run_interpreted(self.kernel, grid, self._name_values(values))
+            return None
+        return self._launch_here(values)
 
-    def _launch_here(self, values: tuple[Any, ...]) -> None:
+    def call(self, *values: Any) -> None:
+        """The operator: `launch`."""
+        self.launch(*values)
+
+    def _launch_here(self, values: tuple[Any, ...]) -> Launched:
         """Launch on the current device."""
         if self._is_plain:
-            self.kernel.run(*values[:-1], grid=tuple(values[-1]), warmup=False)
-            return
+            return Launched(self.kernel.run(*values[:-1], grid=tuple(values[-1]), warmup=False), 0)
         given = self._name_values(values)
         # an autotuner's hooks are given what is passed by name twice
         positional = []
@@ -114,7 +125,12 @@ class UserKernel:
             if name not in given:
                 break
             positional.append(given.pop(name))
-        self.kernel.run(*positional, grid=self._choose_grid(values[-1]), warmup=False, **given)
+        if self.grids == 1:
+            grid = tuple(values[-1])
+            return Launched(self.kernel.run(*positional, grid=grid, warmup=False, **given), 0)
+        grids = _Grids(self.kernel, values[-1])
+        compiled = self.kernel.run(*positional, grid=grids, warmup=False, **given)
+        return Launched(compiled, grids.last)
 
     def _name_values(self, values: Sequence[Any]) -> dict[str, Any]:
         """Return the kernel's arguments by the names of its parameters, constants among them."""
@@ -123,22 +139,25 @@ class UserKernel:
             _make_descriptors(self.descriptors, given, values[-2])
         return {**given, **self.constants}
 
-    def _choose_grid(self, extents: Sequence[int]) -> Any:
-        return tuple(extents) if self.grids == 1 else _choose_grid(self.kernel, extents)
 
+class _Grids:
+    """A function of a launch's arguments that returns the grid of the configuration which these are of.
 
-def _choose_grid(kernel: Any, extents: Sequence[int]) -> Callable[[Mapping[str, Any]], tuple[int, ...]]:
-    """A function of a launch's arguments that returns the grid of the configuration which these are of."""
-    pairs = [(config.kwargs, tuple(extents[3 * k : 3 * k + 3])) for k, config in enumerate(kernel.configs)]
+    `last` is the number of the one that it returned last.
+    """
 
-    def find(arguments: Mapping[str, Any]) -> tuple[int, ...]:
-        return next(
-            grid
-            for values, grid in pairs
+    def __init__(self, kernel: Any, extents: Sequence[int]) -> None:
+        self._configs = [config.kwargs for config in kernel.configs]
+        self._extents = extents
+        self.last = 0
+
+    def __call__(self, arguments: Mapping[str, Any]) -> tuple[int, ...]:
+        self.last = next(
+            k
+            for k, values in enumerate(self._configs)
             if all(name in arguments and arguments[name] == value for name, value in values.items())
         )
-
-    return find
+        return tuple(self._extents[3 * self.last : 3 * self.last + 3])
 
 
 def _make_descriptors(
@@ -178,7 +197,7 @@ class _Defined:
             if known is not None:
                 return known
             self._library.define(f"{kernel.name}{kernel.schema}")
-            self._library.impl(kernel.name, kernel.launch, "CompositeExplicitAutograd")
+            self._library.impl(kernel.name, kernel.call, "CompositeExplicitAutograd")
             self._library.impl(kernel.name, lambda *values: None, "Meta")
             self._kernels[kernel.name] = kernel
             return kernel

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final, Protocol
 from coilwork_frontend.calling_convention.convention import Roles
 from coilwork_frontend.torch_compat.structured_trace import trace_artifact, trace_phase
 from coilwork_ir.index import as_int
+from coilwork_ir.loops.nodes import USER_LAUNCH
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.walk import list_kernels, walk
 from coilwork_runtime import bind_roles
@@ -228,6 +229,8 @@ def _list_operators(program: Program) -> list[dict[str, object]]:
 
 def _explain_operator(call: ExternCall) -> str:
     """Return why generated code does not compute `call`."""
+    if call.implements == USER_LAUNCH:
+        return "it launches a kernel of the user's"
     if call.implements:
         return f"a library computes this {call.implements}"
     if call.in_flight or call.waits:

@@ -29,6 +29,7 @@ static void parse_plans(Program& program, PyObject* plans) {
         return PartParser(in, program, part, program.plans.size(), program.parts.size());
       };
       parse_plan(data, static_cast<size_t>(size), make_part, *plan);
+      program.user_launches = program.user_launches || plan->route == Plan::LAUNCH;
       program.plans[step.a] = std::move(plan);
     }
   }

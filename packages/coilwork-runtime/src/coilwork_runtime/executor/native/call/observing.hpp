@@ -44,7 +44,7 @@ static bool has_hook(PyObject* knobs) {
 // With the interpreter's lock held.
 static bool is_profiled(const Program& program) {
   if (profilers.torchs && PyDict_GetItemWithError(profilers.torchs, profilers.enabled) == Py_True) return true;
-  if (program.kernels.empty() || (program.cuda_device < 0 && !program.on_gpu)) return false;
+  if (!program.user_launches && (program.kernels.empty() || (program.cuda_device < 0 && !program.on_gpu))) return false;
   PyObject* knobs = PyDict_GetItemWithError(profilers.modules, profilers.knobs);
   return knobs && has_hook(knobs);
 }

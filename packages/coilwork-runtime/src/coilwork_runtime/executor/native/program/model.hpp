@@ -116,8 +116,81 @@ struct Convolution;     // in convolution_library.hpp
 class ConvolutionLibrary;
 class Replay;           // in replay.hpp
 
+// How a kernel is launched without Python.
+struct Form {
+  struct Parameter {
+    enum Role : uint8_t { POINTER, SIZE64, SIZE32, SCRATCH } role;
+    uint32_t item_bytes = 0;
+    Formula elements;
+  };
+  bool gpu = false;
+  bool checks = false;
+  Text name;
+  void* function = nullptr;
+  List<Parameter> parameters;
+  size_t tensors = 0, sizes = 0;
+  // GPUs only
+  HowToLaunch how;
+  void* set_context = nullptr;
+  void* context = nullptr;
+  int32_t device = 0;  // -1 for one that torch does not know, which has no streams
+  uint64_t compiler_scratch_bytes = 0;
+  Formula grid[3];
+  Owned<Form> otherwise;  // where `guard` is not 0
+  Formula guard;
+};
+
+// How a kernel of the user's is launched without Python for arguments that its compiler does not tell apart. Tensors and sizes
+// are numbered as the plan of the call has them.
+struct UserLaunch {
+  struct Condition {
+    enum Kind : uint8_t {
+      ALIGNED,  // whether the tensor begins at a multiple of 16 bytes
+      EQUAL,    // the size
+      ALIKE     // those traits of the size that the upper byte of the value names are as its lower byte says
+    } kind;
+    uint32_t number = 0;
+    int64_t value = 0;
+  };
+  struct Word {
+    enum Kind : uint8_t { TENSOR, SIZE, NUMBER } kind;
+    uint32_t number = 0;
+    uint64_t bits = 0;
+  };
+  enum Trait : uint8_t { ONE = 1, MULTIPLE_OF_16 = 2, OF_32_BITS = 4 };
+  Form form;  // without parameters and grid
+  List<Condition> conditions;
+  List<Word> parameters;
+  Word grid[3];
+  const UserLaunch* next = nullptr;
+};
+
+// Those that are known so far. Any thread adds some; they stay as long as the program.
+class UserLaunches {
+ public:
+  UserLaunches() = default;
+  UserLaunches(const UserLaunches&) = delete;
+  ~UserLaunches() {
+    for (const UserLaunch* one = first_.load(); one;) {
+      const UserLaunch* next = one->next;
+      delete one;
+      one = next;
+    }
+  }
+  const UserLaunch* first() const { return first_.load(std::memory_order_acquire); }
+  void add(Owned<UserLaunch> made) {
+    UserLaunch* one = made.release();
+    one->next = first();
+    while (!first_.compare_exchange_weak(one->next, one, std::memory_order_acq_rel)) {
+    }
+  }
+
+ private:
+  std::atomic<const UserLaunch*> first_{nullptr};
+};
+
 struct Plan {
-  enum Route : uint8_t { PYTHON = 0, FUNCTION, DISPATCHER, ITEM };
+  enum Route : uint8_t { PYTHON = 0, FUNCTION, DISPATCHER, ITEM, LAUNCH };
   Route route = PYTHON;
   void* function = nullptr;
   Text name, overload;
@@ -148,31 +221,8 @@ struct Plan {
     mutable std::atomic<Convolution*> last[3] = {};
   };
   Owned<Convolving> convolving;
-  PyObject* callable = nullptr;
-};
-
-// How a kernel is launched without Python.
-struct Form {
-  struct Parameter {
-    enum Role : uint8_t { POINTER, SIZE64, SIZE32, SCRATCH } role;
-    uint32_t item_bytes = 0;
-    Formula elements;
-  };
-  bool gpu = false;
-  bool checks = false;
-  Text name;
-  void* function = nullptr;
-  List<Parameter> parameters;
-  size_t tensors = 0, sizes = 0;
-  // GPUs only
-  HowToLaunch how;
-  void* set_context = nullptr;
-  void* context = nullptr;
-  int32_t device = 0;  // -1 for one that torch does not know, which has no streams
-  uint64_t compiler_scratch_bytes = 0;
-  Formula grid[3];
-  Owned<Form> otherwise;  // where `guard` is not 0
-  Formula guard;
+  mutable UserLaunches launches;  // LAUNCH: of a kernel of the user's, which Python launches until there is one that fits
+  PyObject* callable = nullptr;   // returns the bytes of such a launch behind one that it made
 };
 
 struct Kernel {
@@ -229,6 +279,7 @@ struct Program {
   ConvolutionLibrary* convolutions = nullptr;  // the same of convolutions
   PyObject* convolution_settings = nullptr;
   bool on_gpu = false;               // it has kernels on a GPU
+  bool user_launches = false;        // it launches kernels of the user's
   Replay* replay = nullptr;          // null where the driver is given work piece by piece
   mutable Counters counters;
   mutable std::atomic<size_t> workspace_bytes{0};    // the most that a product or convolution has asked for so far
@@ -240,5 +291,7 @@ struct Program {
 
 // Where plans.hpp is included. The form of a kernel; throws Damaged.
 Owned<Form> parse_form(const char* data, size_t size);
+// A launch for calls of `plan`; the same.
+Owned<UserLaunch> parse_user_launch(const Plan& plan, const char* data, size_t size);
 
 }  // namespace coilwork

@@ -103,7 +103,7 @@ static void parse_plan(const char* data, size_t size, MakePart make_part, Plan& 
   Reader in(data, size);
   PartParser part = make_part(in);
   const uint8_t route = in.u8();
-  if (route > Plan::ITEM) throw Damaged{"a route that is not known"};
+  if (route > Plan::LAUNCH) throw Damaged{"a route that is not known"};
   plan.route = static_cast<Plan::Route>(route);
   if (route == Plan::FUNCTION) {
     plan.function = address(in);
@@ -154,8 +154,24 @@ static void parse_parameters(const Manifest& manifest, bool gpu, const int64_t* 
   if (form.parameters.size() + 2 > MOST_WORDS) throw Damaged{"a kernel has too many parameters"};
 }
 
-// u8 gpu, u64 function, list of i64 values of the manifest's parameters; GPUs: u64 launch, u64 set_context, u64 context, i32 device,
-// u32 threads, u32 shared bytes, u64 scratch bytes, u64 launch_ex or 0, u32 blocks of a cluster, u8 cooperative
+// u64 launch, u64 set_context, u64 context, i32 device, u32 threads, u32 shared bytes, u64 scratch bytes, u64 launch_ex or 0,
+// u32 blocks of a cluster, u8 cooperative
+static void parse_entry(Reader& in, Form& form) {
+  HowToLaunch& how = form.how;
+  how.function = form.function;
+  how.launch = reinterpret_cast<DriverLaunch>(address(in));
+  form.set_context = address(in);
+  form.context = address(in);
+  form.device = in.i32();
+  how.threads = in.u32();
+  how.shared_bytes = in.u32();
+  form.compiler_scratch_bytes = in.u64();
+  how.launch_ex = reinterpret_cast<DriverLaunchEx>(address(in));
+  how.cluster = in.u32();
+  how.cooperative = in.u8();
+}
+
+// u8 gpu, u64 function, list of i64 values of the manifest's parameters; GPUs: an entry
 static Owned<Form> parse_binding(Reader& in, const Manifest& manifest) {
   auto form = Owned<Form>(new Form());
   form->gpu = in.u8();
@@ -167,18 +183,7 @@ static Owned<Form> parse_binding(Reader& in, const Manifest& manifest) {
   if (values.size() != manifest.parameters.size()) throw Damaged{"a kernel has other parameters than its manifest"};
   parse_parameters(manifest, form->gpu, values.data(), *form);
   if (!form->gpu) return form;
-  HowToLaunch& how = form->how;
-  how.function = form->function;
-  how.launch = reinterpret_cast<DriverLaunch>(address(in));
-  form->set_context = address(in);
-  form->context = address(in);
-  form->device = in.i32();
-  how.threads = in.u32();
-  how.shared_bytes = in.u32();
-  form->compiler_scratch_bytes = in.u64();
-  how.launch_ex = reinterpret_cast<DriverLaunchEx>(address(in));
-  how.cluster = in.u32();
-  how.cooperative = in.u8();
+  parse_entry(in, *form);
   for (size_t axis = 0; axis < 3; ++axis)
     form->grid[axis] = axis < manifest.grid.size() ? manifest.grid[axis].bind(values.data()) : Formula::number(1);
   return form;
@@ -205,6 +210,52 @@ Owned<Form> parse_form(const char* data, size_t size) try {
   throw Damaged{"a kernel's sizes are divided by zero"};
 } catch (const Overflow&) {
   throw Damaged{"a kernel's sizes do not fit 64 bits"};
+}
+
+static UserLaunch::Word parse_word(Reader& in, const Plan& plan) {
+  UserLaunch::Word made{};
+  const uint8_t kind = in.u8();
+  made.kind = static_cast<UserLaunch::Word::Kind>(kind);
+  if (kind == UserLaunch::Word::NUMBER) {
+    made.bits = in.u64();
+    return made;
+  }
+  made.number = in.u32();
+  if (kind > UserLaunch::Word::NUMBER || made.number >= (kind == UserLaunch::Word::TENSOR ? plan.slots : plan.sizes).size())
+    throw Damaged{"a launch of a user's kernel has an argument that its call does not"};
+  return made;
+}
+
+static UserLaunch::Condition parse_condition(Reader& in, const Plan& plan) {
+  UserLaunch::Condition made{};
+  const uint8_t kind = in.u8();
+  made.kind = static_cast<UserLaunch::Condition::Kind>(kind);
+  made.number = in.u32();
+  made.value = in.i64();
+  const size_t count = (kind == UserLaunch::Condition::ALIGNED ? plan.slots : plan.sizes).size();
+  if (kind > UserLaunch::Condition::ALIKE || made.number >= count) throw Damaged{"a launch of a user's kernel has a condition of no known kind"};
+  return made;
+}
+
+// text name, u64 function, an entry, a list of conditions (u8 kind, u32 number, i64 value), a list of words (u8 kind, then u32
+// number or u64 bits) and three more for the grid
+Owned<UserLaunch> parse_user_launch(const Plan& plan, const char* data, size_t size) {
+  Reader in(data, size);
+  auto made = Owned<UserLaunch>(new UserLaunch());
+  Form& form = made->form;
+  form.gpu = true;
+  form.name = in.text();
+  form.function = address(in);
+  parse_entry(in, form);
+  for (uint32_t left = in.count(); left; --left) made->conditions.push_back(parse_condition(in, plan));
+  for (uint32_t left = in.count(); left; --left) made->parameters.push_back(parse_word(in, plan));
+  if (made->parameters.size() + 2 > MOST_WORDS) throw Damaged{"a kernel has too many parameters"};
+  for (UserLaunch::Word& extent : made->grid) {
+    extent = parse_word(in, plan);
+    if (extent.kind == UserLaunch::Word::TENSOR) throw Damaged{"a grid has a tensor for an extent"};
+  }
+  if (!in.done()) throw Damaged{"something follows a launch"};
+  return made;
 }
 
 }  // namespace coilwork

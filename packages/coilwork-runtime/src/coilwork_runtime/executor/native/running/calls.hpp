@@ -31,13 +31,14 @@ static uint64_t bits_of(T value) {
 
 class Calls {
  public:
-  Calls(Call& call, Frame& frame, Memory& memory)
-      : call_(call), frame_(frame), memory_(memory), products_(call, memory), convolutions_(call, frame, memory) {}
+  Calls(Call& call, Frame& frame, Memory& memory, Launches& launches)
+      : call_(call), frame_(frame), memory_(memory), launches_(launches), products_(call, memory), convolutions_(call, frame, memory) {}
 
   void run(const Step& step) {
     const Plan& plan = *call_.program.plans[step.a];
     look_for_signals(call_);
     bool done = plan.multiplication ? multiply(plan) : plan.convolving && convolve(plan, step);
+    if (!done && plan.route == Plan::LAUNCH) done = launches_.launch_alike(plan);
     if (!done) call_.settle();
     if (!done) switch (plan.route) {
       case Plan::FUNCTION:
@@ -50,6 +51,7 @@ class Calls {
         done = item(plan, step);
         break;
       case Plan::PYTHON:
+      case Plan::LAUNCH:
         break;
     }
     // what fails is done again by the host: in Python it may work, and if not, the error is that of torch
@@ -338,6 +340,7 @@ class Calls {
   Call& call_;
   Frame& frame_;
   Memory& memory_;
+  Launches& launches_;
   Products products_;
   Convolutions convolutions_;
 };

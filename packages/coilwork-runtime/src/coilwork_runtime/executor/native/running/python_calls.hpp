@@ -4,9 +4,6 @@
 
 namespace coilwork {
 
-// How a kernel is launched, from bytes; where plans.hpp is included.
-Owned<Form> parse_form(const char* data, size_t size);
-
 // Asks for the form of a kernel that has chosen its configuration; null until then.
 static void settle(Kernel& kernel) {
   const Reference bytes = checked(PyObject_CallNoArgs(kernel.settle));
@@ -81,6 +78,8 @@ static void call_slowly(Call& call, Frame& frame, Memory& memory, const Plan& pl
   for (size_t k = 0; k < plan.sizes.size(); ++k)
     PyList_SET_ITEM(sizes.get(), static_cast<Py_ssize_t>(k), PyLong_FromLongLong(frame.registers[plan.sizes[k]]));
   const Reference made = checked(PyObject_CallFunctionObjArgs(plan.callable, tensors.get(), sizes.get(), nullptr));
+  if (plan.route == Plan::LAUNCH && PyBytes_Check(made.get()))
+    plan.launches.add(parse_user_launch(plan, PyBytes_AsString(made.get()), static_cast<size_t>(PyBytes_Size(made.get()))));
   take_results(call, frame, memory, plan, step, made.get());
   if (PyErr_CheckSignals() != 0) throw_python();
 }

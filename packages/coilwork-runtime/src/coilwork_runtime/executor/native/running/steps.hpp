@@ -12,7 +12,7 @@ class Runner {
         frame_(frame),
         memory_(call, frame),
         launches_(call, frame, memory_),
-        calls_(call, frame, memory_) {}
+        calls_(call, frame, memory_, launches_) {}
 
   // Runs to the end; returns the last step, which says what the results are.
   const Step& run() {
