@@ -39,6 +39,7 @@ from coilwork_frontend.option_table import warn_of_unkeyed
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, list_static_positions
 from coilwork_frontend.torch_compat.cache_artifacts import register_artifacts
 from coilwork_frontend.torch_compat.dynamo import (
+    allow_recurrent_layers,
     allow_registering_again,
     free_compile_lock_in_children,
     name_all_types,
@@ -137,6 +138,7 @@ def check_settings(mode: str | None, options: Mapping[str, object] | None) -> Co
     return settings
 
 
+allow_recurrent_layers(backend)
 compile: Final = make_compile(backend, USER_OPTIONS.around, partial(check_settings, None))
 
 
