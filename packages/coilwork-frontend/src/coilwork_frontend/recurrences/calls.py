@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn.functional import dropout as drop
 
+from coilwork_frontend.recurrences.library_calls import may_use_cudnn, run_on_library
 from coilwork_frontend.recurrences.loops import Tensors, run_direction
 from coilwork_frontend.torch_compat.tensors import is_functorch_tensor
 
@@ -69,8 +70,16 @@ def _trace(kind: str, function: Callable[..., Any], arguments: tuple[Any, ...]) 
         return function(*arguments)
     x, states, weights, has_biases, layers, dropout, train, bidirectional, batch_first = arguments
     states = tuple(states) if kind == "lstm" else (states,)
-    if not _is_plain((x, *states, *weights)):
+    operands = (x, *states, *weights)
+    if torch.is_autocast_enabled(x.device.type):
+        if not may_use_cudnn(x):
+            return function(*arguments)
+        # as autocast does with the operands of cuDNN
+        dtype = torch.get_autocast_dtype(x.device.type)
+        operands = tuple(one if one.dtype is torch.float64 else one.to(dtype) for one in operands)
+    if not _are_plain(operands):
         return function(*arguments)
+    x, states, weights = operands[0], operands[1 : 1 + len(states)], operands[1 + len(states) :]
     x = x.transpose(0, 1) if batch_first else x
     result, last = run_layers(
         kind,
@@ -85,10 +94,10 @@ def _trace(kind: str, function: Callable[..., Any], arguments: tuple[Any, ...]) 
     return (result.transpose(0, 1) if batch_first else result, *last)
 
 
-def _is_plain(tensors: Sequence[Tensor]) -> bool:
-    """Tell if eager takes the operands as they are: one type on one device, and no autocast."""
+def _are_plain(tensors: Sequence[Tensor]) -> bool:
+    """Tell if eager takes the operands as they are: one type on one device."""
     first = tensors[0]
-    return not torch.is_autocast_enabled(first.device.type) and all(
+    return all(
         one.dtype is first.dtype and one.device == first.device and not is_functorch_tensor(one)
         for one in tensors
     )
@@ -115,6 +124,45 @@ def run_layers(
         dropout: the probability that an element between two layers is dropped.
     """
     directions = 1 + bidirectional
+    per_layer = len(weights) // layers
+    run = run_on_library if _fits_library(x, states) else _run_loops
+    together = 1 if dropout else layers
+    lasts: list[Tensors] = []
+    for first in range(0, layers, together):
+        x, last = run(
+            kind,
+            x,
+            tuple(one[first * directions : (first + together) * directions] for one in states),
+            weights[first * per_layer : (first + together) * per_layer],
+            has_biases=has_biases,
+            layers=together,
+            bidirectional=bidirectional,
+        )
+        lasts.append(last)
+        if first + together < layers:
+            x = drop(x, dropout)
+    if len(lasts) == 1:
+        return x, lasts[0]
+    return x, tuple(torch.cat(part) for part in zip(*lasts, strict=True))
+
+
+def _fits_library(x: Tensor, states: Tensors) -> bool:
+    has_projection = len(states) == 2 and states[0].shape[2] != states[1].shape[2]
+    return may_use_cudnn(x) and not has_projection
+
+
+def _run_loops(
+    kind: str,
+    x: Tensor,
+    states: Tensors,
+    weights: Sequence[Tensor],
+    *,
+    has_biases: bool,
+    layers: int,
+    bidirectional: bool,
+) -> tuple[Tensor, Tensors]:
+    """Return what `run_layers` does, without dropout, by a loop for each layer and direction."""
+    directions = 1 + bidirectional
     size = len(weights) // (layers * directions)
     lasts: list[Tensors] = []
     for layer in range(layers):
@@ -129,6 +177,4 @@ def run_layers(
             found.append(hidden)
             lasts.append(last)
         x = torch.cat(found, 2) if bidirectional else found[0]
-        if dropout and layer < layers - 1:
-            x = drop(x, dropout)
     return x, tuple(torch.stack(part) for part in zip(*lasts, strict=True))

@@ -153,7 +153,13 @@ CELLS: Final[Mapping[str, Cell]] = MappingProxyType(
 
 
 def run_direction(
-    kind: str, x: Tensor, state: Tensors, weights: Sequence[Tensor], biases: Sequence[Tensor], *, reverse: bool
+    kind: str,
+    x: Tensor,
+    state: Tensors,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    *,
+    reverse: bool,
 ) -> tuple[Tensor, Tensors]:
     """Return the hidden states `[T, B, H]` of one direction of a layer, and the state behind the last step.
 
