@@ -7,6 +7,7 @@ between layers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -65,79 +66,90 @@ TRACED: Final[Mapping[object, Callable[..., Any]]] = MappingProxyType(
 
 
 def _trace(kind: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Call `function` with `arguments`, of which the second is `batch_sizes` where rows are packed."""
-    if not isinstance(arguments[2], Sequence):
-        return function(*arguments)
+    """Trace `function(*arguments)`, one of `torch.lstm` and its like."""
+    if not isinstance(arguments[3], bool):
+        return _trace_packed(kind, function, arguments)
     x, states, weights, has_biases, layers, dropout, train, bidirectional, batch_first = arguments
     states = tuple(states) if kind == "lstm" else (states,)
-    operands = (x, *states, *weights)
-    if torch.is_autocast_enabled(x.device.type):
-        if not may_use_cudnn(x):
-            return function(*arguments)
-        # as autocast does with the operands of cuDNN
-        dtype = torch.get_autocast_dtype(x.device.type)
-        operands = tuple(one if one.dtype is torch.float64 else one.to(dtype) for one in operands)
-    if not _are_plain(operands):
-        return function(*arguments)
-    x, states, weights = operands[0], operands[1 : 1 + len(states)], operands[1 + len(states) :]
-    x = x.transpose(0, 1) if batch_first else x
+    run, operands = _choose(kind, function, (x, *states, *weights), len(states))
+    x = operands[0].transpose(0, 1) if batch_first else operands[0]
     result, last = run_layers(
-        kind,
+        partial(run, has_biases=has_biases, bidirectional=bidirectional),
         x,
-        states,
-        weights,
-        has_biases=has_biases,
+        operands[1 : 1 + len(states)],
+        operands[1 + len(states) :],
         layers=layers,
         dropout=dropout if train else 0.0,
-        bidirectional=bidirectional,
     )
     return (result.transpose(0, 1) if batch_first else result, *last)
 
 
-def _are_plain(tensors: Sequence[Tensor]) -> bool:
-    """Tell if eager takes the operands as they are: one type on one device."""
-    first = tensors[0]
-    return all(
-        one.dtype is first.dtype and one.device == first.device and not is_functorch_tensor(one)
-        for one in tensors
+def _trace_packed(kind: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Trace a call whose second argument tells how many rows each step has."""
+    rows, batch_sizes, states, weights, has_biases, layers, dropout, train, bidirectional = arguments
+
+    def run(x: Tensor, states: Tensors, weights: Sequence[Tensor], layers: int) -> tuple[Tensor, Tensors]:
+        given = states if kind == "lstm" else states[0]
+        result, *last = function(
+            x, batch_sizes, given, weights, has_biases, layers, 0.0, train, bidirectional
+        )
+        return result, tuple(last)
+
+    states = tuple(states) if kind == "lstm" else (states,)
+    result, last = run_layers(run, rows, states, weights, layers=layers, dropout=dropout if train else 0.0)
+    return (result, *last)
+
+
+def _choose(
+    kind: str, function: Callable[..., Any], operands: Tensors, count: int
+) -> tuple[Callable[..., tuple[Tensor, Tensors]], Tensors]:
+    """Return what runs layers of the operands, which begin with the input and `count` states, and the
+    operands that it takes.
+    """
+    x, *states = operands[: 1 + count]
+    on_library = may_use_cudnn(x) and all(one.shape == states[0].shape for one in states)
+    casts = torch.is_autocast_enabled(x.device.type)
+    if casts and on_library:
+        # as autocast does with the operands of cuDNN
+        dtype = torch.get_autocast_dtype(x.device.type)
+        operands = tuple(one if one.dtype is torch.float64 else one.to(dtype) for one in operands)
+    are_plain = all(
+        one.dtype is operands[0].dtype and one.device == x.device and not is_functorch_tensor(one)
+        for one in operands
     )
+    if not are_plain or (casts and not on_library):
+        return partial(_call_torch, function, train=torch.is_grad_enabled()), operands
+    return partial(run_on_library if on_library else _run_loops, kind), operands
+
+
+# ---- Layers ----
 
 
 def run_layers(
-    kind: str,
+    run: Callable[..., tuple[Tensor, Tensors]],
     x: Tensor,
     states: Tensors,
     weights: Sequence[Tensor],
     *,
-    has_biases: bool,
     layers: int,
     dropout: float,
-    bidirectional: bool,
 ) -> tuple[Tensor, Tensors]:
     """Return the hidden states `[T, B, D H]` of the last of the layers, and the states behind the last steps.
 
     Args:
-        kind: a name in `loops.CELLS`.
+        run: runs layers without dropout, of the operands and the number of layers.
         x: `[T, B, I]`.
         states: `[L D, B, H]` each, the hidden states first.
         weights: those of each layer and direction in turn, as `torch.nn.LSTM` has them.
         dropout: the probability that an element between two layers is dropped.
     """
-    directions = 1 + bidirectional
-    per_layer = len(weights) // layers
-    run = run_on_library if _fits_library(x, states) else _run_loops
+    per_layer, directions = len(weights) // layers, states[0].shape[0] // layers
     together = 1 if dropout else layers
     lasts: list[Tensors] = []
     for first in range(0, layers, together):
-        x, last = run(
-            kind,
-            x,
-            tuple(one[first * directions : (first + together) * directions] for one in states),
-            weights[first * per_layer : (first + together) * per_layer],
-            has_biases=has_biases,
-            layers=together,
-            bidirectional=bidirectional,
-        )
+        given = tuple(one[first * directions : (first + together) * directions] for one in states)
+        own = weights[first * per_layer : (first + together) * per_layer]
+        x, last = run(x, states if together == layers else given, own, layers=together)
         lasts.append(last)
         if first + together < layers:
             x = drop(x, dropout)
@@ -146,9 +158,21 @@ def run_layers(
     return x, tuple(torch.cat(part) for part in zip(*lasts, strict=True))
 
 
-def _fits_library(x: Tensor, states: Tensors) -> bool:
-    has_projection = len(states) == 2 and states[0].shape[2] != states[1].shape[2]
-    return may_use_cudnn(x) and not has_projection
+def _call_torch(
+    function: Callable[..., Any],
+    x: Tensor,
+    states: Tensors,
+    weights: Sequence[Tensor],
+    *,
+    train: bool,
+    has_biases: bool,
+    layers: int,
+    bidirectional: bool,
+) -> tuple[Tensor, Tensors]:
+    """Run layers by torch's own function, which tracing takes apart into all steps."""
+    given = states if function is torch.lstm else states[0]
+    result, *last = function(x, given, list(weights), has_biases, layers, 0.0, train, bidirectional, False)
+    return result, tuple(last)
 
 
 def _run_loops(

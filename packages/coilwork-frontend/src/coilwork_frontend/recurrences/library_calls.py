@@ -1,12 +1,12 @@
 """Whole recurrent layers as one call of a library: ATen's own in inference, and cuDNN's that can train.
 
-cuDNN keeps what its gradient reads in a block of memory, which the gradient overwrites: it gets a copy, so that
-a caller may run the gradient again.
+cuDNN keeps what its gradient reads in a block of memory, which the gradient overwrites: it gets a copy, so
+that a caller may run the gradient again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -44,7 +44,8 @@ def run_on_library(
     operands = (x, *states, *weights)
     shape = _Shape(kind, has_biases, layers, bidirectional)
     if torch.is_grad_enabled() and any(one.requires_grad for one in operands):
-        hidden, *last = _Trained.apply(shape, len(states), *operands)
+        run: Callable[..., tuple[Tensor, ...]] = _Trained.apply
+        hidden, *last = run(shape, len(states), *operands)
     elif x.dtype is torch.bfloat16:
         # ATen's operator takes the steps one by one
         cx = states[1] if len(states) == 2 else None

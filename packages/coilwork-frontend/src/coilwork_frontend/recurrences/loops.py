@@ -1,9 +1,9 @@
 """One direction of a recurrent layer as a loop over its steps, with gradients.
 
-The products with the inputs of all steps stand before the loop, as one product. A step has one product, of the
-state before it, and what the cell does with it. The gradient is a loop from the last step to the first, which
-gives the gradients of the gates; what is summed over steps, as the gradients of weights, are products behind
-it, over all steps at once.
+The products with the inputs of all steps stand before the loop, as one product. A step has one product, of
+the state before it, and what the cell does with it. The gradient is a loop from the last step to the first,
+which gives the gradients of the gates; what is summed over steps, as the gradients of weights, are products
+behind it, over all steps at once.
 
 Sources: Hochreiter & Schmidhuber, "Long short-term memory" (1997), with forget gates (Gers et al., 1999); Cho
 et al., "Learning phrase representations using RNN encoder-decoder" (2014), with the reset gate behind the
@@ -34,9 +34,9 @@ Tensors = tuple[Tensor, ...]
 class StepGradient(NamedTuple):
     """Gradients of one step.
 
-    `before` is of the state before it, `given` of what the input contributes, `product` of the product with the
-    hidden state, if that is another one than `given`; `hidden` of the hidden state behind it, if the gradient
-    of a weight needs it.
+    `before` is of the state before it, `given` of what the input contributes, `product` of the product with
+    the hidden state, if that is another one than `given`; `hidden` of the hidden state behind it, if the
+    gradient of a weight needs it.
     """
 
     before: Tensors
@@ -50,8 +50,8 @@ class Cell:
     """What a step of a recurrent layer does, and its gradient. A state begins with the hidden state.
 
     Attributes:
-        step: from the state before, what the input contributes `[B, G H]` and the weights, to the state behind
-            and to further values that the gradient reads.
+        step: from the state before, what the input contributes `[B, G H]` and the weights, to the state
+            behind and to further values that the gradient reads.
         gradient: from the gradients of the state behind, the state before, the state behind, the further
             values, and the weights.
     """
@@ -179,7 +179,8 @@ def run_direction(
         given = linear(x, of_input, biases[0] + biases[1] if biases else None)
     if reverse:
         given = given.flip(0)
-    results: Tensors = _Direction.apply(kind, len(state), given, *state, *of_state)
+    run: Callable[..., Tensors] = _Direction.apply
+    results = run(kind, len(state), given, *state, *of_state)
     hidden = results[0].flip(0) if reverse else results[0]
     return hidden, results[1 : 1 + len(state)]
 
@@ -229,7 +230,7 @@ class _Direction(Function):
         before = tuple(
             torch.cat((first.unsqueeze(0), row[:-1])) for first, row in zip(state, behind, strict=True)
         )
-        hidden_grads = grads[:1] if grads[0] is not None else ()
+        hidden_grads = () if grads[0] is None else (grads[0],)
         last = tuple(
             torch.zeros_like(one) if grad is None else grad
             for one, grad in zip(state, grads[1:], strict=True)

@@ -29,8 +29,11 @@ from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.utils import counters, graph_break_reasons
 from torch._dynamo.variables.builder import VariableBuilder
 from torch._guards import TracingContext
+from torch._higher_order_ops.scan import scan_op
+from torch._higher_order_ops.utils import redirect_to_mode
 from torch.autograd import forward_ad
 from torch.utils._dtype_abbrs import dtype_abbrs
+from torch.utils.checkpoint import _CachedTorchDispatchMode, _CachingTorchDispatchMode
 
 # ---- Table of back ends ----
 
@@ -88,6 +91,16 @@ def _renew_lock() -> None:
         vars(convert_frame)["compile_lock"] = threading.RLock()
 
 
+# ---- Checkpoints ----
+
+
+def allow_scans_in_checkpoints() -> None:
+    """Let checkpointed regions hold scans, as they hold other higher-order operators. To be called once."""
+    for mode in (_CachingTorchDispatchMode, _CachedTorchDispatchMode):
+        if mode not in scan_op.python_key_table:
+            redirect_to_mode(scan_op, mode)
+
+
 # ---- Recurrent layers ----
 
 
@@ -119,6 +132,21 @@ def _is_for(compiler: object, backend: Callable[..., Any]) -> bool:
         compiler = next((found for name in _WRAPPED if (found := getattr(compiler, name, None))), None)
         seen += 1
     return compiler is backend
+
+
+# ---- All of these ----
+
+
+def prepare_dynamo(name: str, backend: Callable[..., Any]) -> None:
+    """Make Dynamo do for `backend`, which has that name, what this module says.
+
+    To be called once in a process, while the back end's entry point loads.
+    """
+    allow_registering_again(name)
+    free_compile_lock_in_children()
+    name_all_types()
+    allow_scans_in_checkpoints()
+    allow_recurrent_layers(backend)
 
 
 # ---- Graph breaks ----

@@ -1,7 +1,7 @@
 """Operators that name whole recurrent layers in graphs: those of ATen, with facts that tracing asks for.
 
-Torch takes `aten.lstm` apart into its steps wherever it is traced, and does not know that `_cudnn_rnn` returns
-memory for its gradient of a size that cuDNN chooses, or what that gradient returns. The operators
+Torch takes `aten.lstm` apart into its steps wherever it is traced, and does not know that `_cudnn_rnn`
+returns memory for its gradient of a size that cuDNN chooses, or what that gradient returns. The operators
 `coilwork::NAME` have the schemas of `aten::NAME` and call it. Lowering calls ATen's in their stead.
 """
 
