@@ -15,7 +15,12 @@ import torch
 from torch import Tensor, fx
 from torch.nn.functional import dropout as drop
 
-from coilwork_frontend.recurrences.library_calls import may_use_cudnn, run_on_library
+from coilwork_frontend.recurrences.library_calls import (
+    may_use_cudnn,
+    may_use_onednn,
+    run_on_cudnn,
+    run_on_onednn,
+)
 from coilwork_frontend.recurrences.loops import Tensors, run_direction
 from coilwork_frontend.torch_compat.tensors import is_functorch_tensor
 
@@ -107,9 +112,9 @@ def _choose(
     operands that it takes.
     """
     x, *states = operands[: 1 + count]
-    on_library = may_use_cudnn(x) and all(one.shape == states[0].shape for one in states)
+    on_cudnn = may_use_cudnn(x, states)
     casts = torch.is_autocast_enabled(x.device.type)
-    if casts and on_library:
+    if casts and on_cudnn:
         # as autocast does with the operands of cuDNN
         dtype = torch.get_autocast_dtype(x.device.type)
         operands = tuple(one if one.dtype is torch.float64 else one.to(dtype) for one in operands)
@@ -117,9 +122,12 @@ def _choose(
         one.dtype is operands[0].dtype and one.device == x.device and not is_functorch_tensor(one)
         for one in operands
     )
-    if not are_plain or (casts and not on_library):
+    if not are_plain or (casts and not on_cudnn):
         return partial(_call_torch, function, train=torch.is_grad_enabled()), operands
-    return partial(run_on_library if on_library else _run_loops, kind), operands
+    if on_cudnn:
+        return partial(run_on_cudnn, kind), operands
+    on_onednn = may_use_onednn(kind, x, states)
+    return partial(run_on_onednn if on_onednn else _run_loops, kind), operands
 
 
 # ---- Layers ----

@@ -2,7 +2,8 @@
 
 Torch takes `aten.lstm` apart into its steps wherever it is traced, and does not know that `_cudnn_rnn`
 returns memory for its gradient of a size that cuDNN chooses, or what that gradient returns. The operators
-`coilwork::NAME` have the schemas of `aten::NAME` and call it. Lowering calls ATen's in their stead.
+`coilwork::NAME` have the schemas of `aten::NAME` and call it. Lowering calls ATen's in their stead where
+programs can.
 """
 
 from __future__ import annotations
@@ -13,15 +14,19 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch._guards import detect_fake_mode
+from torch._library.fake_impl import allocate_size
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
 _LIBRARY: Final = torch.library.Library("coilwork", "FRAGMENT")
 
 
-def _define(native: Any, fake: Callable[..., Any]) -> None:
+def _define(native: Any, fake: Callable[..., Any], run: Callable[..., Any] | None = None) -> None:
+    """Define an operator with the schema of `native`, which it calls, or `run`."""
     schema = str(native._schema).replace("aten::", "", 1)
     name = schema.partition("(")[0]
     _LIBRARY.define(schema)
-    _LIBRARY.impl(name, native, "CompositeExplicitAutograd")
+    _LIBRARY.impl(name, run or native, "CompositeExplicitAutograd")
     torch.library.register_fake(f"coilwork::{name}", fake, lib=_LIBRARY)
 
 
@@ -33,6 +38,17 @@ def _describe_layers(
     hidden = x.new_empty((steps, batch, states[0].shape[2] * (1 + bidirectional)))
     last = tuple(one.new_empty(one.shape) for one in states)
     return (hidden.transpose(0, 1) if batch_first else hidden, *last)
+
+
+def _describe_memory(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """A row of elements of which the library tells at run time how many there are.
+
+    Torch's own way to such a size is closed unless the whole process captures sizes from data.
+    """
+    mode = detect_fake_mode(x)
+    if mode is None or mode.shape_env is None:
+        raise DynamicOutputShapeException(x)
+    return x.new_empty((allocate_size(mode.shape_env),), dtype=dtype)
 
 
 def _fake_lstm(
@@ -83,9 +99,7 @@ def _fake_cudnn(
 ) -> tuple[Tensor, ...]:
     (hidden, last) = _describe_layers(input, (hx,), bidirectional, batch_first)
     cell = input.new_empty(0) if cx is None else cx.new_empty(cx.shape)
-    # cuDNN tells how large these are at run time
-    reserve = input.new_empty((torch.library.get_ctx().new_dynamic_size(),), dtype=torch.uint8)
-    packed = input.new_empty((torch.library.get_ctx().new_dynamic_size(),))
+    reserve, packed = _describe_memory(input, torch.uint8), _describe_memory(input, input.dtype)
     return hidden, last, cell, reserve, packed
 
 
@@ -107,15 +121,72 @@ def _fake_cudnn_gradient(
     return like(input), like(hx), cell, [like(one) for one in weight]
 
 
+def _fake_onednn(
+    input: Tensor,
+    weight0: Tensor,
+    weight1: Tensor,
+    weight2: Tensor,
+    weight3: Tensor,
+    hx_: Tensor,
+    cx_: Tensor,
+    *others: object,
+) -> tuple[Tensor, ...]:
+    hidden, *last = _describe_layers(input, (hx_, cx_), False, False)
+    return hidden, *last, _describe_memory(input, torch.uint8)
+
+
+def _run_onednn(*arguments: Any) -> Any:
+    """Run a layer that trains. oneDNN's operator gives what the gradient reads only in grad mode, which compiled
+    programs run without.
+    """
+    with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.aten.mkldnn_rnn_layer.default(*arguments)
+
+
+def _fake_onednn_gradient(
+    input: Tensor,
+    weight1: Tensor,
+    weight2: Tensor,
+    weight3: Tensor,
+    weight4: Tensor,
+    hx_: Tensor,
+    cx_tmp: Tensor,
+    *others: object,
+) -> tuple[Tensor, ...]:
+    operands = (input, weight1, weight2, weight3, weight4, hx_, cx_tmp)
+    return tuple(one.new_empty(one.shape, dtype=torch.float32) for one in operands)
+
+
 _define(torch.ops.aten.lstm.input, _fake_lstm)
 _define(torch.ops.aten.gru.input, _fake_others)
 _define(torch.ops.aten.rnn_tanh.input, _fake_others)
 _define(torch.ops.aten.rnn_relu.input, _fake_others)
 _define(torch.ops.aten._cudnn_rnn.default, _fake_cudnn)
 _define(torch.ops.aten._cudnn_rnn_backward.default, _fake_cudnn_gradient)
+_define(torch.ops.aten.mkldnn_rnn_layer.default, _fake_onednn, _run_onednn)
+_define(torch.ops.aten.mkldnn_rnn_layer_backward.default, _fake_onednn_gradient)
 
 CUDNN: Final[Callable[..., tuple[Tensor, ...]]] = torch.ops.coilwork._cudnn_rnn.default
 CUDNN_GRADIENT: Final[Callable[..., tuple[Any, ...]]] = torch.ops.coilwork._cudnn_rnn_backward.default
+
+ONEDNN: Final[Callable[..., tuple[Tensor, ...]]] = torch.ops.coilwork.mkldnn_rnn_layer.default
+ONEDNN_GRADIENT: Final[Callable[..., tuple[Tensor, ...]]] = (
+    torch.ops.coilwork.mkldnn_rnn_layer_backward.default
+)
+
+
+def has_layers_of(dtype: torch.dtype) -> bool:
+    """Tell if oneDNN has recurrent layers of `dtype` for this processor, and may be used.
+
+    Those of `float16` have no gradient, in eager mode too.
+    """
+    if not torch.backends.mkldnn.is_available() or not torch._C._get_mkldnn_enabled():
+        return False
+    if dtype is torch.float16:
+        return not torch.is_grad_enabled() and bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    if dtype is torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype is torch.float32
 
 
 def get_whole_operator(kind: str) -> Callable[..., tuple[Tensor, ...]]:

@@ -21,6 +21,7 @@ _NATIVE: Final[Mapping[str, Any]] = {
     "coilwork.rnn_relu.input": aten.rnn_relu.input,
     "coilwork._cudnn_rnn.default": aten._cudnn_rnn.default,
     "coilwork._cudnn_rnn_backward.default": aten._cudnn_rnn_backward.default,
+    "coilwork.mkldnn_rnn_layer_backward.default": aten.mkldnn_rnn_layer_backward.default,
 }
 
 
