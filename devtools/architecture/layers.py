@@ -50,7 +50,10 @@ HEAVY = frozenset({"torch", "sympy", "triton", "numpy"})
 MAY_START_PROCESSES = frozenset({"coilwork-runtime", "coilwork-tools", "coilwork"})
 PROCESS_MODULES = frozenset({"subprocess", "multiprocessing", "pty"})
 MAY_TOUCH_DEVICES: Mapping[str, str] = MappingProxyType(
-    {"coilwork_frontend.random_state": "a call that runs again in eager mode draws its random numbers again"}
+    {
+        "coilwork_frontend.random_state": "a call that runs again in eager mode draws its numbers again",
+        "coilwork_frontend.torch_compat.recurrent_operators": "cuDNN says how it lays weights out",
+    }
 )
 DEVICE_APIS = ("torch.cuda.", "torch.xpu.", "torch.mps.", "torch.accelerator.")
 

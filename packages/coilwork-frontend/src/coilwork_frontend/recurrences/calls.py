@@ -112,12 +112,11 @@ def _choose(
     operands that it takes.
     """
     x, *states = operands[: 1 + count]
-    on_cudnn = may_use_cudnn(x, states)
+    on_cudnn = may_use_cudnn(x)
     casts = torch.is_autocast_enabled(x.device.type)
     if casts and on_cudnn:
-        # as autocast does with the operands of cuDNN
-        dtype = torch.get_autocast_dtype(x.device.type)
-        operands = tuple(one if one.dtype is torch.float64 else one.to(dtype) for one in operands)
+        # autocast gives cuDNN this type whatever its own is
+        operands = tuple(one if one.dtype is torch.float64 else one.to(torch.float16) for one in operands)
     are_plain = all(
         one.dtype is operands[0].dtype and one.device == x.device and not is_functorch_tensor(one)
         for one in operands
@@ -125,7 +124,7 @@ def _choose(
     if not are_plain or (casts and not on_cudnn):
         return partial(_call_torch, function, train=torch.is_grad_enabled()), operands
     if on_cudnn:
-        return partial(run_on_cudnn, kind), operands
+        return partial(run_on_cudnn, kind, are_cast=casts), operands
     on_onednn = may_use_onednn(kind, x, states)
     return partial(run_on_onednn if on_onednn else _run_loops, kind), operands
 

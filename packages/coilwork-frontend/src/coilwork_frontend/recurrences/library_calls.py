@@ -19,6 +19,8 @@ from coilwork_frontend.torch_compat.recurrent_operators import (
     CUDNN_GRADIENT,
     ONEDNN,
     ONEDNN_GRADIENT,
+    CudnnShape,
+    find_weight_order,
     get_whole_operator,
     has_layers_of,
 )
@@ -30,11 +32,11 @@ States = tuple[Tensor, ...]
 # ---- Which library ----
 
 
-def may_use_cudnn(x: Tensor, states: Sequence[Tensor]) -> bool:
-    """Tell if layers of `x: [T, B, I]` and `states: [L D, B, H]` can be one call of cuDNN."""
+def may_use_cudnn(x: Tensor) -> bool:
+    """Tell if layers of `x: [T, B, I]` can be one call of cuDNN."""
     if not has_trait(x.device.type, HAS_CUDNN) or not torch.backends.cudnn.enabled:
         return False
-    return x.dtype in _CUDNN_TYPES and 0 not in x.shape and not _has_projections(states)
+    return x.dtype in _CUDNN_TYPES and 0 not in x.shape
 
 
 def may_use_onednn(kind: str, x: Tensor, states: Sequence[Tensor]) -> bool:
@@ -84,56 +86,64 @@ def run_on_cudnn(
     has_biases: bool,
     layers: int,
     bidirectional: bool,
+    are_cast: bool,
 ) -> tuple[Tensor, States]:
-    """Return what `calls.run_layers` does, without dropout, in one call."""
+    """Return what `calls.run_layers` does, without dropout, in one call. Of weights that `are_cast` ATen's
+    operator would complain.
+    """
     operands = (x, *states, *weights)
-    shape = _Shape(kind, has_biases, layers, bidirectional)
+    if not are_cast and not _trains(operands):
+        return _run_whole(kind, x, states, weights, has_biases, layers, bidirectional)
+    projects = _has_projections(states)
+    shape = CudnnShape(
+        mode=_MODES[kind],
+        weights=(4 if has_biases else 2) + projects,
+        hidden_size=states[-1].shape[2],
+        projected_size=states[0].shape[2] if projects else 0,
+        layers=layers,
+        bidirectional=bidirectional,
+    )
     if _trains(operands):
         run: Callable[..., tuple[Tensor, ...]] = _TrainedOnCudnn.apply
         hidden, *last = run(shape, len(states), *operands)
-    elif x.dtype is torch.bfloat16:
-        # ATen's operator takes the steps one by one
-        cx = states[1] if len(states) == 2 else None
-        hidden, *last = CUDNN(
-            x, list(weights), shape.stride, None, states[0], cx, *shape.list_numbers(states[0], train=False)
-        )
     else:
-        return _run_whole(kind, x, states, weights, has_biases, layers, bidirectional)
+        packed = _pack_weights(shape, x, weights)
+        hidden, *last = _call_cudnn(shape, x, states, weights, packed, train=False)
     return hidden, tuple(last[: len(states)])
 
 
-class _Shape:
-    """What cuDNN is told about layers beside tensors."""
+def _pack_weights(shape: CudnnShape, x: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """Return all weights in one row, in cuDNN's order."""
+    order = find_weight_order(shape, x, weights)
+    return torch.cat([weights[place].flatten() for place in order])
 
-    def __init__(self, kind: str, has_biases: bool, layers: int, bidirectional: bool) -> None:
-        self.mode = _MODES[kind]
-        self.stride = 4 if has_biases else 2
-        self.layers = layers
-        self.bidirectional = bidirectional
 
-    def list_numbers(self, hx: Tensor, *, train: bool = True) -> tuple[Any, ...]:
-        """The arguments from the mode to the state of dropout."""
-        hidden_size = hx.shape[2]
-        return (
-            *(self.mode, hidden_size, 0, self.layers, False, 0.0, train, self.bidirectional),
-            *([], None),
-        )
+def _call_cudnn(
+    shape: CudnnShape,
+    x: Tensor,
+    states: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    packed: Tensor,
+    *,
+    train: bool,
+) -> tuple[Tensor, ...]:
+    hx, cx = states if len(states) == 2 else (states[0], None)
+    return CUDNN(x, list(weights), shape.weights, packed, hx, cx, *shape.list_numbers(train=train))
 
 
 class _TrainedOnCudnn(Function):
     """Layers that train, as a call of cuDNN forwards and one backwards."""
 
     @staticmethod
-    def forward(ctx: Any, shape: _Shape, count: int, x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-        hx, cx = others[0], others[1] if count == 2 else None
-        weights = list(others[count:])
-        hidden, last, cell, reserve, packed = CUDNN(
-            x, weights, shape.stride, None, hx, cx, *shape.list_numbers(hx)
-        )
+    def forward(ctx: Any, shape: CudnnShape, count: int, x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        states, weights = others[:count], others[count:]
+        packed = _pack_weights(shape, x, weights)
+        # the last result is `packed` itself
+        hidden, last, cell, reserve, _ = _call_cudnn(shape, x, states, weights, packed, train=True)
         ctx.shape, ctx.count = shape, count
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(hidden, reserve, packed, x, *others)
-        return (hidden, last) if cx is None else (hidden, last, cell)
+        return (hidden, last, cell)[: 1 + count]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
@@ -141,11 +151,11 @@ class _TrainedOnCudnn(Function):
         shape, count = ctx.shape, ctx.count
         hx, cx = others[0], others[1] if count == 2 else None
         of_x, of_hx, of_cx, of_weights = CUDNN_GRADIENT(
-            *(x, others[count:], shape.stride, packed, hx, cx, hidden),
+            *(x, others[count:], shape.weights, packed, hx, cx, hidden),
             *(grads if count == 2 else (*grads, None)),
-            *shape.list_numbers(hx),
+            *shape.list_numbers(train=True),
             reserve.clone(),
-            [True] * 4,
+            [True, True, cx is not None, True],
         )
         of_states = (of_hx,) if cx is None else (of_hx, of_cx)
         return (None, None, of_x, *of_states, *of_weights)
@@ -168,7 +178,9 @@ def run_on_onednn(
     layers: int,
     bidirectional: bool,
 ) -> tuple[Tensor, States]:
-    """Return what `calls.run_layers` does, without dropout: a call for each layer and direction that train."""
+    """Return what `calls.run_layers` does, without dropout: a call for each layer and direction that train,
+    else one.
+    """
     if not _trains((x, *states, *weights)):
         return _run_whole(kind, x, states, weights, has_biases, layers, bidirectional)
     run: Callable[..., tuple[Tensor, ...]] = _TrainedOnOnednn.apply

@@ -9,14 +9,17 @@ programs can.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch._guards import detect_fake_mode
 from torch._library.fake_impl import allocate_size
-from torch._subclasses.fake_tensor import DynamicOutputShapeException
+
+from coilwork_frontend.torch_compat.operators import disable_modes
 
 _LIBRARY: Final = torch.library.Library("coilwork", "FRAGMENT")
 
@@ -46,9 +49,9 @@ def _describe_memory(x: Tensor, dtype: torch.dtype) -> Tensor:
     Torch's own way to such a size is closed unless the whole process captures sizes from data.
     """
     mode = detect_fake_mode(x)
-    if mode is None or mode.shape_env is None:
-        raise DynamicOutputShapeException(x)
-    return x.new_empty((allocate_size(mode.shape_env),), dtype=dtype)
+    sizes = None if mode is None else mode.shape_env
+    size = torch.library.get_ctx().new_dynamic_size() if sizes is None else allocate_size(sizes)
+    return x.new_empty((size,), dtype=dtype)
 
 
 def _fake_lstm(
@@ -136,8 +139,8 @@ def _fake_onednn(
 
 
 def _run_onednn(*arguments: Any) -> Any:
-    """Run a layer that trains. oneDNN's operator gives what the gradient reads only in grad mode, which compiled
-    programs run without.
+    """Run a layer that trains. oneDNN's operator gives what the gradient reads only in grad mode, which
+    compiled programs run without.
     """
     with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
         return torch.ops.aten.mkldnn_rnn_layer.default(*arguments)
@@ -173,6 +176,50 @@ ONEDNN: Final[Callable[..., tuple[Tensor, ...]]] = torch.ops.coilwork.mkldnn_rnn
 ONEDNN_GRADIENT: Final[Callable[..., tuple[Tensor, ...]]] = (
     torch.ops.coilwork.mkldnn_rnn_layer_backward.default
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudnnShape:
+    """What cuDNN is told about layers beside tensors.
+
+    `mode` is a `cudnnRNNMode_t`, `weights` how many weights a layer has in each direction.
+    """
+
+    mode: int
+    weights: int
+    hidden_size: int
+    projected_size: int
+    layers: int
+    bidirectional: bool
+
+    def list_numbers(self, *, train: bool) -> tuple[Any, ...]:
+        """The arguments from the mode to the state of dropout."""
+        sizes = (self.hidden_size, self.projected_size, self.layers)
+        return (self.mode, *sizes, False, 0.0, train, self.bidirectional, [], None)
+
+
+def find_weight_order(shape: CudnnShape, x: Tensor, weights: Sequence[Tensor]) -> list[int]:
+    """Return the places of `weights`, which cuDNN takes as one row, in the order of this row.
+
+    cuDNN tells its own layout. Without a device it is the one that cuDNN documents: matrices by layers and
+    directions, and behind them all biases. A row with gaps, which cuDNN was never seen to have, is an error.
+    """
+    usual = sorted(range(len(weights)), key=lambda place: weights[place].dim() == 1)
+    if not torch.cuda.is_available():
+        return usual
+    with disable_modes(), torch.no_grad():
+        probes = [torch.empty(tuple(map(int, one.shape)), dtype=x.dtype, device=x.device) for one in weights]
+        row = torch._cudnn_rnn_flatten_weight(
+            probes,
+            *(shape.weights, int(x.shape[2]), shape.mode, shape.hidden_size, shape.projected_size),
+            *(shape.layers, False, shape.bidirectional),
+        )
+        order = sorted(range(len(probes)), key=lambda place: probes[place].storage_offset())
+        starts = [probes[place].storage_offset() for place in order]
+        ends = accumulate(probes[place].numel() for place in order)
+        if [0, *ends] != [*starts, row.numel()]:
+            raise RuntimeError("cuDNN's row of weights has gaps")
+    return order
 
 
 def has_layers_of(dtype: torch.dtype) -> bool:
