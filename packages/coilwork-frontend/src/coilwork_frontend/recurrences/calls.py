@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn.functional import dropout as drop
 
+from coilwork_frontend.recurrences.cell_chains import join_cells
 from coilwork_frontend.recurrences.library_calls import (
     may_use_cudnn,
     may_use_onednn,
@@ -26,10 +27,13 @@ from coilwork_frontend.torch_compat.tensors import is_functorch_tensor
 
 
 def replace_recurrent_calls(gm: fx.GraphModule) -> None:
-    """Replace calls of recurrent layers in Dynamo's graph `gm` and its nested graphs, in place."""
+    """Replace calls of recurrent layers and chains of cells in Dynamo's graph `gm` and its nested graphs, in
+    place.
+    """
     for child in list(gm.children()):
         if isinstance(child, fx.GraphModule):
             replace_recurrent_calls(child)
+    join_cells(gm)
     changed = False
     for node in gm.graph.nodes:
         if node.op == "call_function" and node.target in TRACED:
