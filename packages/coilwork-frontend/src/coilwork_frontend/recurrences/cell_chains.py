@@ -60,7 +60,9 @@ class Cell:
             yield 0, self.node
             return
         for user in self.node.users:
-            yield user.args[1], user
+            place = user.args[1]
+            assert isinstance(place, int)
+            yield place, user
 
 
 def _casts(gm: fx.GraphModule) -> bool:
@@ -91,9 +93,10 @@ def _read_cell(node: fx.Node) -> Cell | None:
     if len(node.args) != 6 or node.kwargs:
         return None
     x, state, *weights = node.args
-    states = tuple(state) if isinstance(state, list | tuple) else (state,)
+    given = tuple(state) if isinstance(state, list | tuple) else (state,)
+    states = tuple(one for one in given if isinstance(one, fx.Node))
     unpacked = all(user.target is operator.getitem for user in node.users) or len(states) == 1
-    if not unpacked or not all(isinstance(one, fx.Node) for one in (x, *states, *weights[:2])):
+    if not unpacked or not isinstance(x, fx.Node) or len(states) != len(given):
         return None
     return Cell(node, x, states, tuple(weights))
 
