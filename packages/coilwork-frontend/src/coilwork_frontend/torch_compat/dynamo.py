@@ -22,6 +22,7 @@ import torch.distributed
 from torch import fx
 from torch._dispatch.python import no_python_dispatcher
 from torch._dynamo import config, convert_frame, eval_frame
+from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.backends import registry
 from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
 from torch._dynamo.guards import GuardBuilder
@@ -34,6 +35,8 @@ from torch._higher_order_ops.utils import redirect_to_mode
 from torch.autograd import forward_ad
 from torch.utils._dtype_abbrs import dtype_abbrs
 from torch.utils.checkpoint import _CachedTorchDispatchMode, _CachingTorchDispatchMode
+
+from coilwork_frontend.torch_compat.recurrent_operators import describe_recurrent_call
 
 # ---- Table of back ends ----
 
@@ -112,9 +115,11 @@ _WRAPPED: Final = ("compiler_fn", "_torchdynamo_orig_backend", "func")
 def allow_recurrent_layers(backend: Callable[..., Any]) -> None:
     """Let Dynamo trace recurrent layers, from now on, into the graphs that it captures for `backend`.
 
-    To be called once in a process. The graphs of other back ends end at these layers as before.
+    To be called once in a process. The graphs of other back ends end at these layers as before. Dynamo would
+    run each layer on fake tensors step by step, which takes long and fixes how many steps there are; their
+    results are described instead.
     """
-    wrap_module = VariableBuilder.wrap_module
+    wrap_module, run_node = VariableBuilder.wrap_module, dynamo_utils.run_node
 
     def wrap(self: VariableBuilder, value: torch.nn.Module) -> Any:
         if not isinstance(value, _LAYERS) or not _is_for(self.tx.output.compiler_fn, backend):
@@ -122,7 +127,14 @@ def allow_recurrent_layers(backend: Callable[..., Any]) -> None:
         with config.patch(allow_rnn=True):
             return wrap_module(self, value)
 
+    def run(tracer: Any, node: fx.Node, args: Any, kwargs: Any, nnmodule: Any) -> Any:
+        described = None
+        if node.op == "call_function" and _is_for(getattr(tracer, "compiler_fn", None), backend):
+            described = describe_recurrent_call(node.target, args)
+        return run_node(tracer, node, args, kwargs, nnmodule) if described is None else described
+
     type.__setattr__(VariableBuilder, "wrap_module", wrap)
+    vars(dynamo_utils)["run_node"] = run
 
 
 def _is_for(compiler: object, backend: Callable[..., Any]) -> bool:

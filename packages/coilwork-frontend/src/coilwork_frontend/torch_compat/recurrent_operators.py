@@ -8,10 +8,11 @@ programs can.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
+from types import BuiltinFunctionType, MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -240,3 +241,31 @@ def get_whole_operator(kind: str) -> Callable[..., tuple[Tensor, ...]]:
     """Return the operator of whole layers of `kind`: `lstm`, `gru`, `rnn_tanh` or `rnn_relu`."""
     operator: Callable[..., tuple[Tensor, ...]] = getattr(torch.ops.coilwork, kind).input
     return operator
+
+
+_FUNCTIONS: Final[Mapping[object, str]] = MappingProxyType(
+    {
+        torch.lstm: "lstm",
+        torch.gru: "gru",
+        torch.rnn_tanh: "rnn_tanh",
+        torch.rnn_relu: "rnn_relu",
+    }
+)
+
+
+def describe_recurrent_call(function: object, arguments: Sequence[Any]) -> tuple[Tensor, ...] | None:
+    """Return fake results of `function` as eager has them; None if it is no layer, or of mixed or packed
+    operands.
+    """
+    kind = _FUNCTIONS.get(function) if isinstance(function, BuiltinFunctionType) else None
+    if kind is None or len(arguments) != 9 or not isinstance(arguments[3], bool):
+        return None
+    x, states, weights, *numbers = arguments
+    given = tuple(states) if kind == "lstm" else (states,)
+    if not all(one.dtype is x.dtype for one in (*given, *weights)):
+        return None
+    if torch.is_autocast_enabled(x.device.type):
+        if x.device.type != "cuda" or x.dtype is torch.float64:
+            return None
+        x, given, weights = (x.half(), [one.half() for one in given], [one.half() for one in weights])
+    return get_whole_operator(kind)(x, given if kind == "lstm" else given[0], weights, *numbers)
