@@ -158,9 +158,9 @@ def run_layers(
     together = 1 if dropout else layers
     lasts: list[Tensors] = []
     for first in range(0, layers, together):
-        given = tuple(one[first * directions : (first + together) * directions] for one in states)
+        given = tuple(one.narrow(0, first * directions, together * directions) for one in states)
         own = weights[first * per_layer : (first + together) * per_layer]
-        x, last = run(x, states if together == layers else given, own, layers=together)
+        x, last = run(x, given, own, layers=together)
         lasts.append(last)
         if first + together < layers:
             x = drop(x, dropout)

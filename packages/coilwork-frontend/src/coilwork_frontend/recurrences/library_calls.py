@@ -88,11 +88,13 @@ def run_on_cudnn(
     bidirectional: bool,
     are_cast: bool,
 ) -> tuple[Tensor, States]:
-    """Return what `calls.run_layers` does, without dropout, in one call. Of weights that `are_cast` ATen's
-    operator would complain.
+    """Return what `calls.run_layers` does, without dropout, in one call.
+
+    ATen's operator finds the weights of a module in one row, but not those that `are_cast` and those of
+    `bfloat16`, which modules do not lay out so: of these it warns in each call.
     """
     operands = (x, *states, *weights)
-    if not are_cast and not _trains(operands):
+    if not are_cast and x.dtype is not torch.bfloat16 and not _trains(operands):
         return _run_whole(kind, x, states, weights, has_biases, layers, bidirectional)
     projects = _has_projections(states)
     shape = CudnnShape(

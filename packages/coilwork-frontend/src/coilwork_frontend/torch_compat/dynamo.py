@@ -21,8 +21,7 @@ import torch
 import torch.distributed
 from torch import fx
 from torch._dispatch.python import no_python_dispatcher
-from torch._dynamo import config, convert_frame, eval_frame
-from torch._dynamo import utils as dynamo_utils
+from torch._dynamo import config, convert_frame, eval_frame, utils
 from torch._dynamo.backends import registry
 from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
 from torch._dynamo.guards import GuardBuilder
@@ -119,7 +118,7 @@ def allow_recurrent_layers(backend: Callable[..., Any]) -> None:
     run each layer on fake tensors step by step, which takes long and fixes how many steps there are; their
     results are described instead.
     """
-    wrap_module, run_node = VariableBuilder.wrap_module, dynamo_utils.run_node
+    wrap_module, run_node = VariableBuilder.wrap_module, utils.run_node
 
     def wrap(self: VariableBuilder, value: torch.nn.Module) -> Any:
         if not isinstance(value, _LAYERS) or not _is_for(self.tx.output.compiler_fn, backend):
@@ -134,7 +133,7 @@ def allow_recurrent_layers(backend: Callable[..., Any]) -> None:
         return run_node(tracer, node, args, kwargs, nnmodule) if described is None else described
 
     type.__setattr__(VariableBuilder, "wrap_module", wrap)
-    vars(dynamo_utils)["run_node"] = run
+    vars(utils)["run_node"] = run
 
 
 def _is_for(compiler: object, backend: Callable[..., Any]) -> bool:

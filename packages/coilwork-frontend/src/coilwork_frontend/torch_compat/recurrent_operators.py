@@ -21,6 +21,8 @@ from torch._guards import detect_fake_mode
 from torch._library.fake_impl import allocate_size
 
 from coilwork_frontend.torch_compat.operators import disable_modes
+from coilwork_ir.device_traits import CUDNN as HAS_CUDNN
+from coilwork_ir.device_traits import has_trait
 
 _LIBRARY: Final = torch.library.Library("coilwork", "FRAGMENT")
 
@@ -55,88 +57,46 @@ def _describe_memory(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.new_empty((size,), dtype=dtype)
 
 
-def _fake_lstm(
-    input: Tensor,
-    hx: Sequence[Tensor],
-    params: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[Tensor, ...]:
-    return _describe_layers(input, hx, bidirectional, batch_first)
+def _fake_lstm(x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], *numbers: Any) -> Any:
+    return _describe_layers(x, states, *numbers[4:])
 
 
-def _fake_others(
-    input: Tensor,
-    hx: Tensor,
-    params: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[Tensor, ...]:
-    return _describe_layers(input, (hx,), bidirectional, batch_first)
+def _fake_others(x: Tensor, state: Tensor, weights: Sequence[Tensor], *numbers: Any) -> Any:
+    return _describe_layers(x, (state,), *numbers[4:])
 
 
 def _fake_cudnn(
-    input: Tensor,
-    weight: Sequence[Tensor],
-    weight_stride0: int,
-    weight_buf: Tensor | None,
+    x: Tensor,
+    weights: Sequence[Tensor],
+    stride: int,
+    packed: Tensor | None,
     hx: Tensor,
     cx: Tensor | None,
-    mode: int,
-    hidden_size: int,
-    proj_size: int,
-    num_layers: int,
-    batch_first: bool,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_sizes: Sequence[int],
-    dropout_state: Tensor | None,
+    *numbers: Any,
 ) -> tuple[Tensor, ...]:
-    (hidden, last) = _describe_layers(input, (hx,), bidirectional, batch_first)
-    cell = input.new_empty(0) if cx is None else cx.new_empty(cx.shape)
-    reserve, packed = _describe_memory(input, torch.uint8), _describe_memory(input, input.dtype)
-    return hidden, last, cell, reserve, packed
+    batch_first, bidirectional = numbers[4], numbers[7]
+    (hidden, last) = _describe_layers(x, (hx,), bidirectional, batch_first)
+    cell = x.new_empty(0) if cx is None else cx.new_empty(cx.shape)
+    return hidden, last, cell, _describe_memory(x, torch.uint8), _describe_memory(x, x.dtype)
 
 
 def _fake_cudnn_gradient(
-    input: Tensor,
-    weight: Sequence[Tensor],
-    weight_stride0: int,
-    weight_buf: Tensor,
+    x: Tensor,
+    weights: Sequence[Tensor],
+    stride: int,
+    packed: Tensor,
     hx: Tensor,
     cx: Tensor | None,
-    output: Tensor,
-    grad_output: Tensor | None,
-    grad_hy: Tensor | None,
-    grad_cy: Tensor | None,
     *others: object,
 ) -> tuple[Any, ...]:
     like = partial(torch.empty_like, memory_format=torch.contiguous_format)
-    cell = input.new_empty(0) if cx is None else like(cx)
-    return like(input), like(hx), cell, [like(one) for one in weight]
+    cell = x.new_empty(0) if cx is None else like(cx)
+    return like(x), like(hx), cell, [like(one) for one in weights]
 
 
-def _fake_onednn(
-    input: Tensor,
-    weight0: Tensor,
-    weight1: Tensor,
-    weight2: Tensor,
-    weight3: Tensor,
-    hx_: Tensor,
-    cx_: Tensor,
-    *others: object,
-) -> tuple[Tensor, ...]:
-    hidden, *last = _describe_layers(input, (hx_, cx_), False, False)
-    return hidden, *last, _describe_memory(input, torch.uint8)
+def _fake_onednn(*arguments: Any) -> tuple[Tensor, ...]:
+    x, states = arguments[0], arguments[5:7]
+    return (*_describe_layers(x, states, False, False), _describe_memory(x, torch.uint8))
 
 
 def _run_onednn(*arguments: Any) -> Any:
@@ -147,18 +107,8 @@ def _run_onednn(*arguments: Any) -> Any:
         return torch.ops.aten.mkldnn_rnn_layer.default(*arguments)
 
 
-def _fake_onednn_gradient(
-    input: Tensor,
-    weight1: Tensor,
-    weight2: Tensor,
-    weight3: Tensor,
-    weight4: Tensor,
-    hx_: Tensor,
-    cx_tmp: Tensor,
-    *others: object,
-) -> tuple[Tensor, ...]:
-    operands = (input, weight1, weight2, weight3, weight4, hx_, cx_tmp)
-    return tuple(one.new_empty(one.shape, dtype=torch.float32) for one in operands)
+def _fake_onednn_gradient(*arguments: Any) -> tuple[Tensor, ...]:
+    return tuple(one.new_empty(one.shape, dtype=torch.float32) for one in arguments[:7])
 
 
 _define(torch.ops.aten.lstm.input, _fake_lstm)
@@ -265,7 +215,8 @@ def describe_recurrent_call(function: object, arguments: Sequence[Any]) -> tuple
     if not all(one.dtype is x.dtype for one in (*given, *weights)):
         return None
     if torch.is_autocast_enabled(x.device.type):
-        if x.device.type != "cuda" or x.dtype is torch.float64:
+        if not has_trait(x.device.type, HAS_CUDNN) or x.dtype is torch.float64:
             return None
-        x, given, weights = (x.half(), [one.half() for one in given], [one.half() for one in weights])
+        x, given = x.half(), tuple(one.half() for one in given)
+        weights = [one.half() for one in weights]
     return get_whole_operator(kind)(x, given if kind == "lstm" else given[0], weights, *numbers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,21 +12,20 @@ from coilwork_lowering.building.values import Value
 from coilwork_lowering.extern.calls import call_extern
 from coilwork_lowering.rules import Call, Rule
 
-aten: Final = torch.ops.aten
-_NATIVE: Final[Mapping[str, Any]] = {
-    "coilwork.lstm.input": aten.lstm.input,
-    "coilwork.gru.input": aten.gru.input,
-    "coilwork.rnn_tanh.input": aten.rnn_tanh.input,
-    "coilwork.rnn_relu.input": aten.rnn_relu.input,
-    "coilwork._cudnn_rnn.default": aten._cudnn_rnn.default,
-    "coilwork._cudnn_rnn_backward.default": aten._cudnn_rnn_backward.default,
-    "coilwork.mkldnn_rnn_layer_backward.default": aten.mkldnn_rnn_layer_backward.default,
-}
-
 
 def _call_native(builder: Builder, call: Call) -> Value:
-    native = _NATIVE[call.target]
+    """Call the operator of ATen that has the same name and schema."""
+    _, name, overload = call.target.split(".")
+    native: Any = getattr(getattr(torch.ops.aten, name), overload)
     return call_extern(builder, replace(call, target=str(native)), native)
 
 
-RULES: Final = (Rule(tuple(_NATIVE), _call_native),)
+RULES: Final = (
+    Rule(("coilwork.lstm.input",), _call_native),
+    Rule(("coilwork.gru.input",), _call_native),
+    Rule(("coilwork.rnn_tanh.input",), _call_native),
+    Rule(("coilwork.rnn_relu.input",), _call_native),
+    Rule(("coilwork._cudnn_rnn.default",), _call_native),
+    Rule(("coilwork._cudnn_rnn_backward.default",), _call_native),
+    Rule(("coilwork.mkldnn_rnn_layer_backward.default",), _call_native),
+)
