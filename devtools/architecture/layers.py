@@ -51,8 +51,9 @@ MAY_START_PROCESSES = frozenset({"coilwork-runtime", "coilwork-tools", "coilwork
 PROCESS_MODULES = frozenset({"subprocess", "multiprocessing", "pty"})
 MAY_TOUCH_DEVICES: Mapping[str, str] = MappingProxyType(
     {
-        "coilwork_frontend.random_state": "a call that runs again in eager mode draws what it drew before",
+        "coilwork_frontend.random_state": "a call that runs again in eager mode draws its numbers again",
         "coilwork_frontend.torch_compat.fake_devices": "torch's tracing crashes where there is no device",
+        "coilwork_frontend.torch_compat.recurrent_operators": "cuDNN says how it lays weights out",
     }
 )
 DEVICE_APIS = ("torch.cuda.", "torch.xpu.", "torch.mps.", "torch.accelerator.")

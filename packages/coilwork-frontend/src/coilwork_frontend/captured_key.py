@@ -21,6 +21,7 @@ from torch import fx
 
 from coilwork_frontend.graph_text import UnkeyableGraphError, argument_text, digest_tensor, value_text
 from coilwork_frontend.likely_sizes import describe_likely_sizes
+from coilwork_frontend.recurrences.calls import TRACED
 from coilwork_frontend.torch_compat.operators import get_namespace
 from coilwork_frontend.torch_compat.size_guards import (
     SizeError,
@@ -195,6 +196,8 @@ def _describe_function(target: object) -> str:
     if isinstance(target, BuiltinFunctionType) and root in _BUILT_IN:
         return f"{module}.{name}"
     if isinstance(target, FunctionType) and root == "torch" and _find(module, name) is target:
+        return f"{module}.{name}"
+    if target in TRACED.values():
         return f"{module}.{name}"
     raise UnkeyableGraphError(f"call of {target!r}")
 

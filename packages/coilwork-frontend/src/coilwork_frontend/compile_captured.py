@@ -87,6 +87,7 @@ from coilwork_frontend.capture.write_overlaps import (
     write_expansion_source,
 )
 from coilwork_frontend.errors import CompileError, describe
+from coilwork_frontend.recurrences.calls import replace_recurrent_calls
 from coilwork_frontend.torch_compat.aot_autograd import (
     BoxedCallable,
     compile_with_aot_autograd,
@@ -370,6 +371,11 @@ MENDS: Final[PassTable[fx.GraphModule, None]] = PassTable(
             why="AOTAutograd refuses a scan that keeps what it returns for its gradients",
         ),
         Pass(
+            name="recurrent layers",
+            run=_make_mend(replace_recurrent_calls),
+            why="torch's decompositions write out all steps, and drop the dropout between layers",
+        ),
+        Pass(
             name="tensor indices",
             run=_make_mend(read_tensor_indices),
             why="numbers in tensors index as numbers do",
@@ -414,7 +420,8 @@ MENDS: Final[PassTable[fx.GraphModule, None]] = PassTable(
         Before("user checks", "collectives", _OTHER_CALLS),
         Before("collectives", "nested regions", _OTHER_CALLS),
         Before("nested regions", "results of scans", "an inlined region may call a scan"),
-        Before("results of scans", "tensor indices", _OTHER_CALLS),
+        Before("results of scans", "recurrent layers", _OTHER_CALLS),
+        Before("recurrent layers", "tensor indices", _OTHER_CALLS),
         Before("tensor indices", "masked selection", _OTHER_CALLS),
         Before("masked selection", "sums over all", _OTHER_CALLS),
         Before("sums over all", "value checks", _OTHER_CALLS),

@@ -187,4 +187,16 @@ WORKAROUNDS: Final = (
         fix="coilwork_frontend.torch_compat.aot_autograd:forget_repeated_views",
         test="coilwork/tests/test_result_aliasing.py:test_detached_views_beside_the_views",
     ),
+    Workaround(
+        what="layers of nn.LSTM, nn.GRU and nn.RNN are traced without the dropout between them",
+        versions=("2.11", "2.12", "2.13"),
+        fix="coilwork_frontend.recurrences.calls:replace_recurrent_calls",
+        test="coilwork-frontend/tests/test_recurrences.py:test_dropout_is_between_layers",
+    ),
+    Workaround(
+        what="a scan within a checkpoint cannot be traced",
+        versions=("2.11", "2.12", "2.13"),
+        fix="coilwork_frontend.torch_compat.dynamo:allow_scans_in_checkpoints",
+        test="coilwork/tests/test_recurrences.py:test_loops_in_checkpoints",
+    ),
 )

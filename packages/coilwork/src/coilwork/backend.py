@@ -38,7 +38,7 @@ from coilwork_frontend.option_sources import UserOptions, check_fallback, check_
 from coilwork_frontend.option_table import warn_of_unkeyed
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, list_static_positions
 from coilwork_frontend.torch_compat.cache_artifacts import register_artifacts
-from coilwork_frontend.torch_compat.dynamo import prepare_torch
+from coilwork_frontend.torch_compat.dynamo import prepare_dynamo
 from coilwork_frontend.torch_compat.saved_functions import is_compiling_ahead
 from coilwork_frontend.torch_compat.versions import check_torch_version
 from coilwork_frontend.user_passes import name_of, run_passes
@@ -76,8 +76,6 @@ def options(**settings: object) -> AbstractContextManager[None]:
 
 logger = logging.getLogger("coilwork")
 
-# Torch loads this module as its entry point, and then registers `backend`.
-prepare_torch("coilwork")
 register_artifacts(lambda: open_caches(resolve()))
 
 
@@ -131,6 +129,8 @@ def check_settings(mode: str | None, options: Mapping[str, object] | None) -> Co
     return settings
 
 
+# Torch loads this module as its entry point, and then registers `backend`.
+prepare_dynamo("coilwork", backend)
 compile: Final = make_compile(backend, USER_OPTIONS.around, partial(check_settings, None))
 
 

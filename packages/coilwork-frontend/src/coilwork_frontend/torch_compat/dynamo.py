@@ -4,7 +4,9 @@ Threads: `torch.compile(f, backend="coilwork")` looks the name up, loads the ent
 that is in the table by then, so of threads that compile first at once all but one fail. Loading takes a
 second. `allow_registering_again` exchanges the table while our entry point loads. Forks: a child finds the
 compile lock taken if a thread of its parent compiles, and waits forever, with `eager` too.
-`free_compile_lock_in_children` gives the child a new lock.
+`free_compile_lock_in_children` gives the child a new lock. Recurrent layers: Dynamo ends a graph at each
+`nn.RNN`, `nn.GRU` and `nn.LSTM` unless a setting of the whole process allows them;
+`allow_recurrent_layers` sets it while Dynamo looks at one for our back end.
 """
 
 from __future__ import annotations
@@ -19,27 +21,22 @@ import torch
 import torch.distributed
 from torch import fx
 from torch._dispatch.python import no_python_dispatcher
-from torch._dynamo import convert_frame, eval_frame
+from torch._dynamo import config, convert_frame, eval_frame, utils
 from torch._dynamo.backends import registry
 from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.utils import counters, graph_break_reasons
+from torch._dynamo.variables.builder import VariableBuilder
 from torch._guards import TracingContext
+from torch._higher_order_ops.scan import scan_op
+from torch._higher_order_ops.utils import redirect_to_mode
 from torch.autograd import forward_ad
 from torch.utils._dtype_abbrs import dtype_abbrs
+from torch.utils.checkpoint import _CachedTorchDispatchMode, _CachingTorchDispatchMode
 
 from coilwork_frontend.torch_compat.fake_devices import keep_absent_device
-
-
-def prepare_torch(name: str) -> None:
-    """Mend what concerns the whole process. To be called once, while the entry point of back end `name`
-    loads: before its first graph is traced, in any thread."""
-    allow_registering_again(name)
-    free_compile_lock_in_children()
-    name_all_types()
-    keep_absent_device()
-
+from coilwork_frontend.torch_compat.recurrent_operators import describe_recurrent_call
 
 # ---- Table of back ends ----
 
@@ -95,6 +92,74 @@ def free_compile_lock_in_children() -> None:
 def _renew_lock() -> None:
     if hasattr(convert_frame, "compile_lock"):
         vars(convert_frame)["compile_lock"] = threading.RLock()
+
+
+# ---- Checkpoints ----
+
+
+def allow_scans_in_checkpoints() -> None:
+    """Let checkpointed regions hold scans, as they hold other higher-order operators. To be called once."""
+    for mode in (_CachingTorchDispatchMode, _CachedTorchDispatchMode):
+        if mode not in scan_op.python_key_table:
+            redirect_to_mode(scan_op, mode)
+
+
+# ---- Recurrent layers ----
+
+
+_LAYERS: Final = (torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
+# where a back end is kept by what torch wraps around it
+_WRAPPED: Final = ("compiler_fn", "_torchdynamo_orig_backend", "func")
+
+
+def allow_recurrent_layers(backend: Callable[..., Any]) -> None:
+    """Let Dynamo trace recurrent layers, from now on, into the graphs that it captures for `backend`.
+
+    To be called once in a process. The graphs of other back ends end at these layers as before. Dynamo would
+    run each layer on fake tensors step by step, which takes long and fixes how many steps there are; their
+    results are described instead.
+    """
+    wrap_module, run_node = VariableBuilder.wrap_module, utils.run_node
+
+    def wrap(self: VariableBuilder, value: torch.nn.Module) -> Any:
+        if not isinstance(value, _LAYERS) or not _is_for(self.tx.output.compiler_fn, backend):
+            return wrap_module(self, value)
+        with config.patch(allow_rnn=True):
+            return wrap_module(self, value)
+
+    def run(tracer: Any, node: fx.Node, args: Any, kwargs: Any, nnmodule: Any) -> Any:
+        described = None
+        if node.op == "call_function" and _is_for(getattr(tracer, "compiler_fn", None), backend):
+            described = describe_recurrent_call(node.target, args)
+        return run_node(tracer, node, args, kwargs, nnmodule) if described is None else described
+
+    type.__setattr__(VariableBuilder, "wrap_module", wrap)
+    vars(utils)["run_node"] = run
+
+
+def _is_for(compiler: object, backend: Callable[..., Any]) -> bool:
+    """Tell if Dynamo's `compiler` is `backend`, or wraps it."""
+    seen = 0
+    while compiler is not None and compiler is not backend and seen < len(_WRAPPED) ** 2:
+        compiler = next((found for name in _WRAPPED if (found := getattr(compiler, name, None))), None)
+        seen += 1
+    return compiler is backend
+
+
+# ---- All of these ----
+
+
+def prepare_dynamo(name: str, backend: Callable[..., Any]) -> None:
+    """Make Dynamo do for `backend`, which has that name, what this module says.
+
+    To be called once in a process, while the back end's entry point loads.
+    """
+    allow_registering_again(name)
+    free_compile_lock_in_children()
+    name_all_types()
+    keep_absent_device()
+    allow_scans_in_checkpoints()
+    allow_recurrent_layers(backend)
 
 
 # ---- Graph breaks ----
