@@ -32,9 +32,10 @@ from coilwork_lowering.joint.recompute import (
     recompute_quantized,
 )
 from coilwork_lowering.joint.rng_remat import expand_dropouts, mark_redrawn_masks, save_random_draws
+from coilwork_lowering.joint.split import split_joint
 from coilwork_lowering.options import LayoutOptions, LoweringOptions
 from coilwork_lowering.rewrites import Fired, Rewrite, clean_up
-from coilwork_lowering.torch_compat.graphs import copy_graph, partition_by_min_cut
+from coilwork_lowering.torch_compat.graphs import copy_graph
 
 Halves: TypeAlias = tuple[torch.fx.GraphModule, torch.fx.GraphModule]
 DEFAULT_LAYOUT: Final = LayoutOptions()
@@ -76,7 +77,7 @@ def partition(
         layout=layout,
         lowering=lowering,
         rewrites=tuple(rewrites),
-        cut=partial(partition_by_min_cut, **kw),
+        cut=partial(split_joint, **kw),
     )
     try:
         cut = JOINT_PASSES.run(JointDraft(gm=joint_gm), context)
