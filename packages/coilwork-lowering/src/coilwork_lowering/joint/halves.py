@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from coilwork_lowering.facts.fx_nodes import get_operator_name
+from coilwork_lowering.facts.alias_analysis import is_wait
 from coilwork_lowering.joint.indexed_joint import IndexedJoint, is_item
 from coilwork_lowering.torch_compat.partitioning import (
     SIZES,
@@ -86,7 +86,7 @@ def _find_result(joint: IndexedJoint, known: bytearray, result: Any) -> Any:
     if not isinstance(result, torch.fx.Node):
         return result
     at = joint.positions[result]
-    if not known[at] and joint.must_be_in_backward[at] and result.target is torch.ops.aten.copy_.default:
+    if not known[at] and joint.must_be_in_backward[at] and joint.traits[at].is_copy:
         # an input that the backward overwrites is the forward's as it comes
         at = joint.operands[at][0]
     if not known[at]:
@@ -138,7 +138,7 @@ def _list_read(joint: IndexedJoint, backward: Extract) -> Set[int]:
     read = {result.at for result in backward.results if isinstance(result, _Position)}
     unread = _find_unread(joint, backward, read)
     for at in backward.calls:
-        if at not in unread or get_operator_name(joint.nodes[at]) != "_c10d_functional.wait_tensor.default":
+        if at not in unread or not is_wait(joint.nodes[at].target):
             read.update(joint.operands[at])
     return read
 
@@ -243,7 +243,7 @@ def order_backward(joint: IndexedJoint, backward: Extract) -> Extract:
         ordered.extend(sorted(found))
 
     for at in calls[:start]:
-        if joint.nodes[at].target is torch.ops.aten.copy_.default:
+        if joint.traits[at].is_copy:
             place((at,))
     for at in calls[start:]:
         place((at,))

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
+from coilwork_lowering.facts.fx_nodes import name_of_target
+from coilwork_lowering.torch_compat.operators import Overload
 from coilwork_lowering.torch_compat.partitioning import (
     SIZES,
     CallKinds,
@@ -28,12 +30,16 @@ _AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 @dataclass(frozen=True, slots=True)
 class CallTraits:
-    """What is known of a call by its operator alone."""
+    """What is known of a call by its operator alone; `is_tied`: tokens order it among calls with effects."""
 
     fuses: bool = False
     is_view: bool = False
     can_be_recomputed: bool = False
     is_concatenation: bool = False
+    is_copied_constant: bool = False
+    is_copy: bool = False
+    is_collective: bool = False
+    is_tied: bool = False
     is_mutable: bool = False
     is_random: bool = False
 
@@ -95,10 +101,11 @@ def index_joint(joint: torch.fx.GraphModule, forward_results: int) -> IndexedJoi
     ordered = [node for node in joint.graph.nodes if node.op != "output"]
     alive: set[torch.fx.Node] = set(returned)
     impure: set[torch.fx.Node] = set()
+    effects: dict[object, bool] = {}
     for node in reversed(ordered):
         if node.op == "placeholder":
             alive.add(node)
-        elif node.op != "get_attr" and node.is_impure(False):
+        elif node.op != "get_attr" and _has_effects(node, effects):
             impure.add(node)
             alive.add(node)
         if node in alive:
@@ -154,6 +161,18 @@ def find_random_recomputation(joint: IndexedJoint) -> torch.fx.Node | None:
     return None
 
 
+def _has_effects(node: torch.fx.Node, known: dict[object, bool]) -> bool:
+    """Tell if `node` does more than compute; draws of random numbers count as computed. `known`: by
+    overload.
+    """
+    if not isinstance(node.target, Overload):
+        return node.is_impure(False)
+    found = known.get(node.target)
+    if found is None:
+        found = known[node.target] = node.is_impure(False)
+    return found
+
+
 def _mark(nodes: Sequence[torch.fx.Node], chosen: Set[torch.fx.Node]) -> bytearray:
     return bytearray(node in chosen for node in nodes)
 
@@ -182,6 +201,10 @@ def _read_traits(target: Any, kinds: CallKinds) -> CallTraits:
         is_view=packet in kinds.views,
         can_be_recomputed=packet in kinds.recomputable,
         is_concatenation=packet is torch.ops.aten.cat,
+        is_copied_constant=packet in (torch.ops.aten.lift_fresh_copy, torch.ops.aten.lift_fresh),
+        is_copy=target is torch.ops.aten.copy_.default,
+        is_collective=getattr(target, "namespace", None) == "_c10d_functional",
+        is_tied=name_of_target(target) == "with_effects",
         is_mutable=is_mutable(target),
         is_random=torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()),
     )

@@ -19,7 +19,6 @@ from typing import Final
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
-from coilwork_lowering.facts.fx_nodes import get_operator_name
 from coilwork_lowering.joint.indexed_joint import IndexedJoint, is_item
 from coilwork_lowering.joint.minimum_cut import Network, find_sink_side
 from coilwork_lowering.torch_compat.partitioning import (
@@ -39,7 +38,6 @@ _FARTHEST: Final = 100
 _OUT_OF_REACH: Final = 10**9
 # A value that no kernel needs in memory is not written unless it is saved.
 _WRITTEN_FOR_SAVING: Final = 2
-_COPIES: Final = ("aten.lift_fresh_copy.default", "aten.lift_fresh.default")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +186,7 @@ def _find_kept(
             continue
         elif node.meta.get("recompute") == CheckpointPolicy.MUST_SAVE:
             kept[at] = 1
-        elif get_operator_name(node) not in _COPIES:
+        elif not joint.traits[at].is_copied_constant:
             operands = [argument for argument in node.args if isinstance(argument, torch.fx.Node)]
             kept[at] = (
                 not joint.traits[at].can_be_recomputed

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
-from coilwork_lowering.facts.fx_nodes import get_operator_name
 from coilwork_lowering.joint.halves import (
     ForeignResultError,
     build_backward,
@@ -116,14 +115,15 @@ def settle_wishes(joint: IndexedJoint) -> None:
         if asks_for_recomputation(node):
             if _ends_checkpoint(joint, at):
                 _keep(node)
-        elif getattr(node.target, "namespace", None) == "_c10d_functional":
+        elif joint.traits[at].is_collective:
             _keep(node)
-        elif get_operator_name(node) == "with_effects" and node.meta.get("partitioner_tag") != "is_backward":
+        elif joint.traits[at].is_tied and node.meta.get("partitioner_tag") != "is_backward":
             _keep_items(node)
-    written = [joint.operands[at][0] for at, node in enumerate(joint.nodes) if _is_copy(node, "backward")]
-    for at, node in enumerate(joint.nodes):
-        if _is_copy(node, "forward") and joint.operands[at][0] in written:
-            source = node.args[1]
+    copies = [at for at, traits in enumerate(joint.traits) if traits.is_copy]
+    written = {joint.operands[at][0] for at in copies if _is_bound(joint.nodes[at], "backward")}
+    for at in copies:
+        if _is_bound(joint.nodes[at], "forward") and joint.operands[at][0] in written:
+            source = joint.nodes[at].args[1]
             if isinstance(source, torch.fx.Node):
                 _keep(source)
 
@@ -138,11 +138,8 @@ def _ends_checkpoint(joint: IndexedJoint, at: int) -> bool:
     return bool(meta.get("has_backward_hook")) and not again
 
 
-def _is_copy(node: torch.fx.Node, half: str) -> bool:
-    return (
-        node.target is torch.ops.aten.copy_.default
-        and node.meta.get("partitioner_tag") == f"must_be_in_{half}"
-    )
+def _is_bound(node: torch.fx.Node, half: str) -> bool:
+    return node.meta.get("partitioner_tag") == f"must_be_in_{half}"
 
 
 def _keep(node: torch.fx.Node) -> None:

@@ -6,7 +6,7 @@ have another name in 2.11, where saved tensors without a version check have no d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -147,7 +147,8 @@ def estimate_size(value: object) -> int:
 def _estimate_number(number: Any) -> int:
     from torch.fx.experimental import symbolic_shapes
 
-    estimate = getattr(symbolic_shapes, "optimization_hint", None) or symbolic_shapes.size_hint
+    name = "optimization_hint" if hasattr(symbolic_shapes, "optimization_hint") else "size_hint"
+    estimate: Callable[..., int] = getattr(symbolic_shapes, name)
     return int(estimate(number, fallback=_UNKNOWN))
 
 
