@@ -117,7 +117,8 @@ def pieces(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
     return mean * (second.cumsum(-1) + places + x.t()[:, :1].t().expand(8, 16)) @ v[:16]
 
 
-X, W, V = torch.randn(8, 16), torch.randn(16, 32), torch.randn(32, 16)
+DRAW = torch.Generator().manual_seed(0)
+X, W, V = (torch.randn(*shape, generator=DRAW) for shape in ((8, 16), (16, 32), (32, 16)))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_halves_are_those_of_torch(function: Callable[..., Tensor], no_help: Non
         assert describe(ours) == describe(torchs)
         ours.graph.lint()
     for one, other in zip(found, train(function, X, W, V), strict=True):
-        torch.testing.assert_close(one, other)
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 def test_open_sizes_are_handed_over(no_help: None) -> None:
@@ -140,7 +141,7 @@ def test_open_sizes_are_handed_over(no_help: None) -> None:
     for rows in (8, 11):
         x = torch.randn(rows, 16)
         for one, other in zip(train(compiled, x, W, V), train(block, x, W, V), strict=True):
-            torch.testing.assert_close(one, other)
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
     assert beside.ours is not None and beside.torchs is not None
     assert list(map(describe, beside.ours)) == list(map(describe, beside.torchs))
     assert any(isinstance(node.meta["val"], torch.SymInt) for node in beside.ours[1].graph.nodes)
@@ -209,5 +210,5 @@ def test_a_setting_of_torchs_partitioner_asks_for_it(monkeypatch: pytest.MonkeyP
         with config.patch({name: value}):
             found = train(torch.compile(block, backend=Beside()), X, W, V)
         for one, other in zip(found, train(block, X, W, V), strict=True):
-            torch.testing.assert_close(one, other)
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
     assert asked == ["torch", "torch"]
