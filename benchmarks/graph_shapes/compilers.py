@@ -7,7 +7,7 @@ import resource
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,7 +31,6 @@ def processor_seconds() -> float:
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
-@dataclass(slots=True)
 class ProcessorClock(StageClock):
     """Processor seconds by stage."""
 

@@ -8,6 +8,7 @@ quantised as well, except for what `dequantize` returns.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Final
 
 import torch
@@ -107,19 +108,20 @@ def list_quantized_nodes(graph: torch.fx.Graph) -> tuple[torch.fx.Node, ...]:
     for node in graph.nodes:
         if node.op != "call_function":
             continue
-        if isinstance(node.target, Overload) and is_quantizing(node.target):
+        if isinstance(node.target, Overload) and _is_quantizing(node.target):
             results[node] = None
-            continue
-        dequantizes = isinstance(node.target, Overload) and get_qualified_name(node.target).startswith(
-            _DEQUANTIZE
-        )
-        if (
-            not dequantizes
-            and _shows_floats(node)
-            and any(given in results for given in node.all_input_nodes)
-        ):
-            results[node] = None
+        elif results and any(given in results for given in node.all_input_nodes):
+            dequantizes = isinstance(node.target, Overload) and get_qualified_name(node.target).startswith(
+                _DEQUANTIZE
+            )
+            if not dequantizes and _shows_floats(node):
+                results[node] = None
     return tuple(results)
+
+
+@cache
+def _is_quantizing(target: Overload) -> bool:
+    return is_quantizing(target)
 
 
 def _shows_floats(node: torch.fx.Node) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Final
 
@@ -169,9 +170,9 @@ def analyse_memory(graph: fx.Graph) -> Memory:
 
 
 def _counts_from_storage(node: fx.Node) -> bool:
-    if node.op != "call_function" or not isinstance(node.target, Overload) or not node.all_input_nodes:
+    if node.op != "call_function" or not isinstance(node.target, Overload):
         return False
-    return find_info(get_packet_name(node.target)).counts_from_storage
+    return find_info(get_packet_name(node.target)).counts_from_storage and bool(node.all_input_nodes)
 
 
 def find_written_owners(node: fx.Node) -> frozenset[fx.Node]:
@@ -188,15 +189,22 @@ def list_mutated_operands(node: fx.Node) -> tuple[fx.Node, ...]:
     if not isinstance(node.target, Overload):
         return ()
     operands: list[fx.Node] = []
-    silently = list_undeclared_writes(node.target)
-    for position, formal in enumerate(get_schema(node.target).arguments):
-        writes = formal.alias_info is not None and formal.alias_info.is_write
-        if not writes and formal.name not in silently:
-            continue
-        argument = node.kwargs.get(formal.name, node.args[position] if position < len(node.args) else None)
+    for position, name in _list_written_arguments(node.target):
+        argument = node.kwargs.get(name, node.args[position] if position < len(node.args) else None)
         items = argument if isinstance(argument, list | tuple) else (argument,)
         operands.extend(item for item in items if isinstance(item, fx.Node))
     return tuple(operands)
+
+
+@cache
+def _list_written_arguments(target: Overload) -> tuple[tuple[int, str], ...]:
+    """Position and name of each argument that `target` writes into."""
+    silently = list_undeclared_writes(target)
+    return tuple(
+        (position, formal.name)
+        for position, formal in enumerate(get_schema(target).arguments)
+        if formal.name in silently or (formal.alias_info is not None and formal.alias_info.is_write)
+    )
 
 
 def find_owner(node: fx.Node) -> fx.Node:
@@ -228,13 +236,17 @@ def view_source(node: fx.Node) -> fx.Node | None:
     if not isinstance(target, Overload) or not maker.args:
         return None
     first = maker.args[0]
-    if not isinstance(first, fx.Node):
-        return None
+    return first if isinstance(first, fx.Node) and _shares_first_argument(target) else None
+
+
+@cache
+def _shares_first_argument(target: Overload) -> bool:
+    """Tell if results of `target` are in the memory of its first argument."""
     # its schema does not say that it is a view: it views only what nobody else has
     if get_packet_name(target) in ("_unsafe_view", "_reshape_alias"):
-        return first
+        return True
     arguments = get_schema(target).arguments
-    return first if arguments and arguments[0].alias_info is not None else None
+    return bool(arguments) and arguments[0].alias_info is not None
 
 
 def is_returned(node: fx.Node) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -83,9 +83,13 @@ def _shorten_path(path: str) -> str:
 
 def get_packet_name(target: Any) -> str:
     """`"mm"` of an ATen or prims operator, `""` of anything else."""
-    if isinstance(target, Overload) and target.namespace in ("aten", "prims"):
-        return get_schema(target).name.split("::")[-1]
-    return ""
+    return _name_packet(target) if isinstance(target, Overload) else ""
+
+
+# schemas are read through a slow binding, and a graph calls few overloads many times
+@cache
+def _name_packet(target: Overload) -> str:
+    return get_schema(target).name.split("::")[-1] if target.namespace in ("aten", "prims") else ""
 
 
 def is_view(node: torch.fx.Node) -> bool:
@@ -95,8 +99,12 @@ def is_view(node: torch.fx.Node) -> bool:
 
 def is_pointwise(node: torch.fx.Node) -> bool:
     """Tell if each element of `node` is computed from a few of its operands'."""
-    target = node.target
-    if node.op != "call_function" or not isinstance(target, Overload) or not get_packet_name(target):
+    return node.op == "call_function" and isinstance(node.target, Overload) and _is_pointwise(node.target)
+
+
+@cache
+def _is_pointwise(target: Overload) -> bool:
+    if not get_packet_name(target):
         return False
     if torch.Tag.nondeterministic_seeded in target.tags or get_schema(target).is_mutable:
         return False

@@ -1,4 +1,4 @@
-"""Partition the joint graph into forward and backward, by a table of passes and torch's minimum cut."""
+"""Partition the joint graph into forward and backward, by a table of passes."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ from coilwork_lowering.joint.recompute import (
     recompute_quantized,
 )
 from coilwork_lowering.joint.rng_remat import expand_dropouts, mark_redrawn_masks, save_random_draws
+from coilwork_lowering.joint.split import split_joint
 from coilwork_lowering.options import LayoutOptions, LoweringOptions
 from coilwork_lowering.rewrites import Fired, Rewrite, clean_up
-from coilwork_lowering.torch_compat.graphs import copy_graph, partition_by_min_cut
+from coilwork_lowering.torch_compat.graphs import GraphRecord
 
 Halves: TypeAlias = tuple[torch.fx.GraphModule, torch.fx.GraphModule]
 DEFAULT_LAYOUT: Final = LayoutOptions()
@@ -54,7 +55,7 @@ def partition(
     on_fault: Callable[[Exception], object] | None = None,
     **kw: Any,
 ) -> Halves:
-    """AOTAutograd's `partition_fn`: our clean-up, layouts and marks, then torch's min-cut rematerialisation.
+    """AOTAutograd's `partition_fn`: clean-up, layouts and marks, then a split at a minimum cut (`split.py`).
 
     `rewrites` are done as part of the clean-up, and `record` is told what they did; `lowering` is what both
     halves will be lowered with.
@@ -63,20 +64,17 @@ def partition(
     both. What is saved may lie as the forward graph likes. Marks are of values that the backward computes
     again from what is in memory anyway, where the minimum cut would save them.
 
-    torch's own pass for common subexpressions is switched off, because it would load TorchInductor.
-
     A fault of a step that only makes programs faster or smaller costs these steps, if there is `on_fault`,
     which is told the error and may raise it. The graph is then cut as it was captured.
     """
-    # it becomes a module, whose Python text takes long to write, if it is needed
-    captured = None if on_fault is None else copy_graph(joint_gm.graph)
+    captured = None if on_fault is None else GraphRecord(joint_gm.graph)
     context = JointContext(
         num_fwd_outputs=num_fwd_outputs,
         inputs=joint_inputs,
         layout=layout,
         lowering=lowering,
         rewrites=tuple(rewrites),
-        cut=partial(partition_by_min_cut, **kw),
+        cut=partial(split_joint, **kw),
     )
     try:
         cut = JOINT_PASSES.run(JointDraft(gm=joint_gm), context)
@@ -84,7 +82,7 @@ def partition(
         if on_fault is None or captured is None:
             raise
         on_fault(error)
-        whole = torch.fx.GraphModule(joint_gm, captured)
+        whole = torch.fx.GraphModule(joint_gm, captured.rebuild())
         return _halves(JOINT_PASSES.select(*NEEDED).run(JointDraft(gm=whole), context))
     if record is not None:
         record(cut.fired)
@@ -101,7 +99,7 @@ class JointContext:
         layout: what decides layouts.
         lowering: what both halves will be lowered with.
         rewrites: done as part of the clean-up.
-        cut: torch's minimum cut.
+        cut: splits the graph at a minimum cut.
     """
 
     num_fwd_outputs: int
@@ -275,7 +273,7 @@ JOINT_PASSES: Final[PassTable[JointDraft, JointContext]] = PassTable(
         Pass(name="keep extremes", run=_keep_extremes, why="computed again, it could round otherwise"),
         Pass(name="draw again", run=_draw_again, why="a seed is smaller than a mask"),
         Pass(name="storages", run=_renew_storages, why="a view is of memory that its half has"),
-        Pass(name="cut", run=_cut, why="torch's minimum cut saves the fewest bytes"),
+        Pass(name="cut", run=_cut, why="a minimum cut saves the fewest bytes"),
         Pass(name="saved strides", run=_free_strides, why="nobody but the backward sees how they lie"),
     ),
     order=(

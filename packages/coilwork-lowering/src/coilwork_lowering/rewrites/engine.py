@@ -34,10 +34,11 @@ from coilwork_lowering.rewrites.rewrite import (
     Match,
     Rewrite,
     find_matches,
+    has_outline,
     is_like,
     iterate_names,
     list_anchors,
-    list_inner_operators,
+    outline,
 )
 from coilwork_lowering.torch_compat.graphs import GraphAppendingTracer, find_mode_among
 
@@ -188,7 +189,7 @@ def rewrite_graph(
     """`apply_rewrites` to a graph that is no module yet, or is still being changed."""
     vocabulary = AtenVocabulary() if vocabulary is None else vocabulary
     table = index_by_anchor(rewrites, vocabulary)
-    inner = {id(rewrite): list_inner_operators(rewrite.pattern) for rewrite in rewrites}
+    outlines = {id(rewrite): outline(rewrite.pattern) for rewrite in rewrites}
     counts: dict[str, int] = defaultdict(int)
     sources: dict[str, dict[str, None]] = defaultdict(dict)
     for _ in range(MOST_ROUNDS):
@@ -199,9 +200,8 @@ def rewrite_graph(
             if not candidates or not node.users:
                 continue
             state = _describe_graph(graph, vocabulary) if state is None else state
-            read = {vocabulary.op(operand) for operand in node.all_input_nodes}
             for rewrite in candidates:
-                if any(map(read.isdisjoint, inner[id(rewrite)])):
+                if not has_outline(node, outlines[id(rewrite)], vocabulary):
                     continue
                 origins = _rewrite_at(node, rewrite, state)
                 if origins is not None:

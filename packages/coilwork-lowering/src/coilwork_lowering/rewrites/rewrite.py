@@ -6,6 +6,7 @@ captures, a `Condition` is a named predicate over a match, and `Rewrite` puts th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
@@ -133,17 +134,74 @@ def iterate_names(pattern: Pattern) -> Iterator[str]:
                 yield from iterate_names(option)
 
 
-def list_inner_operators(pattern: Pattern) -> tuple[frozenset[str], ...]:
-    """For each argument of `pattern` that has to be a call: the operators that it may be of.
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a call has to look like for a pattern to fit, told by operators alone: quick to compare.
 
-    Whichever call is the outermost one of a match, it reads a call of each of them. Empty if arguments may be
-    anything.
+    Attributes:
+        ops: operators that the call may be of.
+        most_operands: how many nodes it reads at most; arguments that are not named are no nodes.
+        inner: per argument that has to be a call, the outlines of which that call has to have one.
     """
-    roots = tuple(iterate_roots(pattern))
-    if len(roots) != 1:
-        return ()
-    inner = [argument for _, argument in roots[0].arguments if isinstance(argument, Call)]
-    return tuple(frozenset(argument.ops) for argument in inner)
+
+    ops: frozenset[str]
+    most_operands: float
+    inner: tuple[tuple[Outline, ...], ...]
+
+
+def outline(pattern: Pattern) -> tuple[Outline, ...]:
+    """The outlines of which a call that `pattern` fits has one."""
+    return tuple(_outline_call(root) for root in iterate_roots(pattern))
+
+
+def has_outline(node: fx.Node, outlines: tuple[Outline, ...], vocabulary: Vocabulary) -> bool:
+    """Tell if `node` has one of `outlines`; without, no pattern that they are of fits."""
+    op = vocabulary.op(node)
+    operands = None
+    for one in outlines:
+        if op in one.ops:
+            operands = node.all_input_nodes if operands is None else operands
+            # `x.type_as(y)` reads as a call with the type of `y`
+            if len(operands) > one.most_operands and node.op == "call_function":
+                continue
+            if all(
+                any(has_outline(operand, inner, vocabulary) for operand in operands) for inner in one.inner
+            ):
+                return True
+    return False
+
+
+def _outline_call(pattern: Call) -> Outline:
+    arguments = [argument for _, argument in pattern.arguments]
+    return Outline(
+        ops=frozenset(pattern.ops),
+        most_operands=sum(map(_count_operands, arguments)),
+        inner=tuple(outline(argument) for argument in arguments if _is_of_calls(argument)),
+    )
+
+
+def _count_operands(pattern: Pattern) -> float:
+    """How many nodes an argument that `pattern` fits holds at most."""
+    match pattern:
+        case Tensor() | Call():
+            return 1
+        case Value():
+            return 0
+        case Items():
+            return math.inf
+        case Either(options=options):
+            return max(map(_count_operands, options))
+
+
+def _is_of_calls(pattern: Pattern) -> bool:
+    """Tell if all that `pattern` fits are calls."""
+    match pattern:
+        case Call():
+            return True
+        case Either(options=options):
+            return all(map(_is_of_calls, options))
+        case _:
+            return False
 
 
 # matching
@@ -257,8 +315,10 @@ def _fit(pattern: Pattern, argument: Any, state: _State, vocabulary: Vocabulary)
             if isinstance(argument, list | tuple) and {fx.Node}.issuperset(map(type, argument)):
                 yield from _capture(name, tuple(argument), state)
         case Either(options=options):
+            op = vocabulary.op(argument) if isinstance(argument, fx.Node) else None
             for option in options:
-                yield from _fit(option, argument, state, vocabulary)
+                if not isinstance(option, Call) or op in option.ops:
+                    yield from _fit(option, argument, state, vocabulary)
         case Call():
             if isinstance(argument, fx.Node):
                 yield from _fit_call(pattern, argument, state, vocabulary)
