@@ -31,7 +31,6 @@ def processor_seconds() -> float:
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
-@dataclass(slots=True)
 class ProcessorClock(StageClock):
     """Processor seconds by stage."""
 
