@@ -193,12 +193,17 @@ def _find_owners(
 ) -> tuple[list[list[int]], list[int]]:
     """The positions of the nodes of each copy, and the copy of each node, -1 for none.
 
-    Behind the copies, a node that reads values of them belongs to the latest that it reads a value of.
+    Behind the copies, a node that reads values of them, or what one of them alone reads, belongs to the latest
+    that it reads a value of.
     """
     end = start + copies * length
     positions = [list(range(start + copy * length, start + (copy + 1) * length)) for copy in range(copies)]
     owners = [-1] * start + [copy for copy in range(copies) for _ in range(length)]
     attached: dict[str, int] = {}
+    for position in range(start, end):
+        for name in entries[position].names:
+            if name not in places and attached.setdefault(name, owners[position]) != owners[position]:
+                attached[name] = -1
     for position in range(end, len(entries)):
         entry, owner = entries[position], -1
         for name in entry.names:

@@ -442,16 +442,18 @@ def schedule(
         ScheduleError: the graph breaks a rule of the loop IR, or needs what the target does not have.
     """
     targets = target if isinstance(target, Targets) else Targets(main=target)
-    given = (targets, options, RooflineCost(target=targets.main) if model is None else model, observe, registry)
+    model = RooflineCost(target=targets.main) if model is None else model
     shorter = shorten_graph(graph, options) if options.repeat else None
     if shorter is not None:
-        lengthened = lengthen_schedule(_schedule(shorter.graph, *given), shorter)
+        # it may have other regions
+        made = schedule(shorter.graph, targets, options, model=model, observe=observe, registry=registry)
+        lengthened = lengthen_schedule(made, shorter)
         if lengthened is not None:
             return lengthened
-    return _schedule(graph, *given)
+    return _schedule_whole(graph, targets, options, model, observe, registry)
 
 
-def _schedule(
+def _schedule_whole(
     graph: Graph,
     targets: Targets,
     options: ScheduleOptions,
