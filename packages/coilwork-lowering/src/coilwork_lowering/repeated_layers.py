@@ -262,21 +262,24 @@ class _Lengthening:
                 *self.entered,
                 *(
                     name
-                    for entry in entries
+                    for entry, owner in zip(entries, found.owners, strict=True)
                     for name in entry.defines
-                    if found.places.get(name, (0, -1))[1] <= copy
+                    if (found.places[name][1] if name in found.places else owner) <= copy
                 ),
             )
         )
-        # the calls that buffers are called after
+        # the values that buffers are called after
         self.calls = {
-            name: node.origins[0].node
+            name: call
             for node, entry in zip(graph.nodes, entries, strict=True)
             for name in entry.defines
-            if node.origins and name.startswith(f"{node.origins[0].node}_")
+            for call in (*entry.names, *(origin.node for origin in node.origins))
+            if name.startswith(f"{call}_")
         }
         # corresponding names of the longer graph, by slot and copy
         self.slots: list[list[str]] = []
+        # new names for other values behind the copy
+        self.renamed: dict[str, str] = {}
         self.nodes: list[Node] = []
         self.origins: dict[tuple[int, int], Origin] = {}
 
@@ -306,6 +309,10 @@ class _Lengthening:
                 more = [self.fresh.close_to(self._name_copy(one, by)) if one else "" for one, by in named]
                 longer = [*names[: copy + 1], *more]
             self.slots.append(longer)
+        for entry, owner in zip(self.entries, found.owners, strict=True):
+            for name in entry.defines if owner > copy else ():
+                if name not in found.places:
+                    self.renamed[name] = self.fresh.close_to(self._name_copy(name, omitted))
         return True
 
     def _follows_calls(self) -> bool:
@@ -391,6 +398,8 @@ class _Lengthening:
             for name in entry.names:
                 place = self.found.places.get(name)
                 if place is None:
+                    if name in self.renamed:
+                        names[name] = self.renamed[name]
                     continue
                 slot, copy = place
                 later = self.slots[slot][copy + by] if copy + by < len(self.slots[slot]) else ""
@@ -473,20 +482,22 @@ class _Lengthening:
             if not isinstance(output, Ref):
                 return output
             place = self.found.places.get(output.name)
-            if place is None:
-                if output.name != calls.slots[slot][kept]:
-                    return None
-                found.add(calls.slots[slot][copy])
-                continue
-            names, number = self.slots[place[0]], place[1] + copy - kept
-            found.add(names[number] if 0 <= number < len(names) else "")
-        return Ref(found.pop()) if len(found) == 1 and "" not in found else None
+            if place is not None:
+                names, number = self.slots[place[0]], place[1] + copy - kept
+                found.add(names[number] if 0 <= number < len(names) else "")
+            elif output.name in self.entered:
+                # an input that is a result, too
+                found.add(calls.slots[slot][copy] if output.name == calls.slots[slot][kept] else output.name)
+            elif copy == kept + self.shorter.omitted:
+                found.add(self.renamed.get(output.name, output.name))
+        found.discard("")
+        return Ref(found.pop()) if len(found) == 1 else None
 
     def _shift_result(self, output: GraphOutput) -> GraphOutput:
         """A result of calls behind the equal layers, under its name in the longer graph."""
         place = self.found.places.get(output.name) if isinstance(output, Ref) else None
         if place is None:
-            return output
+            return Ref(self.renamed.get(output.name, output.name)) if isinstance(output, Ref) else output
         names, number = self.slots[place[0]], place[1] + self.shorter.omitted
         name = names[number] if number < len(names) else ""
         return Ref(name) if name else None
