@@ -70,10 +70,23 @@ class Repetition:
         names = self.slots[slot]
         return (names[copy + by] or None) if 0 <= copy + by < len(names) else None
 
+    def name_earlier(self, entry: Entry, by: int) -> dict[str, str] | None:
+        """Names of values that stand so many copies before those that a node behind the equal copies reads
+        of them; None if these are not values of equal copies, or if the node has no form.
+        """
+        names: dict[str, str] = {}
+        for name in entry.names:
+            place = self.places.get(name)
+            if place is None or place[1] >= self.last:
+                continue
+            earlier = self.shift(name, -by)
+            if place[1] - by < self.first or earlier is None or entry.form is None:
+                return None
+            names[name] = earlier
+        return names
 
-def find_repetition(
-    entries: Sequence[Entry], facts: Mapping[str, Hashable], least: int
-) -> Repetition | None:
+
+def find_repetition(entries: Sequence[Entry], facts: Mapping[str, Hashable], least: int) -> Repetition | None:
     """Find the repetition that covers most nodes, of at least `least` equal copies.
 
     `facts` is all that is known of a name beside the nodes that mention it: of an input for one, that it is
@@ -84,9 +97,7 @@ def find_repetition(
     forms: list[int] = []
     for position, entry in enumerate(entries):
         unlike = -1 - position
-        forms.append(
-            unlike if entry.form is None else numbers.setdefault(entry.form, len(numbers))
-        )
+        forms.append(unlike if entry.form is None else numbers.setdefault(entry.form, len(numbers)))
     best: Repetition | None = None
     mentions: dict[str, list[int]] | None = None
     for length in _list_lengths(forms, least):
@@ -115,7 +126,9 @@ def _list_lengths(forms: Sequence[int], least: int) -> list[int]:
             counts[position - before] += 1
         latest[window] = position
     return [
-        length for length, count in counts.most_common(_MOST_LENGTHS) if count >= (least - 1) * length - _WINDOW
+        length
+        for length, count in counts.most_common(_MOST_LENGTHS)
+        if count >= (least - 1) * length - _WINDOW
     ]
 
 
@@ -193,8 +206,8 @@ def _find_owners(
 ) -> tuple[list[list[int]], list[int]]:
     """The positions of the nodes of each copy, and the copy of each node, -1 for none.
 
-    Behind the copies, a node that reads values of them, or what one of them alone reads, belongs to the latest
-    that it reads a value of.
+    Behind the copies, a node that reads values of them, or what one of them alone reads, belongs to the
+    latest that it reads a value of.
     """
     end = start + copies * length
     positions = [list(range(start + copy * length, start + (copy + 1) * length)) for copy in range(copies)]
@@ -268,9 +281,9 @@ def _find_equal(signatures: Sequence[Sequence[Hashable]]) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The stretch of results, from `begin` up to `end`, that stands for one copy; the same stretch for the next
-    copy follows. `own` are names that the stretch defines beside those of the sequence, with what corresponds
-    to them in the next stretch.
+    """The stretch of results, from `begin` up to `end`, that stands for one copy; the same stretch for the
+    next copy follows. `own` are names that the stretch defines beside those of the sequence, with what
+    corresponds to them in the next stretch.
     """
 
     begin: int

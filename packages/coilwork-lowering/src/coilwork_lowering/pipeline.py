@@ -138,7 +138,8 @@ def lower_captured(
     """
     if context.write is not None:
         context.write("aten.txt", format_aten(gm))
-    if context.options.repeat:
+    # calls that are left to ATen one by one are alike no more
+    if context.options.repeat and not context.options.fallback_nodes:
         with context.stage("repeat"):
             shorter = shorten_captured(gm)
         if shorter is not None:

@@ -1,18 +1,20 @@
 """Rewrite and lower equal layers of a graph once.
 
-`shorten_captured` finds stretches of calls that follow each other and are equal (`coilwork_ir.repetition`), and
-leaves out all of them but a few. `lengthen_lowered` puts the loops of those that were left out into the lowered
-graph: copies, under other names, of the loops of one that is there.
+`shorten_captured` finds stretches of calls that follow each other and are equal (`coilwork_ir.repetition`),
+and leaves out all of them but a few. `lengthen_lowered` puts the loops of those that were left out into the
+lowered graph: copies, under other names, of the loops of one that is there.
 
 Rewrites and rules are about calls and those around them, wherever in a graph these are. So the loops repeat
-themselves as the calls do, which is checked before any are copied: equal stretches of loops read, one for one,
-the inputs of equal stretches of calls. If that does not hold, there is no result, and the whole graph is lowered.
+themselves as the calls do, which is checked before any are copied: equal stretches of loops read, one for
+one, the inputs of equal stretches of calls. If that does not hold, there is no result, and the whole graph
+is lowered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Final
 
 import torch
@@ -22,8 +24,8 @@ from coilwork_ir.buffers import Buffer, Constant, GraphOutput, Ref
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Graph, Node
-from coilwork_ir.loops.access import list_defined_buffers, list_overwritten_buffers, list_read_buffers
-from coilwork_ir.loops.node_forms import describe_node, rename_node
+from coilwork_ir.loops.access import list_overwritten_buffers
+from coilwork_ir.loops.node_forms import list_entries, list_facts, rename_node
 from coilwork_ir.repetition import Entry, Repetition, find_repetition
 from coilwork_lowering.facts.fx_nodes import get_origin
 from coilwork_lowering.graph_boundary import list_returned
@@ -104,7 +106,7 @@ def shorten_captured(gm: fx.GraphModule) -> ShorterCapture | None:
     for node, entry, owner in zip(calls, entries, found.owners, strict=True):
         if end <= owner < found.last:
             continue
-        renamed = _find_earlier(entry, found, omitted) if owner >= found.last else {}
+        renamed = found.name_earlier(entry, omitted) if owner >= found.last else {}
         if renamed is None:
             return None
         read = {nodes[name]: copies[nodes[earlier]] for name, earlier in renamed.items()}
@@ -121,22 +123,6 @@ def shorten_captured(gm: fx.GraphModule) -> ShorterCapture | None:
     shorter.meta.update(gm.meta)
     owners = {node.name: owner for node, owner in zip(calls, found.owners, strict=True)}
     return ShorterCapture(whole=gm, gm=shorter, nodes=nodes, owners=owners, repetition=found)
-
-
-def _find_earlier(entry: Entry, found: Repetition, omitted: int) -> dict[str, str] | None:
-    """Names for values that a node behind the equal copies reads of them, when so many copies are left out;
-    None if it reads values that are not the last ones.
-    """
-    names: dict[str, str] = {}
-    for name in entry.names:
-        place = found.places.get(name)
-        if place is None or place[1] >= found.last:
-            continue
-        earlier = found.shift(name, -omitted)
-        if place[1] - omitted < found.first or earlier is None:
-            return None
-        names[name] = earlier
-    return names
 
 
 def _describe_call(node: fx.Node) -> Entry:
@@ -198,14 +184,14 @@ def _list_facts(gm: fx.GraphModule) -> dict[str, Hashable]:
 
 
 def lengthen_lowered(lowered: Lowered, shorter: ShorterCapture) -> Lowered | None:
-    """The loops of the whole graph, made of those of the shorter one; None if these do not repeat themselves as
-    the calls do.
+    """The loops of the whole graph, made of those of the shorter one; None if these do not repeat
+    themselves as the calls do.
     """
     if lowered.guards:
         return None
     graph = lowered.graph
-    entries = [_describe_loop(node) for node in graph.nodes]
-    found = find_repetition(entries, _list_loop_facts(graph), 2)
+    entries = list_entries(graph)
+    found = find_repetition(entries, list_facts(graph, {}), 2)
     if found is None:
         return None
     for copy in range(found.last - 1, found.first - 1, -1):
@@ -214,29 +200,6 @@ def lengthen_lowered(lowered: Lowered, shorter: ShorterCapture) -> Lowered | Non
             whole = longer.make_graph()
             return None if whole is None else replace(lowered, graph=whole)
     return None
-
-
-def _describe_loop(node: Node) -> Entry:
-    form = describe_node(node)
-    if form is None:
-        touched = (*list_read_buffers(node), *(old for old, _ in list_overwritten_buffers(node)))
-        return Entry(None, touched, tuple([buffer.name for buffer in list_defined_buffers(node)]))
-    return Entry(form.key, form.names, tuple([buffer.name for buffer in list_defined_buffers(node)]))
-
-
-def _list_loop_facts(graph: Graph) -> dict[str, Hashable]:
-    free = frozenset(graph.free_results)
-    results: dict[str, int] = {}
-    for output in graph.outputs:
-        if isinstance(output, Ref):
-            results[output.name] = results.get(output.name, 0) + 1
-    facts: dict[str, Hashable] = {name: (count, name in free) for name, count in results.items()}
-    for entry in (*graph.inputs, *graph.constants):
-        buffer = entry.buffer if isinstance(entry, Constant) else entry
-        if isinstance(buffer, Buffer):
-            layout = (buffer.dtype, buffer.shape, buffer.strides, buffer.device)
-            facts[buffer.name] = (layout, isinstance(entry, Constant), results.get(buffer.name, 0))
-    return facts
 
 
 class _Lengthening:
@@ -316,8 +279,8 @@ class _Lengthening:
         return True
 
     def _follows_calls(self) -> bool:
-        """Tell if the copy stands for calls of layers that are no later than those that were left out, and the
-        copy before it for the corresponding calls of the layers before.
+        """Tell if the copy stands for calls of layers that are no later than those that were left out, and
+        the copy before it for the corresponding calls of the layers before.
         """
         positions, shorter = self.found.positions, self.shorter
         earlier = positions[self.copy - 1] if self.copy > self.found.first else None
@@ -343,7 +306,9 @@ class _Lengthening:
         return name if place is None else self.shorter.name(place[0], place[1] + by) or None
 
     def _name_copy(self, name: str, by: int) -> str:
-        """A name for what corresponds to `name` so many copies later: like that of the call, if it has one."""
+        """A name for what corresponds to `name` so many copies later: like that of the call, if it has
+        one.
+        """
         call = self.calls.get(name, name)
         place = self.shorter.find(call)
         later = "" if place is None else self.shorter.name(place[0], place[1] + by)
@@ -377,16 +342,18 @@ class _Lengthening:
         return True
 
     def _is_ascending(self, behind: int) -> bool | None:
-        """Tell if nodes behind all copies come in the order of these, or the other way round; None if neither."""
+        """Tell if nodes behind all copies come in the order of these, or the other way round; None if
+        neither.
+        """
         found = self.found
         groups = [
             [at for at in found.positions[copy] if at >= behind] for copy in range(found.first, found.last)
         ]
         if not all(groups):
             return None
-        if all(one[-1] < other[0] for one, other in zip(groups, groups[1:], strict=False)):
+        if all(one[-1] < other[0] for one, other in pairwise(groups)):
             return True
-        if all(one[0] > other[-1] for one, other in zip(groups, groups[1:], strict=False)):
+        if all(one[0] > other[-1] for one, other in pairwise(groups)):
             return False
         return None
 
@@ -435,7 +402,9 @@ class _Lengthening:
         return replace(found, op=origin.op)
 
     def make_graph(self) -> Graph | None:
-        """The graph, when its nodes are made; None if its results do not follow from those of the shorter one."""
+        """The graph, when its nodes are made; None if its results do not follow from those of the shorter
+        one.
+        """
         shorter, calls = self.shorter, self.shorter.repetition
         returned = list_returned(shorter.gm.graph.output_node())
         short: dict[str, GraphOutput] = {}
@@ -467,13 +436,11 @@ class _Lengthening:
             outputs.append(output)
         if len(set(free)) != len(free):
             return None
-        return replace(
-            self.graph, nodes=tuple(self.nodes), outputs=tuple(outputs), free_results=tuple(free)
-        )
+        return replace(self.graph, nodes=tuple(self.nodes), outputs=tuple(outputs), free_results=tuple(free))
 
     def _find_result(self, slot: int, copy: int, short: Mapping[str, GraphOutput]) -> GraphOutput:
-        """The result that stands where results of the shorter graph do that are of one slot of the calls; None
-        if these do not agree.
+        """The result that stands where results of the shorter graph do that are of one slot of the calls;
+        None if these do not agree.
         """
         calls = self.shorter.repetition
         found: set[str] = set()

@@ -1,15 +1,15 @@
 """Schedule equal regions of a graph once: layers of a deep model.
 
 `shorten_graph` finds regions that follow each other and are equal in everything that the scheduler reads
-(`coilwork_ir.repetition`), and leaves out all of them but a few. `lengthen_schedule` puts steps for those that
-were left out into the schedule of the shorter graph: copies, under other names, of a stretch of steps that the
-schedule itself repeats for the next region.
+(`coilwork_ir.repetition`), and leaves out all of them but a few. `lengthen_schedule` puts steps for those
+that were left out into the schedule of the shorter graph: copies, under other names, of a stretch of steps
+that the schedule itself repeats for the next region.
 
-Why that is right: a step computes the buffers that it defines from those that it reads, and both are values of
-the graph. Equal regions compute corresponding values in the same way from corresponding values, so a step under
-the corresponding names is right, too. What must hold besides is checked on the result: each buffer is defined
-once, and before it is read, and no region lacks a step that others have. Where anything of that does not hold,
-there is no result, and the whole graph is scheduled.
+Why that is right: a step computes the buffers that it defines from those that it reads, and both are values
+of the graph. Equal regions compute corresponding values in the same way from corresponding values, so a
+step under the corresponding names is right, too. What must hold besides is checked on the result: each
+buffer is defined once, and before it is read, and no region lacks a step that others have. Where anything
+of that does not hold, there is no result, and the whole graph is scheduled.
 """
 
 from __future__ import annotations
@@ -26,10 +26,8 @@ from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Extern, Graph, Node, View
 from coilwork_ir.loops.access import (
     list_defined_buffers,
-    list_overwritten_buffers,
-    list_read_buffers,
 )
-from coilwork_ir.loops.node_forms import describe_node, rename_node
+from coilwork_ir.loops.node_forms import describe_node, list_entries, list_facts, rename_node
 from coilwork_ir.repetition import Entry, Repetition, Window, find_repetition, find_window
 from coilwork_scheduler.options import ScheduleOptions
 
@@ -73,8 +71,11 @@ def shorten_graph(graph: Graph, options: ScheduleOptions) -> ShorterGraph | None
     """Leave out equal regions of `graph` beyond `KEPT`; None if there are not as many."""
     if options.apart:
         return None
-    entries = [_describe(node) for node in graph.nodes]
-    found = find_repetition(entries, _list_facts(graph, options), KEPT + _LEAST)
+    entries = list_entries(graph)
+    aligned, given = frozenset(options.aligned_inputs), frozenset(options.donated_inputs)
+    names = aligned | given
+    promises = {name: (name in aligned, name in given) for name in names}
+    found = find_repetition(entries, list_facts(graph, promises), KEPT + _LEAST)
     if found is None:
         return None
     end, omitted = found.first + KEPT, found.last - found.first - KEPT
@@ -84,7 +85,7 @@ def shorten_graph(graph: Graph, options: ScheduleOptions) -> ShorterGraph | None
         if owner < end:
             nodes.append(node)
         elif owner >= found.last:
-            names = _name_earlier(entry, found, omitted)
+            names = found.name_earlier(entry, omitted)
             if names is None:
                 return None
             nodes.append(rename_node(node, names) if names else node)
@@ -104,53 +105,8 @@ def shorten_graph(graph: Graph, options: ScheduleOptions) -> ShorterGraph | None
     return ShorterGraph(whole=graph, graph=shorter, repetition=found, places=places)
 
 
-def _name_earlier(entry: Entry, found: Repetition, omitted: int) -> dict[str, str] | None:
-    """Names for values that a node behind the equal copies reads of them, when so many copies are left out;
-    None if it reads values that are not the last ones.
-    """
-    names: dict[str, str] = {}
-    for name in entry.names:
-        place = found.places.get(name)
-        if place is None or place[1] >= found.last:
-            continue
-        earlier = found.shift(name, -omitted)
-        if place[1] - omitted < found.first or earlier is None or entry.form is None:
-            return None
-        names[name] = earlier
-    return names
-
-
 def _is_among(entry: object, names: set[str]) -> bool:
     return isinstance(entry, Buffer) and entry.name in names
-
-
-def _describe(node: Node) -> Entry:
-    form = describe_node(node)
-    if form is None:
-        touched = (*list_read_buffers(node), *(old for old, _ in list_overwritten_buffers(node)))
-        return Entry(None, touched, ())
-    return Entry(form.key, form.names, tuple([buffer.name for buffer in list_defined_buffers(node)]))
-
-
-def _list_facts(graph: Graph, options: ScheduleOptions) -> dict[str, Hashable]:
-    """What the scheduler reads of a buffer beside the nodes that mention it: of inputs and constants, how they
-    lie and what the caller promises; of results, that they are some.
-    """
-    aligned, donated = frozenset(options.aligned_inputs), frozenset(options.donated_inputs)
-    free = frozenset(graph.free_results)
-    results: dict[str, int] = {}
-    for output in graph.outputs:
-        if isinstance(output, Ref):
-            results[output.name] = results.get(output.name, 0) + 1
-    facts: dict[str, Hashable] = {name: (count, name in free) for name, count in results.items()}
-    for entry in (*graph.inputs, *graph.constants):
-        buffer = entry.buffer if isinstance(entry, Constant) else entry
-        if isinstance(buffer, Buffer):
-            name = buffer.name
-            layout = (buffer.dtype, buffer.shape, buffer.strides, buffer.device)
-            promised = (isinstance(entry, Constant), name in aligned, name in donated)
-            facts[name] = (layout, promised, results.get(name, 0))
-    return facts
 
 
 # ---- a longer schedule ----
@@ -228,8 +184,8 @@ class _Lengthening:
         }
 
     def is_complete(self) -> bool:
-        """Tell if the window defines, once, what it has to for each region, and what lies before and behind it
-        leaves nothing out.
+        """Tell if the window defines, once, what it has to for each region, and what lies before and behind
+        it leaves nothing out.
         """
         places, window, repetition = self.shorter.places, self.window, self.shorter.repetition
         first, end = repetition.first, self.shorter.end
@@ -252,11 +208,7 @@ class _Lengthening:
                             return False
                         if name not in self.known:
                             added.add(name)
-            elif not added.isdisjoint(entry.names):
-                return False
-            elif any(self.unlike.get(name, first) < first for name in entry.defines) and (
-                not self._is_before(entry) or any(number >= first for number in numbers)
-            ):
+            elif not added.isdisjoint(entry.names) or not self._is_either(entry, numbers):
                 return False
             for name in entry.defines:
                 if name not in places:
@@ -282,8 +234,19 @@ class _Lengthening:
             before.get(slot, -1) < copy and after.get(slot, end) > copy + 1 for slot, copy in inside.items()
         )
 
+    def _is_either(self, entry: Entry, numbers: Sequence[int]) -> bool:
+        """Tell if a step behind the window has nothing to do with regions before the equal ones, or computes
+        values of those from values of those, by their `numbers`.
+        """
+        first = self.shorter.repetition.first
+        if all(self.unlike.get(name, first) >= first for name in entry.defines):
+            return True
+        return self._is_before(entry) and all(number < first for number in numbers)
+
     def _is_before(self, entry: Entry) -> bool:
-        """Tell if a step behind the window computes values of regions before the equal ones, and no others."""
+        """Tell if a step behind the window computes values of regions before the equal ones, and no
+        others.
+        """
         first = self.shorter.repetition.first
         return bool(entry.defines) and all(self.unlike.get(name, first) < first for name in entry.defines)
 
@@ -302,9 +265,7 @@ class _Lengthening:
         for position in range(window.end, len(self.entries)):
             if not self._add(position, 0 if self._is_before(self.entries[position]) else omitted, {}):
                 return False
-        return all(
-            not isinstance(output, Ref) or output.name in self.readable for output in whole.outputs
-        )
+        return all(not isinstance(output, Ref) or output.name in self.readable for output in whole.outputs)
 
     def _add(self, position: int, by: int, own: Mapping[str, str]) -> bool:
         """Add the step at `position` for the region so many copies later."""
@@ -386,7 +347,9 @@ class _Lengthening:
 
 def _list_entered(graph: Graph) -> list[str]:
     """Names of inputs and constants."""
-    entries = [entry.buffer if isinstance(entry, Constant) else entry for entry in (*graph.inputs, *graph.constants)]
+    entries = [
+        entry.buffer if isinstance(entry, Constant) else entry for entry in (*graph.inputs, *graph.constants)
+    ]
     return [entry.name for entry in entries if isinstance(entry, Buffer)]
 
 
@@ -417,9 +380,8 @@ class _Origins:
                     if origin is not None:
                         self.places.setdefault(origin.node, (len(self.lists), copy))
                 self.lists.append(same)
-    def shift(
-        self, origins: tuple[Origin, ...], by: int, shorter: ShorterGraph
-    ) -> tuple[Origin, ...]:
+
+    def shift(self, origins: tuple[Origin, ...], by: int, shorter: ShorterGraph) -> tuple[Origin, ...]:
         """The origins that correspond to `origins` of the shorter graph so many copies later."""
         found = []
         for origin in origins:

@@ -1,23 +1,27 @@
-"""The form of a loop node, which is the node without names of buffers and origins; and nodes under other names.
+"""The form of a loop node, which is the node without names of buffers and origins; and nodes under other
+names.
 
-Layers of a model are equal, and so are the nodes of one place in each of them: they have one form, and mention
-other buffers. Both functions walk every field that a node has, so that a field that is added to a node is a
-part of its form without more.
+Layers of a model are equal, and so are the nodes of one place in each of them: they have one form, and
+mention other buffers. Both functions walk every field that a node has, so that a field that is added to a
+node is a part of its form without more.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from coilwork_ir.buffers import Buffer, Item, ListValue, Ref
+from coilwork_ir.buffers import Buffer, Constant, Item, ListValue, Ref
 from coilwork_ir.loc import Origin
+from coilwork_ir.loops.access import list_defined_buffers, list_overwritten_buffers, list_read_buffers
 from coilwork_ir.loops.nodes import (
     AssertSize,
     Cond,
     Extern,
+    Graph,
     Groups,
     Loop,
     Mutation,
@@ -26,7 +30,18 @@ from coilwork_ir.loops.nodes import (
     Scatter,
     View,
 )
-from coilwork_ir.scalar import Const, IndexValue, Load, Op, Parameter, Scalar, iterate_postorder, load, rewrite
+from coilwork_ir.repetition import Entry
+from coilwork_ir.scalar import (
+    Const,
+    IndexValue,
+    Load,
+    Op,
+    Parameter,
+    Scalar,
+    iterate_postorder,
+    load,
+    rewrite,
+)
 
 _NodeType = TypeVar("_NodeType", bound=Node)
 
@@ -54,8 +69,8 @@ _SLOTS: Final[Mapping[type[Scalar], tuple[str, ...]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class NodeForm:
-    """What nodes of one place in equal layers share: `key`. `names` are the buffers by number, in the order in
-    which the node mentions them.
+    """What nodes of one place in equal layers share: `key`. `names` are the buffers by number, in the order
+    in which the node mentions them.
     """
 
     key: Hashable
@@ -63,8 +78,8 @@ class NodeForm:
 
 
 def describe_node(node: Node) -> NodeForm | None:
-    """Describe `node`, in time linear in its size; None for nodes with graphs or effects of their own, and for
-    calls that other calls wait for or that bind sizes, which nothing may stand for.
+    """Describe `node`, in time linear in its size; None for nodes with graphs or effects of their own, and
+    for calls that other calls wait for or that bind sizes, which nothing may stand for.
     """
     if isinstance(node, Cond | Loop | AssertSize):
         return None
@@ -75,6 +90,36 @@ def describe_node(node: Node) -> NodeForm | None:
     description = _Description()
     key = description.describe_fields(node)
     return NodeForm((key, tuple(description.values)), tuple(description.numbers))
+
+
+def list_entries(graph: Graph) -> list[Entry]:
+    """The nodes of `graph`, as repetitions are looked for among them."""
+    entries = []
+    for node in graph.nodes:
+        form = describe_node(node)
+        defines = tuple([buffer.name for buffer in list_defined_buffers(node)])
+        if form is None:
+            touched = (*list_read_buffers(node), *(old for old, _ in list_overwritten_buffers(node)))
+            entries.append(Entry(None, (*touched, *defines), defines))
+        else:
+            entries.append(Entry(form.key, form.names, defines))
+    return entries
+
+
+def list_facts(graph: Graph, promises: Mapping[str, Hashable]) -> dict[str, Hashable]:
+    """What is known of buffers beside the nodes that mention them: how inputs and constants lie and what is
+    in `promises` about them; of results, how often they are results, and if their strides are free.
+    """
+    free = frozenset(graph.free_results)
+    counts = Counter(output.name for output in graph.outputs if isinstance(output, Ref))
+    facts: dict[str, Hashable] = {name: (count, name in free) for name, count in counts.items()}
+    for entry in (*graph.inputs, *graph.constants):
+        buffer = entry.buffer if isinstance(entry, Constant) else entry
+        if isinstance(buffer, Buffer):
+            layout = (buffer.dtype, buffer.shape, buffer.strides, buffer.device)
+            promised = (isinstance(entry, Constant), promises.get(buffer.name))
+            facts[buffer.name] = (layout, promised, counts[buffer.name])
+    return facts
 
 
 class _Description:
