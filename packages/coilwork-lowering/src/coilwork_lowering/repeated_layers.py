@@ -12,6 +12,7 @@ is lowered.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -110,7 +111,7 @@ def shorten_captured(gm: fx.GraphModule) -> ShorterCapture | None:
         if renamed is None:
             return None
         read = {nodes[name]: copies[nodes[earlier]] for name, earlier in renamed.items()}
-        copies[node] = graph.node_copy(node, lambda operand, read=read: read.get(operand) or copies[operand])
+        copies[node] = graph.node_copy(node, ChainMap(read, copies).__getitem__)
     kept = [item for item in list_returned(output) if not isinstance(item, fx.Node) or item in copies]
     if any(isinstance(item, fx.Node) and item.op == "placeholder" for item in kept):
         removed = {name for name, (_, copy) in found.places.items() if end <= copy < found.last}
@@ -309,7 +310,9 @@ class _Lengthening:
         """A name for what corresponds to `name` so many copies later: like that of the call, if it has
         one.
         """
-        call = self.calls.get(name, name)
+        call = name
+        while self.shorter.find(call) is None and call in self.calls:
+            call = self.calls[call]
         place = self.shorter.find(call)
         later = "" if place is None else self.shorter.name(place[0], place[1] + by)
         return later + name[len(call) :] if later else name

@@ -73,8 +73,7 @@ def shorten_graph(graph: Graph, options: ScheduleOptions) -> ShorterGraph | None
         return None
     entries = list_entries(graph)
     aligned, given = frozenset(options.aligned_inputs), frozenset(options.donated_inputs)
-    names = aligned | given
-    promises = {name: (name in aligned, name in given) for name in names}
+    promises = {name: (name in aligned, name in given) for name in aligned | given}
     found = find_repetition(entries, list_facts(graph, promises), KEPT + _LEAST)
     if found is None:
         return None

@@ -133,7 +133,7 @@ class _Description:
     def describe_fields(self, value: Any) -> Hashable:
         kind = type(value)
         named = _NAMED.get(kind, ())
-        found: list[Hashable] = [kind]
+        found: list[Hashable] = [kind.__name__]
         for name in _list_fields(kind):
             part = getattr(value, name)
             found.append(self._describe_names(part) if name in named else self.describe(part))
