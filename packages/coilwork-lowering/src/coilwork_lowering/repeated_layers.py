@@ -36,8 +36,8 @@ from coilwork_lowering.rewrites.batch_norm_folding import FROZEN
 
 # Equal layers that stay: what is decided about one may depend on those before and behind it.
 KEPT: Final = 4
-# Layers that are left out at least, or nothing is gained.
-_LEAST: Final = 2
+# Nodes that are left out at least: with fewer, finding them takes as long as it saves.
+_LEAST: Final = 128
 # Metadata that decisions read, beside the value.
 _READ: Final = ("partitioner_tag", "recompute", "ac_graph_id", FROZEN)
 
@@ -93,8 +93,8 @@ def shorten_captured(gm: fx.GraphModule) -> ShorterCapture | None:
     if not isinstance(output.args[0], list | tuple):
         return None
     entries = [_describe_call(node) for node in calls]
-    found = find_repetition(entries, _list_facts(gm), KEPT + _LEAST)
-    if found is None:
+    found = find_repetition(entries, _list_facts(gm), KEPT + 1)
+    if found is None or (found.last - found.first - KEPT) * found.length < _LEAST:
         return None
     end, omitted = found.first + KEPT, found.last - found.first - KEPT
     nodes = {node.name: node for node in gm.graph.nodes}

@@ -33,8 +33,8 @@ from coilwork_scheduler.options import ScheduleOptions
 
 # Equal regions that stay: what is decided about one may depend on those before and behind it.
 KEPT: Final = 4
-# Regions that are left out at least, or nothing is gained.
-_LEAST: Final = 2
+# Nodes that are left out at least: with fewer, finding them takes as long as it saves.
+_LEAST: Final = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +74,8 @@ def shorten_graph(graph: Graph, options: ScheduleOptions) -> ShorterGraph | None
     entries = list_entries(graph)
     aligned, given = frozenset(options.aligned_inputs), frozenset(options.donated_inputs)
     promises = {name: (name in aligned, name in given) for name in aligned | given}
-    found = find_repetition(entries, list_facts(graph, promises), KEPT + _LEAST)
-    if found is None:
+    found = find_repetition(entries, list_facts(graph, promises), KEPT + 1)
+    if found is None or (found.last - found.first - KEPT) * found.length < _LEAST:
         return None
     end, omitted = found.first + KEPT, found.last - found.first - KEPT
     removed = {name for name, (_, copy) in found.places.items() if end <= copy < found.last}
