@@ -112,9 +112,20 @@ def test_four_times_the_nodes_are_four_times_the_questions(build, shape):
         fresh = type(build)()
         fresh.input("x", 64)
         model = Counting(RooflineCost(target=H200))
-        schedule(shape(fresh, count), H200, model=model)
+        schedule(shape(fresh, count), H200, ScheduleOptions(repeat=False), model=model)
         asked.append(model.asked)
     assert asked[0] >= 200 and asked[1] <= 4.5 * asked[0]
+
+
+def test_more_equal_layers_ask_nothing_more(build):
+    asked = []
+    for count in (200, 800):
+        fresh = type(build)()
+        fresh.input("x", 64)
+        model = Counting(RooflineCost(target=H200))
+        schedule(layers(fresh, count), H200, model=model)
+        asked.append(model.asked)
+    assert 0 < asked[1] == asked[0]
 
 
 def test_every_place_has_a_reason() -> None:

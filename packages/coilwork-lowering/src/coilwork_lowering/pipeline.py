@@ -20,6 +20,7 @@ from coilwork_lowering.facts.fx_nodes import get_operator_name, get_origin, is_v
 from coilwork_lowering.lower import Lowered, lower
 from coilwork_lowering.options import LayoutOptions, LoweringOptions
 from coilwork_lowering.registry import RULES
+from coilwork_lowering.repeated_layers import lengthen_lowered, shorten_captured
 from coilwork_lowering.rewrites.clean_up import clean_up_copy
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
 
@@ -137,6 +138,17 @@ def lower_captured(
     """
     if context.write is not None:
         context.write("aten.txt", format_aten(gm))
+    # calls that are left to ATen one by one are alike no more
+    if context.options.repeat and not context.options.fallback_nodes:
+        with context.stage("repeat"):
+            shorter = shorten_captured(gm)
+        if shorter is not None:
+            draft = LOWERING_STAGES.run(LoweringDraft(gm=shorter.gm), context)
+            assert draft.lowered is not None, "the last stage makes it"
+            with context.stage("repeat"):
+                lengthened = lengthen_lowered(draft.lowered, shorter)
+            if lengthened is not None:
+                return gm, draft.fired, lengthened
     draft = LOWERING_STAGES.run(LoweringDraft(gm=gm), context)
     assert draft.lowered is not None, "the last stage makes it"
     return draft.gm, draft.fired, draft.lowered

@@ -51,6 +51,7 @@ from coilwork_scheduler.reduction_rewrites import (
     reverse_scans,
     unroll_reductions,
 )
+from coilwork_scheduler.repeated_regions import lengthen_schedule, shorten_graph
 from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.splitting.hierarchical_reduction import split_by_rows
 from coilwork_scheduler.splitting.split import split_reductions
@@ -441,10 +442,30 @@ def schedule(
         ScheduleError: the graph breaks a rule of the loop IR, or needs what the target does not have.
     """
     targets = target if isinstance(target, Targets) else Targets(main=target)
+    model = RooflineCost(target=targets.main) if model is None else model
+    shorter = shorten_graph(graph, options) if options.repeat else None
+    if shorter is not None:
+        # it may have other regions
+        made = schedule(shorter.graph, targets, options, model=model, observe=observe, registry=registry)
+        lengthened = lengthen_schedule(made, shorter)
+        if lengthened is not None:
+            return lengthened
+    return _schedule_whole(graph, targets, options, model, observe, registry)
+
+
+def _schedule_whole(
+    graph: Graph,
+    targets: Targets,
+    options: ScheduleOptions,
+    model: CostModel,
+    observe: Callable[[str, Graph], None] | None,
+    registry: Registry,
+) -> Schedule:
+    """As `schedule`, every region of the graph by itself."""
     settings = Settings(
         targets=targets,
         options=options,
-        model=RooflineCost(target=targets.main) if model is None else model,
+        model=model,
         sizes=make_size_hints(options),
         remarks=Remarks(options.max_decisions),
         keeps_wide=options.numerics == "fast" and has_low_precision(graph),

@@ -1,0 +1,473 @@
+"""Rewrite and lower equal layers of a graph once.
+
+`shorten_captured` finds stretches of calls that follow each other and are equal (`coilwork_ir.repetition`),
+and leaves out all of them but a few. `lengthen_lowered` puts the loops of those that were left out into the
+lowered graph: copies, under other names, of the loops of one that is there.
+
+Rewrites and rules are about calls and those around them, wherever in a graph these are. So the loops repeat
+themselves as the calls do, which is checked before any are copied: equal stretches of loops read, one for
+one, the inputs of equal stretches of calls. If that does not hold, there is no result, and the whole graph
+is lowered.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from coilwork_ir.buffers import Buffer, Constant, GraphOutput, Ref
+from coilwork_ir.fresh_names import FreshNames
+from coilwork_ir.loc import Origin
+from coilwork_ir.loops import Graph, Node
+from coilwork_ir.loops.access import list_overwritten_buffers
+from coilwork_ir.loops.node_forms import list_entries, list_facts, rename_node
+from coilwork_ir.repetition import Entry, Repetition, find_repetition
+from coilwork_lowering.facts.fx_nodes import get_origin
+from coilwork_lowering.graph_boundary import list_returned
+from coilwork_lowering.joint.free_strides import has_free_strides
+from coilwork_lowering.lower import Lowered
+from coilwork_lowering.rewrites.batch_norm_folding import FROZEN
+
+# Equal layers that stay: what is decided about one may depend on those before and behind it.
+KEPT: Final = 4
+# Nodes that are left out at least: with fewer, finding them takes as long as it saves.
+_LEAST: Final = 128
+# Metadata that decisions read, beside the value.
+_READ: Final = ("partitioner_tag", "recompute", "ac_graph_id", FROZEN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShorterCapture:
+    """A captured graph without some of its equal layers.
+
+    Attributes:
+        whole: the graph that it was made of.
+        gm: the shorter graph, with all inputs.
+        nodes: calls of `whole` by name.
+        owners: the layer of each call by name, -1 for none.
+        repetition: the layers of `whole`.
+    """
+
+    whole: fx.GraphModule
+    gm: fx.GraphModule
+    nodes: Mapping[str, fx.Node]
+    owners: Mapping[str, int]
+    repetition: Repetition
+
+    @property
+    def omitted(self) -> int:
+        """How many layers were left out."""
+        return self.repetition.last - self.repetition.first - KEPT
+
+    @property
+    def end(self) -> int:
+        """The number of the first layer that was left out."""
+        return self.repetition.first + KEPT
+
+    def find(self, name: str) -> tuple[int, int] | None:
+        """The slot and the copy of a value, copies numbered as in the shorter graph."""
+        place = self.repetition.places.get(name)
+        if place is None or place[1] < self.end:
+            return place
+        return place[0], place[1] - self.omitted
+
+    def name(self, slot: int, copy: int) -> str:
+        """The name of a value in the whole graph; empty if there is none."""
+        names = self.repetition.slots[slot]
+        return names[copy] if 0 <= copy < len(names) else ""
+
+
+# ---- a shorter graph of calls ----
+
+
+def shorten_captured(gm: fx.GraphModule) -> ShorterCapture | None:
+    """Leave out equal layers of `gm` beyond `KEPT`; None if there are not as many."""
+    calls = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")]
+    output = gm.graph.output_node()
+    if not isinstance(output.args[0], list | tuple):
+        return None
+    entries = [_describe_call(node) for node in calls]
+    found = find_repetition(entries, _list_facts(gm), KEPT + 1)
+    if found is None or (found.last - found.first - KEPT) * found.length < _LEAST:
+        return None
+    end, omitted = found.first + KEPT, found.last - found.first - KEPT
+    nodes = {node.name: node for node in gm.graph.nodes}
+    graph = fx.Graph(tracer_cls=gm.graph._tracer_cls)
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in gm.graph.nodes:
+        if node.op != "placeholder":
+            break
+        copies[node] = graph.node_copy(node)
+    for node, entry, owner in zip(calls, entries, found.owners, strict=True):
+        if end <= owner < found.last:
+            continue
+        renamed = found.name_earlier(entry, omitted) if owner >= found.last else {}
+        if renamed is None:
+            return None
+        read = {nodes[name]: copies[nodes[earlier]] for name, earlier in renamed.items()}
+        copies[node] = graph.node_copy(node, ChainMap(read, copies).__getitem__)
+    kept = [item for item in list_returned(output) if not isinstance(item, fx.Node) or item in copies]
+    if any(isinstance(item, fx.Node) and item.op == "placeholder" for item in kept):
+        removed = {name for name, (_, copy) in found.places.items() if end <= copy < found.last}
+        kept = [item for item in kept if not isinstance(item, fx.Node) or item.name not in removed]
+    result = graph.output(type(output.args[0])(fx.map_arg(kept, copies.__getitem__)))
+    result.meta.update(output.meta)
+    if [node.name for node in graph.nodes][:-1] != [node.name for node in copies]:
+        return None
+    shorter = fx.GraphModule(gm, graph)
+    shorter.meta.update(gm.meta)
+    owners = {node.name: owner for node, owner in zip(calls, found.owners, strict=True)}
+    return ShorterCapture(whole=gm, gm=shorter, nodes=nodes, owners=owners, repetition=found)
+
+
+def _describe_call(node: fx.Node) -> Entry:
+    numbers: dict[str, int] = {}
+
+    def describe(value: Any) -> Hashable:
+        if isinstance(value, fx.Node):
+            return ("node", numbers.setdefault(value.name, len(numbers)))
+        if isinstance(value, list | tuple):
+            return (type(value), *[describe(part) for part in value])
+        if isinstance(value, bool | int | float | complex):
+            # equal numbers of other types, and zeros of other signs, are other arguments
+            return (type(value), repr(value))
+        if value is None or isinstance(value, str | torch.dtype | torch.device | torch.layout):
+            return value
+        return (type(value), str(value))
+
+    form: Hashable = None
+    if node.op == "call_function" and not node.meta.get("unbacked_bindings"):
+        kwargs = tuple([(name, describe(value)) for name, value in node.kwargs.items()])
+        # operators in metadata are copies, which equal nothing
+        meta = (str(node.meta.get("original_aten")), *[node.meta.get(key) for key in _READ])
+        value = _describe_value(node.meta.get("val"))
+        form = (node.target, describe(node.args), kwargs, value, meta, has_free_strides(node))
+    else:
+        numbers.update({operand.name: 0 for operand in node.all_input_nodes})
+    return Entry(form, (*numbers, node.name), (node.name,))
+
+
+def _describe_value(value: Any) -> Hashable:
+    """Everything about a value that lowering reads."""
+    if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided:
+            return id(value)
+        shape, strides, offset = tuple(value.shape), value.stride(), value.storage_offset()
+        if not all(type(size) is int for size in (*shape, *strides, offset)):
+            return (value.dtype, value.device, *map(str, (*shape, "/", *strides, "/", offset)))
+        return (value.dtype, value.device, shape, strides, offset)
+    if isinstance(value, list | tuple):
+        return (type(value), *[_describe_value(part) for part in value])
+    return (type(value), str(value))
+
+
+def _list_facts(gm: fx.GraphModule) -> dict[str, Hashable]:
+    returned: dict[str, int] = {}
+    for item in list_returned(gm.graph.output_node()):
+        if isinstance(item, fx.Node):
+            returned[item.name] = returned.get(item.name, 0) + 1
+    facts: dict[str, Hashable] = dict(returned)
+    for node in gm.graph.nodes:
+        if node.op != "placeholder":
+            break
+        frozen = (node.meta.get(FROZEN), has_free_strides(node))
+        facts[node.name] = (_describe_value(node.meta.get("val")), frozen, returned.get(node.name, 0))
+    return facts
+
+
+# ---- a longer graph of loops ----
+
+
+def lengthen_lowered(lowered: Lowered, shorter: ShorterCapture) -> Lowered | None:
+    """The loops of the whole graph, made of those of the shorter one; None if these do not repeat
+    themselves as the calls do.
+    """
+    if lowered.guards:
+        return None
+    graph = lowered.graph
+    entries = list_entries(graph)
+    found = find_repetition(entries, list_facts(graph, {}), 2)
+    if found is None:
+        return None
+    for copy in range(found.last - 1, found.first - 1, -1):
+        longer = _Lengthening(graph, entries, found, shorter, copy)
+        if longer.name_slots() and longer.run():
+            whole = longer.make_graph()
+            return None if whole is None else replace(lowered, graph=whole)
+    return None
+
+
+class _Lengthening:
+    """A longer graph on its way: copies of the stretch `copy` of loops follow it."""
+
+    def __init__(
+        self, graph: Graph, entries: Sequence[Entry], found: Repetition, shorter: ShorterCapture, copy: int
+    ) -> None:
+        self.graph = graph
+        self.entries = entries
+        self.found = found
+        self.shorter = shorter
+        self.copy = copy
+        self.entered = {
+            buffer.name
+            for entry in (*graph.inputs, *graph.constants)
+            for buffer in (entry.buffer if isinstance(entry, Constant) else entry,)
+            if isinstance(buffer, Buffer)
+        }
+        # copies behind this one get new names, like those of the calls that they then stand for
+        self.fresh = FreshNames(
+            (
+                *self.entered,
+                *(
+                    name
+                    for entry, owner in zip(entries, found.owners, strict=True)
+                    for name in entry.defines
+                    if (found.places[name][1] if name in found.places else owner) <= copy
+                ),
+            )
+        )
+        # the values that buffers are called after
+        self.calls = {
+            name: call
+            for node, entry in zip(graph.nodes, entries, strict=True)
+            for name in entry.defines
+            for call in (*entry.names, *(origin.node for origin in node.origins))
+            if name.startswith(f"{call}_")
+        }
+        # corresponding names of the longer graph, by slot and copy
+        self.slots: list[list[str]] = []
+        # new names for other values behind the copy
+        self.renamed: dict[str, str] = {}
+        self.nodes: list[Node] = []
+        self.origins: dict[tuple[int, int], Origin] = {}
+
+    def name_slots(self) -> bool:
+        """Find the names of the longer graph; false if inputs do not correspond to those of the calls."""
+        copy, omitted, found = self.copy, self.shorter.omitted, self.found
+        if not self._follows_calls():
+            return False
+        for names in found.slots:
+            name = names[copy]
+            if name in self.entered:
+                place = self.shorter.find(name)
+                if place is None:
+                    return False
+                more = [self.shorter.name(place[0], place[1] + by) for by in range(1, omitted + 1)]
+                after = [self._name_entered(other, omitted) for other in names[copy + 1 :]]
+                before = [self.shorter.find(other) for other in names[found.first : copy]]
+                numbers = [number for at in before if at is not None for number in at[1:]]
+                if not all(more) or None in after or None in before:
+                    return False
+                if numbers != list(range(place[1] - len(numbers), place[1])):
+                    return False
+                longer = [*names[: copy + 1], *more, *(one or "" for one in after)]
+            else:
+                named = [(name, by) for by in range(1, omitted + 1)]
+                named += [(other, omitted) for other in names[copy + 1 :]]
+                more = [self.fresh.close_to(self._name_copy(one, by)) if one else "" for one, by in named]
+                longer = [*names[: copy + 1], *more]
+            self.slots.append(longer)
+        for entry, owner in zip(self.entries, found.owners, strict=True):
+            for name in entry.defines if owner > copy else ():
+                if name not in found.places:
+                    self.renamed[name] = self.fresh.close_to(self._name_copy(name, omitted))
+        return True
+
+    def _follows_calls(self) -> bool:
+        """Tell if the copy stands for calls of layers that are no later than those that were left out, and
+        the copy before it for the corresponding calls of the layers before.
+        """
+        positions, shorter = self.found.positions, self.shorter
+        earlier = positions[self.copy - 1] if self.copy > self.found.first else None
+        for number, position in enumerate(positions[self.copy]):
+            for index, origin in enumerate(self.graph.nodes[position].origins):
+                place = shorter.find(origin.node)
+                if place is None:
+                    if shorter.owners.get(origin.node, -1) >= shorter.repetition.last:
+                        return False
+                    continue
+                if place[1] >= shorter.end:
+                    return False
+                if earlier is not None:
+                    before = self.graph.nodes[earlier[number]].origins
+                    other = shorter.find(before[index].node) if index < len(before) else None
+                    if other is not None and other != (place[0], place[1] - 1):
+                        return False
+        return True
+
+    def _name_entered(self, name: str, by: int) -> str | None:
+        """The input of the whole graph that stands where `name` of the shorter one does, so much later."""
+        place = self.shorter.find(name)
+        return name if place is None else self.shorter.name(place[0], place[1] + by) or None
+
+    def _name_copy(self, name: str, by: int) -> str:
+        """A name for what corresponds to `name` so many copies later: like that of the call, if it has
+        one.
+        """
+        call = name
+        while self.shorter.find(call) is None and call in self.calls:
+            call = self.calls[call]
+        place = self.shorter.find(call)
+        later = "" if place is None else self.shorter.name(place[0], place[1] + by)
+        return later + name[len(call) :] if later else name
+
+    def run(self) -> bool:
+        """Make the nodes; false if one would read what is not there."""
+        found, copy, omitted = self.found, self.copy, self.shorter.omitted
+        behind = found.start + found.copies * found.length
+        regular = [at for at in found.positions[copy] if at < behind]
+        others = [at for at in found.positions[copy] if at >= behind]
+        ascending = self._is_ascending(behind)
+        if others and ascending is None:
+            return False
+        readable = set(self.entered)
+        for position, owner in enumerate(found.owners):
+            if others and not ascending and position == others[0]:
+                for by in range(omitted, 0, -1):
+                    if not all(self._add(at, by, readable) for at in others):
+                        return False
+            if not self._add(position, omitted if owner > copy else 0, readable):
+                return False
+            if position == regular[-1]:
+                for by in range(1, omitted + 1):
+                    if not all(self._add(at, by, readable) for at in regular):
+                        return False
+            if others and ascending and position == others[-1]:
+                for by in range(1, omitted + 1):
+                    if not all(self._add(at, by, readable) for at in others):
+                        return False
+        return True
+
+    def _is_ascending(self, behind: int) -> bool | None:
+        """Tell if nodes behind all copies come in the order of these, or the other way round; None if
+        neither.
+        """
+        found = self.found
+        groups = [
+            [at for at in found.positions[copy] if at >= behind] for copy in range(found.first, found.last)
+        ]
+        if not all(groups):
+            return None
+        if all(one[-1] < other[0] for one, other in pairwise(groups)):
+            return True
+        if all(one[0] > other[-1] for one, other in pairwise(groups)):
+            return False
+        return None
+
+    def _add(self, position: int, by: int, readable: set[str]) -> bool:
+        """Add the node at `position`, of the copy so many later."""
+        node, entry = self.graph.nodes[position], self.entries[position]
+        names: dict[str, str] = {}
+        if by:
+            for name in entry.names:
+                place = self.found.places.get(name)
+                if place is None:
+                    if name in self.renamed:
+                        names[name] = self.renamed[name]
+                    continue
+                slot, copy = place
+                later = self.slots[slot][copy + by] if copy + by < len(self.slots[slot]) else ""
+                if not later:
+                    return False
+                if later != name:
+                    names[name] = later
+            if entry.form is None and names:
+                return False
+            origins = tuple([self._shift_origin(one, by) for one in node.origins])
+            if names or origins != node.origins:
+                node = rename_node(node, names, origins)
+        defines = [names.get(name, name) for name in entry.defines]
+        for name in entry.names:
+            if name not in entry.defines and names.get(name, name) not in readable:
+                return False
+        if not readable.isdisjoint(defines):
+            return False
+        readable.update(defines)
+        readable.difference_update([old for old, _ in list_overwritten_buffers(node)])
+        self.nodes.append(node)
+        return True
+
+    def _shift_origin(self, origin: Origin, by: int) -> Origin:
+        place = self.shorter.find(origin.node)
+        if place is None:
+            return origin
+        slot, copy = place[0], place[1] + by
+        found = self.origins.get((slot, copy))
+        if found is None:
+            name = self.shorter.name(slot, copy)
+            found = self.origins[slot, copy] = get_origin(self.shorter.nodes[name]) if name else origin
+        return replace(found, op=origin.op)
+
+    def make_graph(self) -> Graph | None:
+        """The graph, when its nodes are made; None if its results do not follow from those of the shorter
+        one.
+        """
+        shorter, calls = self.shorter, self.shorter.repetition
+        returned = list_returned(shorter.gm.graph.output_node())
+        short: dict[str, GraphOutput] = {}
+        others: list[GraphOutput] = []
+        for item, output in zip(returned, self.graph.outputs, strict=True):
+            if isinstance(item, fx.Node):
+                short[item.name] = output
+            else:
+                others.append(output)
+        outputs: list[GraphOutput] = []
+        free: list[str] = []
+        rest = iter(others)
+        for item in list_returned(shorter.whole.graph.output_node()):
+            if not isinstance(item, fx.Node):
+                outputs.append(next(rest))
+                continue
+            place = calls.places.get(item.name)
+            if place is not None and calls.first <= place[1] < calls.last:
+                alike = short[calls.slots[place[0]][calls.first]]
+                output = self._find_result(*place, short)
+            else:
+                alike = output = short[item.name]
+                if shorter.owners.get(item.name, -1) >= calls.last:
+                    output = self._shift_result(output)
+            if isinstance(alike, Ref) != isinstance(output, Ref):
+                return None
+            if isinstance(alike, Ref) and isinstance(output, Ref) and alike.name in self.graph.free_results:
+                free.append(output.name)
+            outputs.append(output)
+        if len(set(free)) != len(free):
+            return None
+        return replace(self.graph, nodes=tuple(self.nodes), outputs=tuple(outputs), free_results=tuple(free))
+
+    def _find_result(self, slot: int, copy: int, short: Mapping[str, GraphOutput]) -> GraphOutput:
+        """The result that stands where results of the shorter graph do that are of one slot of the calls;
+        None if these do not agree.
+        """
+        calls = self.shorter.repetition
+        found: set[str] = set()
+        for kept in range(calls.first, calls.first + KEPT):
+            output = short[calls.slots[slot][kept]]
+            if not isinstance(output, Ref):
+                return output
+            place = self.found.places.get(output.name)
+            if place is not None:
+                names, number = self.slots[place[0]], place[1] + copy - kept
+                found.add(names[number] if 0 <= number < len(names) else "")
+            elif output.name in self.entered:
+                # an input that is a result, too
+                found.add(calls.slots[slot][copy] if output.name == calls.slots[slot][kept] else output.name)
+            elif copy == kept + self.shorter.omitted:
+                found.add(self.renamed.get(output.name, output.name))
+        found.discard("")
+        return Ref(found.pop()) if len(found) == 1 else None
+
+    def _shift_result(self, output: GraphOutput) -> GraphOutput:
+        """A result of calls behind the equal layers, under its name in the longer graph."""
+        place = self.found.places.get(output.name) if isinstance(output, Ref) else None
+        if place is None:
+            return Ref(self.renamed.get(output.name, output.name)) if isinstance(output, Ref) else output
+        names, number = self.slots[place[0]], place[1] + self.shorter.omitted
+        name = names[number] if number < len(names) else ""
+        return Ref(name) if name else None
