@@ -284,11 +284,10 @@ class _Kernels:
 
     def build(self) -> Mapping[str, Launcher]:
         try:
-            launchers = self.builder.build(load_kernels(self.graph.kernels))
+            return self.builder.build(load_kernels(self.graph.kernels))
         except Exception as error:
             self.fault = error
             raise
-        return {name: launcher.call for name, launcher in launchers.items()}
 
 
 def _try_wrapper(
