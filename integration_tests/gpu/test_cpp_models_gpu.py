@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -74,8 +75,13 @@ def test_results_are_pythons(folder: Path, device: str, rows: int) -> None:
     (folder / "x.bin").write_bytes(x.numpy().tobytes())
     torch_library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     command = [folder / "driver", torch_library, folder / "model.cw", device, folder / "x.bin", rows, 16]
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LD_LIBRARY_PATH")}
     done = subprocess.run(
-        [*map(str, command), str(folder / "result.bin")], env={}, capture_output=True, text=True, check=False
+        [*map(str, command), str(folder / "result.bin")],
+        env=kept,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert done.stdout == f"differing 0 failed 0 device {index}\n", done.stderr

@@ -75,7 +75,10 @@ CASES: Final[dict[str, tuple[Callable[..., Any], Inputs]]] = {
         lambda x, w: torch.softmax(x @ w, -1).cumsum(0),
         [lambda n=n: (rand(n, 32), rand(32, 48)) for n in (5, 64, 100, 5)],
     ),
-    "cond": (choose, [lambda: (torch.ones(60, device="cuda"),), lambda: (-torch.ones(60, device="cuda"),)] * 2),
+    "cond": (
+        choose,
+        [lambda: (torch.ones(60, device="cuda"),), lambda: (-torch.ones(60, device="cuda"),)] * 2,
+    ),
     "while": (count_down, [lambda: (torch.tensor(3, device="cuda"), rand(50))] * 3),
     "update": (overwrite, [lambda: (rand(40, 50),)] * 3),
     "devices": (mix_devices, [lambda: (rand(100), torch.randn(50))] * 3),

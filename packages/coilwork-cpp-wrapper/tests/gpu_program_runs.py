@@ -206,7 +206,9 @@ def main(folder: Path) -> dict[str, Any]:
     for name in ("libtorch_cpu.so", "libc10.so"):
         (folder / "torch_lib" / name).symlink_to(Path(torch.__file__).parent / "lib" / name)
     (folder / "torch_lib" / "libtorch_cuda.so").symlink_to(folder / "libtorch_cuda.so")
-    subprocess.run(["sh", str(script)], check=True, env={"PATH": "/usr/bin:/bin", "TORCH_LIB": str(folder / "torch_lib")})
+    subprocess.run(
+        ["sh", str(script)], check=True, env={"PATH": "/usr/bin:/bin", "TORCH_LIB": str(folder / "torch_lib")}
+    )
     library = ctypes.CDLL(str(folder / "sources" / "program.so"))
     library.coilwork_use_device(1)
     library.coilwork_signature.restype = ctypes.c_char_p

@@ -227,7 +227,9 @@ def build_library(
     key = _key("cpp-program", toolchain, *(part for unit in units for part in unit.key_parts()))
     data = None if store is None else store.get(key)
     if data is None:
-        data = _link_library(program, units, toolchain, store, workers or min(MOST_WORKERS, count_usable_cores()))
+        data = _link_library(
+            program, units, toolchain, store, workers or min(MOST_WORKERS, count_usable_cores())
+        )
         if store is not None:
             store.put(key, data)
     return data
@@ -265,7 +267,9 @@ def write_sources(program: CppProgram, folder: Path, *, embedded: Embedded | Non
             Path(folder, name).parent.mkdir(parents=True, exist_ok=True)
             Path(folder, name).write_bytes(data)
         (folder / f"{unit.file}.cpp").write_text(unit.text, encoding="utf-8")
-        lines.append(f"g++ {' '.join(unit.flags)} {unit.place_flags('.')} -c {unit.file}.cpp".replace("  ", " "))
+        lines.append(
+            f"g++ {' '.join(unit.flags)} {unit.place_flags('.')} -c {unit.file}.cpp".replace("  ", " ")
+        )
         objects.append(f"{unit.file}.o")
     cuda = "-ltorch_cuda " if program.gpu else ""
     lines.append(

@@ -28,9 +28,7 @@ class HostLaunches:
     launch descriptor, and launches by itself, by the same code as the native executor.
     """
 
-    def __init__(
-        self, library: ctypes.CDLL, names: Sequence[str], launchers: Mapping[str, Launch]
-    ) -> None:
+    def __init__(self, library: ctypes.CDLL, names: Sequence[str], launchers: Mapping[str, Launch]) -> None:
         self._launchers = tuple(launchers[name] for name in names)
         self._bind = library.coilwork_bind
         self._bind.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]

@@ -75,7 +75,6 @@ class CppArtifact:
         (folder / PROGRAM).write_text(json.dumps(asdict(program)), encoding="utf-8")
         torch.save({key: self.constants[key] for key in program.constants}, folder / CONSTANTS)
 
-
     def _embed(self) -> Embedded:
         """The kernels that run on a GPU, in machine code."""
         binaries: dict[str, Binaries] = {}
