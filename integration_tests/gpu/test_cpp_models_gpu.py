@@ -1,4 +1,4 @@
-"""Packages for a GPU that C++ loads in a process without Python: to the bit what Python computes from them."""
+"""Packages for a GPU that C++ loads in a process without Python: results to the bit are Python's."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Block(nn.Module):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the driver, and a package that was made for this GPU's architecture from tensors on the host."""
+    """A folder with the driver, and a package that tensors on the host were exported to for this GPU."""
     folder = tmp_path_factory.mktemp("cpp")
     data = build_library(native_build, Path(coilwork_runtime.__file__).parent, "g++", ("-O1",))
     assert data is not None

@@ -1,5 +1,5 @@
-"""Programs in C++ on a GPU: to the bit what the native executor computes, from kernels that Python binds and from
-kernels that a saved library brings.
+"""Programs in C++ on a GPU: to the bit what the native executor computes, from kernels that Python binds and
+from kernels that a saved library brings.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class Python:
 def fault(function: Callable[[], Any]) -> str:
     try:
         function()
-    except Exception as error:
+    except (RuntimeError, KeyError) as error:
         return f"{type(error).__name__}: {error}"
     return ""
 

@@ -20,7 +20,7 @@ from coilwork_ir.errors import EmitError
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What `gpu_program_runs` saw. It has a process of its own, because the driver's name is the real one's."""
+    """What `gpu_program_runs` saw, in a process of its own, as the driver's name is the real one's."""
     if shutil.which("g++") is None or torch.version.cuda is not None:
         pytest.skip("needs g++, and a torch that has no CUDA of its own")
     module = Path(__file__).with_name("gpu_program_runs.py")

@@ -59,8 +59,8 @@ class CompiledProgram:
     Raises, when called:
         LayoutError: an input is not what the program was compiled for, or an operator's result is not what
         was planned. IndexError: an index was out of range. ZeroDivisionError: a number that data decides was
-        divided by 0. OverflowError: a size does not fit a kernel. RuntimeError: another check, or an operator, failed. The message names the
-            instruction and the source lines it implements.
+        divided by 0. OverflowError: a size does not fit a kernel. RuntimeError: another check, or an
+        operator, failed. The message names the instruction and the source lines it implements.
     """
 
     def __init__(
@@ -205,8 +205,8 @@ def build_cpp(
 ) -> CompiledProgram:
     """Build `program` and load it.
 
-    `constants` holds the tensors named by `program.constants`. Kernels on a GPU are launched by `launchers`, or
-    the library brings them `embedded`. `store` keeps objects and libraries between
+    `constants` holds the tensors named by `program.constants`. `launchers` launch kernels on a GPU, or the
+    library brings these `embedded`. `store` keeps objects and libraries between
     processes. `workers` is how many compilers run at once; 0 means one per core, at most 16.
 
     Raises:

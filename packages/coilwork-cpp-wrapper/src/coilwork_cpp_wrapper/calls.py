@@ -354,7 +354,9 @@ def _call_directly(
 
 
 def find_shim(target: str, schema: Schema, device: str) -> CFunction | None:
-    """The C function of the operator `target` on `device`, as a table or the headers of this torch declare it."""
+    """The C function of the operator `target` on `device`: of the table, or as the headers of this torch
+    declare it.
+    """
     known = C_FUNCTIONS.get(target)
     if known is not None and is_host(device):
         return known
@@ -363,7 +365,9 @@ def find_shim(target: str, schema: Schema, device: str) -> CFunction | None:
 
 
 def _find_device(call: ExternCall, bound: tuple[Bound, ...], scope: Scope) -> str:
-    """Where the operator runs; empty if its tensors are on several devices, which only the dispatcher sorts out."""
+    """Where the operator runs; empty if its tensors are on several devices, which only the dispatcher sorts
+    out.
+    """
     tensors = {scope.buffer(name).device for name in _list_tensors(tuple(value for _, value in bound))}
     devices = tensors or {output.device for output in call.outputs if isinstance(output, Buffer)}
     return devices.pop() if len(devices) == 1 else "" if devices else HOST

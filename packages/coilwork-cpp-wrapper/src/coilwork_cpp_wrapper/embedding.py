@@ -1,8 +1,8 @@
 """Machine code of GPU kernels inside of a program's library, for processes without Python.
 
 Each kernel is embedded as its manifest's bytes and one binary for each of its versions, which is the best
-guess: nothing is timed where the program runs. `preamble/launching.cpp` reads it, by the headers of the native
-executor.
+guess: nothing is timed where the program runs. `preamble/launching.cpp` reads it, by the headers of the
+native executor.
 """
 
 from __future__ import annotations

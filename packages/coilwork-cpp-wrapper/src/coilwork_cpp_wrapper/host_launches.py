@@ -24,8 +24,8 @@ _LAUNCH: Final = ctypes.CFUNCTYPE(
 class HostLaunches:
     """What a library calls for kernels that are not bound.
 
-    A kernel is launched by its launcher, which may time its candidates. Then the library is given the kernel's
-    launch descriptor, and launches by itself, by the same code as the native executor.
+    A kernel is launched by its launcher, which may time its candidates. Then the library is given the
+    kernel's launch descriptor, and launches by itself, by the same code as the native executor.
     """
 
     def __init__(self, library: ctypes.CDLL, names: Sequence[str], launchers: Mapping[str, Launch]) -> None:
@@ -33,19 +33,18 @@ class HostLaunches:
         self._bind = library.coilwork_bind
         self._bind.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
         self._bind.restype = ctypes.c_int
-        self._failed = threading.local()
+        self._kept = _KeptError()
         # the library holds its address as long as it is loaded
         self._function = _LAUNCH(self._launch)
         library.coilwork_set_host(self._function)
 
     def take_error(self) -> BaseException:
         """What the last launch that failed in this thread raised."""
-        error: BaseException = self._failed.error
-        del self._failed.error
-        return error
+        return self._kept.take()
 
     def _launch(self, number: int, handles: Any, count: int, sizes: Any, numbers: int) -> int:
-        try:
+        launched = False
+        with self._kept:
             launcher = self._launchers[number]
             launcher(*tensors_from(handles[:count]), *sizes[:numbers])
             describe = launcher.descriptor if isinstance(launcher, Launcher) else None
@@ -53,7 +52,23 @@ class HostLaunches:
             if descriptor is not None:
                 # bytes that cannot be read leave the kernel to Python
                 self._bind(number, descriptor, len(descriptor))
-        except BaseException as error:  # an exception would be lost in C++
-            self._failed.error = error
-            return 1
-        return 0
+            launched = True
+        return 0 if launched else 1
+
+
+class _KeptError(threading.local):
+    """Keeps what is raised where it is entered, interrupts too: C++ would lose it."""
+
+    error: BaseException | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        self.error = error
+        return True
+
+    def take(self) -> BaseException:
+        """Return it, once."""
+        error, self.error = self.error, None
+        return error or RuntimeError("a kernel was not launched")

@@ -192,7 +192,8 @@ def emit_cpp(program: Program, specs: Mapping[str, KernelSpec]) -> CppProgram:
 
     Raises:
         EmitError: `cpp-unsupported`, the program does what torch's C interface cannot do yet, or holds
-            something that is neither on the CPU nor on one NVIDIA GPU; `missing-source`, a kernel has no source.
+            something that is neither on the CPU nor on one NVIDIA GPU; `missing-source`, a kernel has no
+            source.
     """
     program = inline_regions(outline_regions(program))
     parts = list_distinct_programs(program)

@@ -59,8 +59,9 @@ class CppArtifact:
         return self.call(args)
 
     def save(self, folder: Path, /) -> None:
-        """Write the library, its text, what calling it takes, and constants; `load_cpp` reads them. The library
-        brings the kernels that run on a GPU, each in the configuration that calls have chosen.
+        """Write the library, its text, what calling it takes, and constants; `load_cpp` reads them.
+
+        The library brings the kernels that run on a GPU, each in the configuration that calls have chosen.
 
         Raises:
             ArtifactError: a kernel runs in an interpreter, or is launched by another package.
@@ -141,8 +142,9 @@ CPP: Final = CppWrapper()
 
 
 def load_cpp(folder: Path, *, device: int | None = None) -> CompiledProgram:
-    """The program that a `CppArtifact` wrote to `folder`, on a machine like the one that built it. It runs on the
-    GPU number `device`, else on the one that it was compiled on; constants are moved there.
+    """The program that a `CppArtifact` wrote to `folder`, on a machine like the one that built it.
+
+    It runs on the GPU number `device`, else on the one that it was compiled on; constants are moved there.
 
     Raises:
         ArtifactError: a file is missing or damaged.

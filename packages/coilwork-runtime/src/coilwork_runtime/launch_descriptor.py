@@ -24,8 +24,8 @@ class Launcher:
         descriptor: returns bytes for the native executor (native/program/plans.hpp), or None as long as a
             configuration is not settled. None: the kernel has none.
         report: raises the error of a failed check, by its number, counted from 1.
-        binaries: returns the configuration and machine code of each of its versions, chosen or else guessed, for
-            one that runs on a GPU.
+        binaries: returns the configuration and machine code of each version, chosen or else guessed, of a
+            kernel that runs on a GPU.
     """
 
     call: Callable[..., None]
