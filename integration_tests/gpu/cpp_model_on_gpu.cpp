@@ -64,13 +64,16 @@ int main(int, char** given) {
     const std::vector<char> wanted = bytes_of(result);
     std::ofstream(given[7], std::ios::binary).write(wanted.data(), static_cast<std::streamsize>(wanted.size()));
     std::atomic<int> differing{0}, failed{0};
+    std::vector<void*> streams(8);
+    // made where the device is in use; not ordered with the default stream
+    for (void*& stream : streams)
+      if (torch.stream(&stream, 1)) throw std::runtime_error("there is no stream");
     std::vector<std::thread> threads;
-    for (int k = 0; k < 8; ++k)
-      threads.emplace_back([&] {
+    for (void* stream : streams)
+      threads.emplace_back([&, stream] {
         try {
-          void *stream = nullptr, *guard = nullptr;
-          // not ordered with the default stream
-          if (torch.stream(&stream, 1) || torch.guard(stream, device, &guard)) throw std::runtime_error("there is no stream");
+          void* guard = nullptr;
+          if (torch.guard(stream, device, &guard)) throw std::runtime_error("the stream does not become current");
           for (int round = 0; round < 50; ++round) {
             const Tensor mine = put();
             differing += bytes_of(model.call("forward", {mine})[0].tensor()) != wanted;

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 
@@ -32,6 +32,7 @@ from coilwork_runtime.cpp.toolchain import (
     make_stub,
     run_compiler,
 )
+from coilwork_runtime.executor.library_call import LibraryProgram
 from coilwork_runtime.folders import temporary_folder
 from coilwork_runtime.layout_checks import INPUT_REMEDY, RESULT_REMEDY
 from coilwork_runtime.threads import Threads
@@ -118,6 +119,16 @@ class CompiledProgram:
             self._raise(kind)
         return self._results(outputs, output_sizes)
 
+    def describe(self) -> LibraryProgram:
+        """What calling it without this class takes."""
+        return LibraryProgram(
+            run=ctypes.cast(self._run, ctypes.c_void_p).value or 0,
+            constants=ctypes.addressof(self._constants),
+            inputs=tuple(port.kind for port in self.program.inputs),
+            outputs=self._kinds,
+            fail=self._raise,
+        )
+
     def _results(self, outputs: Iterable[int | None], output_sizes: Iterable[int]) -> tuple[Result, ...]:
         tensors = tensors_from([handle for handle in outputs if handle])
         if self._only_tensors:
@@ -135,7 +146,7 @@ class CompiledProgram:
             "input-count", f"program {self.program.name} takes ({wanted})", reason=f"it is given ({given})"
         )
 
-    def _raise(self, kind: int) -> None:
+    def _raise(self, kind: int) -> NoReturn:
         if kind == HOST_FAILED and self._launches is not None:
             raise self._launches.take_error()
         message = self._last_error().decode("utf-8", "replace")

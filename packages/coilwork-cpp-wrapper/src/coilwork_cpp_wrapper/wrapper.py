@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,15 +20,18 @@ from coilwork_cpp_wrapper.module import CppProgram, KernelUnit, Port, emit_cpp
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource, write_kernels
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.program.nodes import Program
-from coilwork_ir.program.walk import list_kernels
+from coilwork_ir.program.nodes import ExternCall, Program
+from coilwork_ir.program.walk import list_kernels, walk
 from coilwork_ir.wrapper import Store, WrapOptions
 from coilwork_runtime import ArtifactError
+from coilwork_runtime.executor.library_call import make_library_call
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelArgument, KernelSpec
 from coilwork_runtime.module_loader import load_kernels
+from coilwork_runtime.tensor_kinds import TensorKinds
 from coilwork_runtime.threads import Threads
 
+Call = Callable[..., Sequence[Any]]
 LIBRARY: Final = "program.so"
 PROGRAM: Final = "program.json"
 CONSTANTS: Final = "constants.pt"
@@ -45,6 +48,7 @@ class CppArtifact:
         constants: tensors by key.
         specs: its kernels, by name.
         launchers: those of its kernels that run on a GPU.
+        is_complete: it calls ATen's operators alone, none of them in Python.
         store: keeps what is built.
     """
 
@@ -54,9 +58,14 @@ class CppArtifact:
     specs: Mapping[str, KernelSpec] = field(default_factory=lambda: MappingProxyType({}))
     launchers: Mapping[str, Launch] = field(default_factory=lambda: MappingProxyType({}))
     store: Store | None = None
+    is_complete: bool = False
 
     def __call__(self, args: list[Any], /) -> Sequence[Any]:
         return self.call(args)
+
+    def open_native(self, instead: Call, kinds: TensorKinds, store: Any) -> Call | None:
+        """As `make_library_call`."""
+        return make_library_call(self.call.describe(), instead, kinds, store)
 
     def save(self, folder: Path, /) -> None:
         """Write the library, its text, what calling it takes, and constants; `load_cpp` reads them.
@@ -135,6 +144,7 @@ class CppWrapper:
             specs=specs,
             launchers=launchers,
             store=options.store,
+            is_complete=not cpp.relayed and _calls_aten_alone(program),
         )
 
 
@@ -169,6 +179,15 @@ def load_cpp(folder: Path, *, device: int | None = None) -> CompiledProgram:
         there = torch.device("cuda", device)
         constants = {key: one.to(there) if one.is_cuda else one for key, one in constants.items()}
     return load_program(program, library, constants, device=device)
+
+
+def _calls_aten_alone(program: Program) -> bool:
+    return all(
+        instruction.target.startswith("aten.")
+        for part in walk(program)
+        for instruction in part.instructions
+        if isinstance(instruction, ExternCall)
+    )
 
 
 def _stand_in(kernel: Kernel) -> KernelSpec:

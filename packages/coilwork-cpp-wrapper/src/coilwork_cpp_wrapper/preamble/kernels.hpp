@@ -3,8 +3,6 @@ namespace rt {
 // Launches kernels that have no form: the handles are its own. 0, or it has failed in its own words.
 using HostLaunch = int (*)(int kernel, const AtenTensorHandle* tensors, int count, const int64_t* sizes, int numbers);
 static HostLaunch host_launch = nullptr;
-// The stream of a call on a GPU.
-static thread_local void* stream = nullptr;
 
 // Scratch memory of one launch.
 struct Scratch {

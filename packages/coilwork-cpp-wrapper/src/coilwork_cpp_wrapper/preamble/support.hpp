@@ -159,6 +159,8 @@ struct Device {
   int32_t type, index;
 };
 static int32_t gpu_index = GPU_INDEX;
+// The stream of a call on a GPU.
+static thread_local void* stream = nullptr;
 static Device host() { return {aoti_torch_device_type_cpu(), 0}; }
 static Device gpu() { return {aoti_torch_device_type_cuda(), gpu_index}; }
 static bool is_on(const Tensor& value, Device device) {
