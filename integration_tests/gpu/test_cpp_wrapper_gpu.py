@@ -69,6 +69,8 @@ CASES: Final[dict[str, tuple[Callable[..., Any], Inputs]]] = {
         lambda x, w: F.gelu(x @ w),
         [lambda: (rand(64, 256, dtype=torch.bfloat16), rand(256, 512, dtype=torch.bfloat16))] * 3,
     ),
+    # a program without a kernel
+    "calls": (lambda x, w: x @ w @ w, [lambda: (rand(64, 64), rand(64, 64))] * 3),
     "convolution": (convolve, [lambda: (rand(2, 8, 16, 16), rand(4, 8, 3, 3))] * 3),
     "dropout": (lambda x: F.dropout(x, 0.3), [lambda: (rand(1000, 33),)] * 3),
     "sizes": (
