@@ -142,7 +142,6 @@ RESERVED: Final = frozenset(
         "tensors",
         "layouts",
         "TORCH_VERSION",
-        "GPU_INDEX",
         "MOST_TENSORS",
         "NULL",
     }
@@ -203,13 +202,12 @@ def emit_cpp(program: Program, specs: Mapping[str, KernelSpec]) -> CppProgram:
     functions = {id(part): f"run_{number}" for number, part in enumerate(parts)}
     items: list[Item] = [Verbatim(read_preamble("shim.hpp"))]
     items += [Verbatim(f"static const uint64_t TORCH_VERSION = 0x{abi_version():016x};")]
-    items += [Verbatim(f"static const int32_t GPU_INDEX = {gpu.partition(':')[2] or 0};")]
     items += [Verbatim(read_preamble("support.hpp")), Verbatim(read_preamble("dispatch.hpp"))]
     if on_gpu:
         items += [Verbatim(read_preamble("launching.hpp")), Verbatim(_write_kernel_table(on_gpu, specs))]
         items += [Verbatim(read_preamble("kernels.hpp"))]
     if gpu:
-        items += [Verbatim(read_preamble("gpu.hpp"))]
+        items += [Verbatim(read_preamble("gpu.hpp").replace("@GPU@", gpu.partition(":")[2] or "0"))]
     used = _Used()
     written: list[Item] = []
     outer: dict[int, tuple[Expr, ...]] = {}

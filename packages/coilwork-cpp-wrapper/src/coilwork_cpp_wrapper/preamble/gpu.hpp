@@ -10,6 +10,9 @@ AOTITorchError aoti_torch_get_current_cuda_stream(int32_t index, void** result);
 
 namespace rt {
 
+// Where the program was compiled, until a loader chooses.
+static const int32_t compiled_on = gpu_index = @GPU@;
+
 // The program's GPU is the current one during a call, and its work goes to the stream that is current there.
 class OnGpu {
  public:

@@ -158,7 +158,7 @@ static Tensor&& move(Tensor& tensor) { return static_cast<Tensor&&>(tensor); }
 struct Device {
   int32_t type, index;
 };
-static int32_t gpu_index = GPU_INDEX;
+static int32_t gpu_index = 0;
 // The stream of a call on a GPU.
 static thread_local void* stream = nullptr;
 static Device host() { return {aoti_torch_device_type_cpu(), 0}; }
