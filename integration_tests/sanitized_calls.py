@@ -86,8 +86,8 @@ PROGRAMS: Final[Sequence[Program]] = (
 def call_often(calls: int) -> None:
     """Call each program `calls` times, a training step as well, then have leaks looked for.
 
-    What is allocated while programs are compiled does not count: the sanitizer looks at 5,000 leaks alone, and
-    modules of Python's leave more.
+    What is allocated while programs are compiled does not count: the sanitizer looks at 5,000 leaks alone,
+    and modules of Python's leave more.
     """
     from benchmarks.backends import resolve_backend
 

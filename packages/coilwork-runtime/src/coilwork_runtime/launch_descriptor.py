@@ -9,10 +9,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, encode_manifest
 from coilwork_runtime.manifest.wire_format import block, i64, join_items, write_list
-from coilwork_runtime.triton_kernels.compilation import GpuBinary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Launcher:
     call: Callable[..., None]
     descriptor: Callable[[], bytes | None] | None = None
     report: Callable[[int], None] | None = None
-    binaries: Callable[[], Sequence[tuple[Mapping[str, int], GpuBinary]]] | None = None
+    binaries: Callable[[], Sequence[tuple[Mapping[str, int], Any]]] | None = None
 
     def __call__(self, *args: object) -> None:
         self.call(*args)
