@@ -21,8 +21,7 @@ EXCEPTIONS: Mapping[str, str] = {
     "coilwork_cpp.codegen": "the generator says which kind of target is its back end's",
     "coilwork_triton.codegen": "the generator says which kinds of targets are its back end's",
     "coilwork_ir.text.atoms": "the text form leaves out the device that most buffers of tests are on",
-    "coilwork_cpp_wrapper.module": "the C++ wrapper refuses what is not for CPUs, by name",
-    "coilwork_cpp_wrapper.calls": "the C++ wrapper writes torch's own words for devices",
+    "coilwork_cpp_wrapper.module": "the C++ wrapper refuses what is neither for CPUs nor for CUDA, by name",
     "coilwork_runtime.manifest.kernel_manifest": (
         "Triton is one of the two languages that are the runtime's own"
     ),

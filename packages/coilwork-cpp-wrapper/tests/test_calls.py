@@ -259,13 +259,14 @@ def test_types_that_torchs_c_interface_does_not_name_are_refused() -> None:
         emit_cpp(program_of(text), {})
 
 
-def test_other_devices_as_arguments_are_refused() -> None:
-    text = """program @p {
-      input %x: f32[4]
-      extern "aten._to_copy.default" (%x, device = device "cuda:0") defines (%y: f32[4])
+@pytest.mark.parametrize("device", ["cuda:1", "xpu:0"])
+def test_other_devices_than_one_gpu_are_refused(device: str) -> None:
+    text = f"""program @p {{
+      input %x: f32[4] @cuda:0
+      extern "aten._to_copy.default" (%x, device = device "{device}") defines (%y: f32[4])
       return (%y)
-    }"""
-    with pytest.raises(EmitError, match="device cuda:0"):
+    }}"""
+    with pytest.raises(EmitError, match=f"device {device}"):
         emit_cpp(program_of(text), {})
 
 

@@ -5,6 +5,7 @@ instruction, `calls.py` the calls of operators; `build_program.py` builds the te
 """
 
 from coilwork_cpp_wrapper.build_program import CompiledProgram, build_cpp, write_sources
+from coilwork_cpp_wrapper.embedding import Embedded, embed_kernels
 from coilwork_cpp_wrapper.module import CppProgram, KernelUnit, Port, emit_cpp
 from coilwork_cpp_wrapper.wrapper import CppArtifact, CppWrapper, load_cpp
 from coilwork_ir.wrapper import Store
@@ -16,10 +17,12 @@ __all__ = [
     "CppArtifact",
     "CppProgram",
     "CppWrapper",
+    "Embedded",
     "KernelUnit",
     "Port",
     "Store",
     "build_cpp",
+    "embed_kernels",
     "emit_cpp",
     "load_cpp",
     "write_sources",

@@ -8,13 +8,17 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NoReturn
 
 import torch
 
-from coilwork_cpp_wrapper.module import CppProgram, KernelUnit
+from coilwork_cpp_wrapper.embedding import Embedded, read_launch_headers
+from coilwork_cpp_wrapper.host_launches import HostLaunches, Launch
+from coilwork_cpp_wrapper.module import CppProgram, read_preamble
 from coilwork_cpp_wrapper.relays import find_target, register_relays
 from coilwork_cpp_wrapper.torch_compat import handles_of, size_in, tensors_from
 from coilwork_ir.errors import EmitError
@@ -28,6 +32,7 @@ from coilwork_runtime.cpp.toolchain import (
     make_stub,
     run_compiler,
 )
+from coilwork_runtime.executor.library_call import LibraryProgram
 from coilwork_runtime.folders import temporary_folder
 from coilwork_runtime.layout_checks import INPUT_REMEDY, RESULT_REMEDY
 from coilwork_runtime.threads import Threads
@@ -40,6 +45,8 @@ INDEX_FAILED: Final = 3
 LAYOUT_FAILED: Final = 4
 RESULT_FAILED: Final = 5
 DIVISION_FAILED: Final = 6
+OVERFLOW_FAILED: Final = 7
+HOST_FAILED: Final = 8
 
 Result = torch.Tensor | int | None
 
@@ -53,14 +60,20 @@ class CompiledProgram:
     Raises, when called:
         LayoutError: an input is not what the program was compiled for, or an operator's result is not what
         was planned. IndexError: an index was out of range. ZeroDivisionError: a number that data decides was
-        divided by 0. RuntimeError: another check, or an operator, failed. The message names the
-            instruction and the source lines it implements.
+        divided by 0. OverflowError: a size does not fit a kernel. RuntimeError: another check, or an
+        operator, failed. The message names the instruction and the source lines it implements.
     """
 
     def __init__(
-        self, program: CppProgram, library: ctypes.CDLL, constants: Mapping[str, torch.Tensor]
+        self,
+        program: CppProgram,
+        library: ctypes.CDLL,
+        constants: Mapping[str, torch.Tensor],
+        launchers: Mapping[str, Launch] = MappingProxyType({}),
     ) -> None:
         self.program = program
+        # without launchers, kernels are those that the library brings
+        self._launches = HostLaunches(library, program.gpu_kernels, launchers) if launchers else None
         self._run = library.coilwork_run
         self._run.argtypes = [ctypes.c_void_p] * 5
         self._run.restype = ctypes.c_int
@@ -106,6 +119,16 @@ class CompiledProgram:
             self._raise(kind)
         return self._results(outputs, output_sizes)
 
+    def describe(self) -> LibraryProgram:
+        """What calling it without this class takes."""
+        return LibraryProgram(
+            run=ctypes.cast(self._run, ctypes.c_void_p).value or 0,
+            constants=ctypes.addressof(self._constants),
+            inputs=tuple(port.kind for port in self.program.inputs),
+            outputs=self._kinds,
+            fail=self._raise,
+        )
+
     def _results(self, outputs: Iterable[int | None], output_sizes: Iterable[int]) -> tuple[Result, ...]:
         tensors = tensors_from([handle for handle in outputs if handle])
         if self._only_tensors:
@@ -123,7 +146,9 @@ class CompiledProgram:
             "input-count", f"program {self.program.name} takes ({wanted})", reason=f"it is given ({given})"
         )
 
-    def _raise(self, kind: int) -> None:
+    def _raise(self, kind: int) -> NoReturn:
+        if kind == HOST_FAILED and self._launches is not None:
+            raise self._launches.take_error()
         message = self._last_error().decode("utf-8", "replace")
         if kind == LAYOUT_FAILED:
             raise LayoutError("input-layout", message, remedy=INPUT_REMEDY)
@@ -133,13 +158,21 @@ class CompiledProgram:
             raise IndexError(message)
         if kind == DIVISION_FAILED:
             raise ZeroDivisionError(message)
+        if kind == OVERFLOW_FAILED:
+            raise OverflowError(message)
         raise RuntimeError(message)
 
 
 def load_program(
-    program: CppProgram, library: bytes, constants: Mapping[str, torch.Tensor]
+    program: CppProgram,
+    library: bytes,
+    constants: Mapping[str, torch.Tensor],
+    launchers: Mapping[str, Launch] = MappingProxyType({}),
+    *,
+    device: int | None = None,
 ) -> CompiledProgram:
-    """Load the bytes of a shared library.
+    """Load the bytes of a shared library. `launchers` launch the kernels on a GPU; without them the library
+    brings these. The program runs on the GPU number `device`, else on the one that it was compiled on.
 
     Raises:
         KernelBuildError: it does not load.
@@ -156,7 +189,9 @@ def load_program(
             raise KernelBuildError(
                 program.name, reason=f"the built library does not load: {error}"
             ) from error
-    return CompiledProgram(program, loaded, constants)
+    if device is not None and program.gpu:
+        loaded.coilwork_use_device(ctypes.c_int(device))
+    return CompiledProgram(program, loaded, constants, launchers)
 
 
 # ---- build ----
@@ -166,18 +201,23 @@ MOST_WORKERS: Final = 16
 # The program is glue: what runs long is in kernels and operators, so it is compiled quickly instead.
 PROGRAM_FLAGS: Final = ("-O1", "-fPIC", "-std=c++17", "-fvisibility=hidden", "-w")
 EXPORTS: Final = ("coilwork_run", "coilwork_last_error", "coilwork_signature")
+KERNEL_EXPORTS: Final = ("coilwork_set_host", "coilwork_bind")
+GPU_EXPORTS: Final = ("coilwork_use_device",)
 
 
 def build_cpp(
     program: CppProgram,
     *,
     constants: Mapping[str, torch.Tensor] | None = None,
+    launchers: Mapping[str, Launch] = MappingProxyType({}),
+    embedded: Embedded | None = None,
     store: Store | None = None,
     workers: int = 0,
 ) -> CompiledProgram:
     """Build `program` and load it.
 
-    `constants` holds the tensors named by `program.constants`. `store` keeps objects and libraries between
+    `constants` holds the tensors named by `program.constants`. `launchers` launch kernels on a GPU, or the
+    library brings these `embedded`. `store` keeps objects and libraries between
     processes. `workers` is how many compilers run at once; 0 means one per core, at most 16.
 
     Raises:
@@ -185,29 +225,35 @@ def build_cpp(
         MissingCompilerError: there is no C++ compiler.
         KeyError: a constant is missing.
     """
-    data = build_library(program, store=store, workers=workers)
-    return load_program(program, data, constants or {})
+    data = build_library(program, embedded=embedded, store=store, workers=workers)
+    return load_program(program, data, constants or {}, launchers)
 
 
-def build_library(program: CppProgram, *, store: Store | None = None, workers: int = 0) -> bytes:
+def build_library(
+    program: CppProgram, *, embedded: Embedded | None = None, store: Store | None = None, workers: int = 0
+) -> bytes:
     """The bytes of the shared library that `program` and its kernels become, as `build_cpp`."""
     toolchain = find_toolchain()
-    key = _key("cpp-program", toolchain, program.text, *_unit_parts(program.kernels))
+    units = list(_list_units(program, embedded))
+    key = _key("cpp-program", toolchain, *(part for unit in units for part in unit.key_parts()))
     data = None if store is None else store.get(key)
     if data is None:
-        data = _link_library(program, toolchain, store, workers or min(MOST_WORKERS, count_usable_cores()))
+        data = _link_library(
+            program, units, toolchain, store, workers or min(MOST_WORKERS, count_usable_cores())
+        )
         if store is not None:
             store.put(key, data)
     return data
 
 
-def write_sources(program: CppProgram, folder: Path) -> Path:
+def write_sources(program: CppProgram, folder: Path, *, embedded: Embedded | None = None) -> Path:
     """Write the sources and a script `build.sh` that makes `program.so` of them; returns the script's path.
 
-    The script finds libtorch_cpu in `$TORCH_LIB`.
+    The script finds torch's libraries in `$TORCH_LIB`. The kernels that run on a GPU are `embedded`.
 
     Raises:
-        EmitError: `needs-python`, the program calls an operator that can't be called without Python.
+        EmitError: `needs-python`, the program calls an operator that can't be called without Python, or its
+            kernels on a GPU are not given.
     """
     if program.relayed:
         raise EmitError(
@@ -216,19 +262,31 @@ def write_sources(program: CppProgram, folder: Path) -> Path:
             reason="torch's C interface cannot pass these arguments or results; in Python, build_cpp does",
             remedy="call build_cpp, or leave out these operators",
         )
+    if program.gpu_kernels and embedded is None:
+        raise EmitError(
+            "needs-python",
+            f"{program.name} launches {', '.join(program.gpu_kernels)}",
+            reason="without their machine code, Python launches the kernels on a GPU",
+            remedy="give embed_kernels(...)",
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "program.cpp").write_text(program.text, encoding="utf-8")
-    (folder / "exports.map").write_text(_version_script(), encoding="utf-8")
-    lines = ["#!/bin/sh", "set -e", 'cd "$(dirname "$0")"', f"g++ {' '.join(PROGRAM_FLAGS)} -c program.cpp"]
-    objects = ["program.o"]
-    for unit in program.kernels:
-        (folder / f"{unit.symbol}.cpp").write_text(unit.text, encoding="utf-8")
-        flags = " ".join((*list_flags(unit.features), _rename(unit)))
-        lines.append(f"g++ {flags} -c {unit.symbol}.cpp")
-        objects.append(f"{unit.symbol}.o")
+    (folder / "exports.map").write_text(_version_script(program), encoding="utf-8")
+    lines = ["#!/bin/sh", "set -e", 'cd "$(dirname "$0")"']
+    objects = []
+    for unit in _list_units(program, embedded):
+        for name, data in unit.files.items():
+            Path(folder, name).parent.mkdir(parents=True, exist_ok=True)
+            Path(folder, name).write_bytes(data)
+        (folder / f"{unit.file}.cpp").write_text(unit.text, encoding="utf-8")
+        lines.append(
+            f"g++ {' '.join(unit.flags)} {unit.place_flags('.')} -c {unit.file}.cpp".replace("  ", " ")
+        )
+        objects.append(f"{unit.file}.o")
+    cuda = "-ltorch_cuda " if program.gpu else ""
     lines.append(
         f"g++ -shared {' '.join(objects)} -o program.so -Wl,--version-script=exports.map "
-        '-L"$TORCH_LIB" -Wl,-rpath,"$TORCH_LIB" -Wl,--no-as-needed -ltorch_cpu -lc10 -Wl,--as-needed -lm'
+        f'-L"$TORCH_LIB" -Wl,-rpath,"$TORCH_LIB" -Wl,--no-as-needed {cuda}-ltorch_cpu -lc10 '
+        "-Wl,--as-needed -lm -ldl"
     )
     script = folder / "build.sh"
     script.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -236,64 +294,115 @@ def write_sources(program: CppProgram, folder: Path) -> Path:
     return script
 
 
-def _unit_parts(units: Sequence[KernelUnit]) -> list[str]:
-    return [
-        part for unit in units for part in (unit.text, _rename(unit), " ".join(list_flags(unit.features)))
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unit:
+    """What one object is compiled of.
+
+    Attributes:
+        name: of the kernel or program, for people.
+        file: its name, without an ending.
+        files: what the text includes, by path.
+        is_shared: other programs have the same, and the store keeps its object.
+    """
+
+    name: str
+    file: str
+    text: str
+    flags: tuple[str, ...]
+    files: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
+    is_shared: bool = False
+
+    def key_parts(self) -> Iterator[str]:
+        yield from (self.text, " ".join(self.flags))
+        for name in sorted(self.files):
+            yield f"{name} {hashlib.sha256(self.files[name]).hexdigest()}"
+
+    def place_flags(self, folder: str) -> str:
+        """Flags that find `files` in `folder`."""
+        return f"-I{folder} -Wa,-I{folder}" if self.files else ""
 
 
-def _rename(unit: KernelUnit) -> str:
-    return f"-D{unit.entry}={unit.symbol}"
+def _list_units(program: CppProgram, embedded: Embedded | None) -> Iterator[_Unit]:
+    yield _Unit(name=program.name, file="program", text=program.text, flags=PROGRAM_FLAGS)
+    for unit in program.kernels:
+        flags = tuple(flag for flag in list_flags(unit.features) if flag != "-shared")
+        text, flags = unit.text, (*flags, f"-D{unit.entry}={unit.symbol}")
+        yield _Unit(name=unit.name, file=unit.symbol, text=text, flags=flags, is_shared=True)
+    if program.gpu_kernels:
+        text = read_preamble("launching.hpp") + read_preamble("launching.cpp")
+        yield _Unit(
+            name=program.name,
+            file="launching",
+            text=text,
+            flags=PROGRAM_FLAGS,
+            files=read_launch_headers(),
+            is_shared=True,
+        )
+    if program.gpu_kernels and embedded is not None:
+        text, files = read_preamble("launching.hpp") + embedded.text, embedded.files
+        yield _Unit(name=program.name, file="embedded", text=text, flags=PROGRAM_FLAGS, files=files)
 
 
 def _key(kind: str, toolchain: Toolchain, *parts: str) -> str:
     """SHA-256 over everything that determines the bytes; lengths in front keep parts apart."""
     digest = hashlib.sha256()
-    for part in (kind, toolchain.version, " ".join(PROGRAM_FLAGS), *parts):
+    for part in (kind, toolchain.version, *parts):
         data = part.encode("utf-8", "surrogatepass")
         digest.update(len(data).to_bytes(8, "little") + data)
     return digest.hexdigest()
 
 
-def _link_library(program: CppProgram, toolchain: Toolchain, store: Store | None, workers: int) -> bytes:
+def _link_library(
+    program: CppProgram, units: Sequence[_Unit], toolchain: Toolchain, store: Store | None, workers: int
+) -> bytes:
     with temporary_folder("program") as scratch:
         folder = Path(scratch)
-        objects = [folder / f"unit{number}.o" for number in range(len(program.kernels) + 1)]
         with Threads(workers, "coilwork-program") as pool:
-            pending = [
-                pool.submit(_compile_kernel, unit, target, toolchain, store)
-                for unit, target in zip(program.kernels, objects[1:], strict=True)
-            ]
-            _compile(program.name, program.text, PROGRAM_FLAGS, objects[0], toolchain)
+            # the program's own is the largest, and first
+            pending = [pool.submit(_compile_unit, unit, folder, toolchain, store) for unit in units]
             make_stub(toolchain, folder)
-            for future in pending:
-                future.result()
+            objects = [str(future.result()) for future in pending]
         script = folder / "exports.map"
-        script.write_text(_version_script(), encoding="utf-8")
-        parts = (*map(str, objects), f"-Wl,--version-script={script}", *link_flags(folder))
+        script.write_text(_version_script(program), encoding="utf-8")
+        cuda = [_make_cuda_stub(program, toolchain, folder)] if program.gpu else []
+        parts = (*objects, f"-Wl,--version-script={script}", "-Wl,--no-as-needed", *cuda, *link_flags(folder))
         # The compiler is run on one text; all that is linked was compiled before, so this one is empty.
         return _output(program.name, toolchain, "", ("-shared", "-fPIC"), parts)
 
 
-def _version_script() -> str:
-    return "{ global: " + " ".join(f"{name};" for name in EXPORTS) + " local: *; };\n"
+def _make_cuda_stub(program: CppProgram, toolchain: Toolchain, folder: Path) -> str:
+    """A library by whose name libtorch_cuda is found in the process, as `make_stub` makes of libtorch_cpu."""
+    path = folder / "libtorch_cuda.so"
+    flags = ("-shared", "-fPIC", "-nostdlib")
+    path.write_bytes(_output(program.name, toolchain, "", flags, (f"-Wl,-soname,{path.name}",)))
+    return str(path)
 
 
-def _compile_kernel(unit: KernelUnit, target: Path, toolchain: Toolchain, store: Store | None) -> None:
-    """A kernel's object, from the store if it has been compiled before for any program."""
-    key = _key("cpp-object", toolchain, *_unit_parts([unit]))
-    data = None if store is None else store.get(key)
-    if data is not None:
-        target.write_bytes(data)
-        return
-    flags = [flag for flag in list_flags(unit.features) if flag != "-shared"]
-    _compile(unit.name, unit.text, (*flags, _rename(unit)), target, toolchain)
-    if store is not None:
-        store.put(key, target.read_bytes())
+def _version_script(program: CppProgram) -> str:
+    names = [*EXPORTS]
+    if program.gpu_kernels:
+        names += KERNEL_EXPORTS
+    if program.gpu:
+        names += GPU_EXPORTS
+    return "{ global: " + " ".join(f"{name};" for name in names) + " local: *; };\n"
 
 
-def _compile(name: str, text: str, flags: tuple[str, ...], target: Path, toolchain: Toolchain) -> None:
-    target.write_bytes(_output(name, toolchain, text, (*flags, "-c"), ()))
+def _compile_unit(unit: _Unit, folder: Path, toolchain: Toolchain, store: Store | None) -> Path:
+    """The file of a unit's object, from the store if it has been compiled before for any program."""
+    key = _key("cpp-object", toolchain, *unit.key_parts())
+    data = store.get(key) if store is not None and unit.is_shared else None
+    if data is None:
+        place = folder / f"{unit.file}.files"
+        for name, content in unit.files.items():
+            Path(place, name).parent.mkdir(parents=True, exist_ok=True)
+            Path(place, name).write_bytes(content)
+        flags = (*unit.flags, *unit.place_flags(str(place)).split(), "-c")
+        data = _output(unit.name, toolchain, unit.text, flags, ())
+        if store is not None and unit.is_shared:
+            store.put(key, data)
+    target = folder / f"{unit.file}.o"
+    target.write_bytes(data)
+    return target
 
 
 def _output(

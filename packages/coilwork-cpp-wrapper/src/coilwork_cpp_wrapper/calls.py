@@ -17,6 +17,7 @@ from coilwork_ir.buffers import Argument, Buffer, DeviceValue, Item, ListValue, 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.program.nodes import ExternCall
+from coilwork_ir.streams import is_host
 from coilwork_ir.syntax.cpp import (
     Assign,
     Braces,
@@ -157,8 +158,7 @@ def _dispatch(kind: Type, value: Argument, scope: Scope) -> Code:
         case "str", str():
             return Call("rt::text", (string(value),))
         case "Device", DeviceValue(device):
-            _require_cpu(device)
-            return Call("rt::cpu")
+            return Call("rt::place", (_place(device, scope),))
         case "number", _:
             raise UnsupportedArgument("torch's C dispatcher takes no Scalar")
         case _:
@@ -189,9 +189,11 @@ def _boolean(value: bool) -> Code:
     return Name("true" if value else "false")
 
 
-def _require_cpu(device: str) -> None:
-    if device != "cpu":
-        raise UnsupportedArgument(f"device {device}: only the CPU is supported")
+def _place(device: str, scope: Scope) -> Code:
+    """An `rt::Device`."""
+    if not is_host(device) and device not in (scope.gpu, scope.gpu.partition(":")[0]):
+        raise UnsupportedArgument(f"device {device}: the program has memory on the host and {scope.gpu}")
+    return Call("rt::host" if is_host(device) else "rt::gpu")
 
 
 # C functions of single operators
@@ -231,8 +233,8 @@ def _shim_optional(element: Type, value: Argument, scope: Scope) -> tuple[Code, 
         case "Device", None:
             return NULL, integer(0)
         case "Device", DeviceValue(device):
-            _require_cpu(device)
-            return _slot("int32_t", Call("aoti_torch_device_type_cpu")), integer(0)
+            place = _place(device, scope)
+            return _slot("int32_t", Member(place, "type")), Member(place, "index")
         case _, None:
             return (NULL,)
         case "Tensor", Ref(name):
@@ -290,6 +292,7 @@ def _shim_list(kind: Type, value: ListValue, scope: Scope) -> tuple[Code, ...]:
 Declared: TypeAlias = Buffer | SymbolOutput | None
 MOST_ARGUMENTS: Final = 64
 _RESULTS: Final = ("Tensor", "int", "float", "bool", "number")
+HOST: Final = "cpu"
 # A double holds every integer up to this one.
 EXACT_INTEGER: Final = 1 << 53
 
@@ -339,7 +342,7 @@ def _call_directly(
     Raises:
         UnsupportedArgument: it has no form there.
     """
-    shim = find_shim(call.target, schema)
+    shim = find_shim(call.target, schema, _find_device(call, bound, scope))
     if shim is not None and _is_plain(bound, scope) and _keeps_result_type(shim, bound, scope):
         try:
             yield from tuple(_call_shim(call, schema, shim, bound, scope))
@@ -350,13 +353,24 @@ def _call_directly(
     yield from _call_dispatcher(call, schema, bound, scope)
 
 
-def find_shim(target: str, schema: Schema) -> CFunction | None:
-    """The C function of the operator `target`: of the table, or as the headers of this torch declare it."""
+def find_shim(target: str, schema: Schema, device: str) -> CFunction | None:
+    """The C function of the operator `target` on `device`: of the table, or as the headers of this torch
+    declare it.
+    """
     known = C_FUNCTIONS.get(target)
-    if known is not None:
+    if known is not None and is_host(device):
         return known
-    symbol = find_function_name(schema, "cpu")
-    return None if symbol is None else CFunction(symbol=symbol)
+    symbol = find_function_name(schema, device) if device else None
+    return None if symbol is None else CFunction(symbol=symbol, scalars=known.scalars if known else "promote")
+
+
+def _find_device(call: ExternCall, bound: tuple[Bound, ...], scope: Scope) -> str:
+    """Where the operator runs; empty if its tensors are on several devices, which only the dispatcher sorts
+    out.
+    """
+    tensors = {scope.buffer(name).device for name in _list_tensors(tuple(value for _, value in bound))}
+    devices = tensors or {output.device for output in call.outputs if isinstance(output, Buffer)}
+    return devices.pop() if len(devices) == 1 else "" if devices else HOST
 
 
 def _is_plain(bound: tuple[Bound, ...], scope: Scope) -> bool:

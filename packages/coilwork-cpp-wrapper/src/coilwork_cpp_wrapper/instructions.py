@@ -242,12 +242,11 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
         case CheckLayout():
             yield from _check_layout(instruction, scope)
         case Alloc(buffer=buffer):
-            yield _define(
-                buffer, Call("rt::empty", (*scope.layout(buffer), get_dtype_code(buffer.dtype))), scope
-            )
+            layout = (*scope.layout(buffer), get_dtype_code(buffer.dtype), *scope.place(buffer.device))
+            yield _define(buffer, Call("rt::empty", layout), scope)
         case AllocPool():
-            size = Call("rt::empty_pool", (scope.index(instruction.size_bytes),))
-            yield Declare("rt::Tensor", scope.name(instruction.pool), size)
+            size = (scope.index(instruction.size_bytes), *scope.place(instruction.device))
+            yield Declare("rt::Tensor", scope.name(instruction.pool), Call("rt::empty_pool", size))
         case PoolView(buffer=buffer):
             pool, offset = Name(scope.name(instruction.pool)), scope.index(instruction.offset_bytes)
             carved = Call("rt::carve", (pool, offset, *scope.layout(buffer), get_dtype_code(buffer.dtype)))
@@ -268,9 +267,7 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
         case ForkStream(device=device) | RecordEvent(device=device):
             # the host has no streams: what it is given is done when the next instruction begins
             if not is_host(device):
-                refuse(
-                    f"a stream or event of {device}", UNKNOWN, "C++ programs run on the host, in one order"
-                )
+                refuse(f"a stream or event of {device}", UNKNOWN, "C++ programs put all work on one stream")
         case WaitEvent() | JoinStream():
             pass
         case Region():
@@ -328,6 +325,7 @@ def list_fixed_layouts(program: Program) -> Iterator[tuple[CheckLayout, Code]]:
                     Name(dtype.function) if isinstance(dtype, Call) else dtype,
                     string(buffer.dtype.torch_name),
                     Name("true" if instruction.aligned else "false"),
+                    *(() if is_host(buffer.device) else (Name("true"),)),
                 )
             ),
         )
@@ -347,7 +345,8 @@ def _check_layout(instruction: CheckLayout, scope: Scope) -> Iterator[Statement]
     layout = scope.layout(buffer)
     described = string(buffer.dtype.torch_name)
     if instruction.asserted:
-        yield Do(Call("rt::check_layout", (name, string(buffer.name), *layout, dtype, described)))
+        place = scope.place(buffer.device)
+        yield Do(Call("rt::check_layout", (name, string(buffer.name), *layout, dtype, described, *place)))
     if instruction.aligned:
         yield Assign(name, Call("rt::aligned", (Call("rt::move", (name,)), *layout, dtype)))
 
@@ -376,16 +375,22 @@ def _reuse(instruction: Reuse, scope: Scope) -> Iterator[Statement]:
 def _launch(launch: Launch, scope: Scope) -> Iterator[Statement]:
     manifest = scope.kernel(launch.kernel)
     yield from (Remark(line) for line in list_origin_lines(launch.origins))
-    pointers: list[Code] = [Call(f"{scope.name(a)}.data") for a in launch.args]
     sizes: list[Code] = [scope.index(s) for s in launch.sizes]
-    scratch: list[Name] = []
-    if len(manifest.sizes) != len(sizes) or len(manifest.args) < len(pointers) + len(sizes):
+    if len(manifest.sizes) != len(sizes) or len(manifest.args) < len(launch.args) + len(sizes):
         raise EmitError(
             "kernel-arguments",
-            f"kernel {launch.kernel} is launched with {len(pointers)} tensors and {len(sizes)} sizes",
+            f"kernel {launch.kernel} is launched with {len(launch.args)} tensors and {len(sizes)} sizes",
             origins=launch.origins,
             reason=f"its source takes {len(manifest.args)} arguments, {len(manifest.sizes)} of them sizes",
         )
+    number = scope.gpu_kernel(launch.kernel)
+    if number is not None:
+        tensors = Braces(tuple(Call(f"{scope.name(a)}.get") for a in launch.args))
+        yield _step(f"launch {launch.kernel}", launch)
+        yield Do(Call("rt::launch", (integer(number), tensors, Braces(tuple(sizes)))))
+        return
+    pointers: list[Code] = [Call(f"{scope.name(a)}.data") for a in launch.args]
+    scratch: list[Name] = []
     for position, (dtype, code) in enumerate(_scratch(manifest)):
         name = f"scratch_{scope.number}_{position}"
         elements = scope.index(read_size_code(code, launch.sizes))

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Final, Literal
 
+import torch
+
 from coilwork_cpp_wrapper.instructions import check_fixed_layouts, emit_instruction, list_fixed_layouts
 from coilwork_cpp_wrapper.scope import PYTHON_REMEDY, Scope
 from coilwork_cpp_wrapper.torch_compat import abi_version
@@ -34,6 +36,7 @@ from coilwork_ir.program.walk import (
     list_kernels,
     list_program_symbols,
 )
+from coilwork_ir.streams import is_host
 from coilwork_ir.syntax.cpp import (
     Call,
     Code,
@@ -93,6 +96,8 @@ class CppProgram:
         name: the program's.
         text: the translation unit that defines `coilwork_run`; needs no header but C's own.
         kernels: the kernels it calls, linked with it.
+        gpu_kernels: names of the kernels that it launches on a GPU, by their numbers in the text.
+        gpu: the GPU that it has memory on, `"cuda:0"`; empty if there is none.
         inputs: what `coilwork_run` takes, tensors and sizes in one order; each kind is passed in its own
             array.
         outputs: what it returns, likewise.
@@ -107,6 +112,8 @@ class CppProgram:
     outputs: tuple[Port, ...]
     constants: tuple[str, ...]
     relayed: tuple[str, ...] = ()
+    gpu_kernels: tuple[str, ...] = ()
+    gpu: str = ""
 
 
 # ---- emitter ----
@@ -135,6 +142,7 @@ RESERVED: Final = frozenset(
         "tensors",
         "layouts",
         "TORCH_VERSION",
+        "MOST_TENSORS",
         "NULL",
     }
 )
@@ -183,22 +191,28 @@ def emit_cpp(program: Program, specs: Mapping[str, KernelSpec]) -> CppProgram:
 
     Raises:
         EmitError: `cpp-unsupported`, the program does what torch's C interface cannot do yet, or holds
-            something that is not on the CPU; `missing-source`, a kernel has no C++ source.
+            something that is neither on the CPU nor on one NVIDIA GPU; `missing-source`, a kernel has no
+            source.
     """
     program = inline_regions(outline_regions(program))
     parts = list_distinct_programs(program)
-    _check_devices(parts)
-    kernels = _kernel_units(program, specs)
+    gpu = _find_gpu(parts)
+    kernels, on_gpu = _kernel_units(program, specs)
     keys = tuple(dict.fromkeys(c.key for part in parts for c in part.constants))
     functions = {id(part): f"run_{number}" for number, part in enumerate(parts)}
-    items: list[Item] = [Verbatim(read_preamble("shim.hpp")), Verbatim(read_preamble("support.hpp"))]
+    items: list[Item] = [Verbatim(read_preamble("shim.hpp"))]
     items += [Verbatim(f"static const uint64_t TORCH_VERSION = 0x{abi_version():016x};")]
-    items += [Verbatim(read_preamble("dispatch.hpp"))]
+    items += [Verbatim(read_preamble("support.hpp")), Verbatim(read_preamble("dispatch.hpp"))]
+    if on_gpu:
+        items += [Verbatim(read_preamble("launching.hpp")), Verbatim(_write_kernel_table(on_gpu, specs))]
+        items += [Verbatim(read_preamble("kernels.hpp"))]
+    if gpu:
+        items += [Verbatim(read_preamble("gpu.hpp").replace("@GPU@", gpu.partition(":")[2] or "0"))]
     used = _Used()
     written: list[Item] = []
     outer: dict[int, tuple[Expr, ...]] = {}
     for part in reversed(parts):  # nested programs first, because callers pass on the sizes that these use
-        emission = _Emission(part, functions, keys, specs, kernels, outer, used)
+        emission = _Emission(part, functions, keys, specs, (kernels, on_gpu, gpu), outer, used)
         written.append(emission.function())
         outer[id(part)] = emission.outer_symbols()
     if outer[id(program)]:
@@ -210,7 +224,11 @@ def emit_cpp(program: Program, specs: Mapping[str, KernelSpec]) -> CppProgram:
     items += written
     inputs = tuple(_input_port(entry, number) for number, entry in enumerate(program.inputs))
     outputs = _output_ports(program)
-    items.append(_write_entry(inputs, outputs, functions[id(program)]))
+    items.append(_write_entry(inputs, outputs, functions[id(program)], gpu))
+    if on_gpu:
+        items.append(Verbatim(read_preamble("kernels_entry.hpp")))
+    if gpu:
+        items.append(Verbatim(read_preamble("gpu_entry.hpp")))
     return CppProgram(
         name=program.name,
         text=CppPrinter(width=WIDTH).source(Source(_write_heading(program), tuple(items))),
@@ -219,6 +237,8 @@ def emit_cpp(program: Program, specs: Mapping[str, KernelSpec]) -> CppProgram:
         outputs=outputs,
         constants=keys,
         relayed=tuple(used.relayed),
+        gpu_kernels=on_gpu,
+        gpu=gpu,
     )
 
 
@@ -238,19 +258,39 @@ def _write_heading(program: Program) -> str:
     )
 
 
-def _check_devices(parts: tuple[Program, ...]) -> None:
+def _find_gpu(parts: tuple[Program, ...]) -> str:
+    """The GPU that a program has memory on; empty if all of it is on the host.
+
+    Raises:
+        EmitError: `cpp-unsupported`, it has memory on two, or on another device.
+    """
+    found = ""
+    for name, device in _list_devices(parts):
+        if is_host(device):
+            continue
+        if torch.device(device).type != "cuda" or torch.version.hip or (found and device != found):
+            raise EmitError(
+                "cpp-unsupported",
+                f"{name} is on device {device}",
+                reason="C++ programs run on the CPU, and on one GPU of NVIDIA's",
+                remedy=PYTHON_REMEDY,
+            )
+        found = device
+    return found
+
+
+def _list_devices(parts: tuple[Program, ...]) -> Iterator[tuple[str, str]]:
+    """Names of memory and operators, each with its device."""
     for part in parts:
         for buffer in index_buffers(part).values():
-            if buffer.device != "cpu":
-                _refuse_device(buffer.name, buffer.device)
+            yield f"%{buffer.name}", buffer.device
         for instruction in part.instructions:
-            if isinstance(instruction, AllocPool) and instruction.device != "cpu":
-                _refuse_device(instruction.pool, instruction.device)
+            if isinstance(instruction, AllocPool):
+                yield f"%{instruction.pool}", instruction.device
             if isinstance(instruction, ExternCall):
                 for value in (*instruction.args, *(v for _, v in instruction.kwargs)):
                     for device in _devices(value):
-                        if device != "cpu":
-                            _refuse_device(instruction.target, device)
+                        yield instruction.target, device
 
 
 def _devices(value: Argument) -> Iterator[str]:
@@ -261,26 +301,24 @@ def _devices(value: Argument) -> Iterator[str]:
             yield from _devices(item)
 
 
-def _refuse_device(name: str, device: str) -> None:
-    raise EmitError(
-        "cpp-unsupported",
-        f"%{name} is on device {device}",
-        reason="C++ programs run on the CPU only",
-        remedy=PYTHON_REMEDY,
-    )
-
-
-def _kernel_units(program: Program, specs: Mapping[str, KernelSpec]) -> tuple[KernelUnit, ...]:
+def _kernel_units(
+    program: Program, specs: Mapping[str, KernelSpec]
+) -> tuple[tuple[KernelUnit, ...], tuple[str, ...]]:
+    """The kernels in C++, and names of those that are launched on a GPU."""
     units: list[KernelUnit] = []
+    on_gpu: list[str] = []
     for kernel in list_kernels(program):
         spec = specs.get(kernel.name)
         if spec is None:
             raise EmitError("missing-source", f"no source for kernel {kernel.name} of @{program.name}")
+        if spec.is_triton:
+            on_gpu.append(kernel.name)
+            continue
         if spec.language != "cpp":
             raise EmitError(
                 "cpp-unsupported",
                 f"kernel {kernel.name} is written in {spec.language}",
-                reason="C++ programs launch C++ kernels only",
+                reason="C++ programs launch kernels in C++ and Triton only",
                 remedy=PYTHON_REMEDY,
             )
         units.append(
@@ -289,7 +327,21 @@ def _kernel_units(program: Program, specs: Mapping[str, KernelSpec]) -> tuple[Ke
             )
         )
     symbols = make_identifiers([unit.name for unit in units])
-    return tuple(replace(unit, symbol=f"coilwork_kernel_{symbols[unit.name]}") for unit in units)
+    named = tuple(replace(unit, symbol=f"coilwork_kernel_{symbols[unit.name]}") for unit in units)
+    return named, tuple(on_gpu)
+
+
+def _write_kernel_table(names: tuple[str, ...], specs: Mapping[str, KernelSpec]) -> str:
+    most = max(sum(arg.is_pointer for arg in specs[name].args) for name in names)
+    rows = ",\n  ".join(f"{{{string(name).text}, nullptr}}" for name in names)
+    return (
+        "namespace rt {\n\n"
+        "// Kernels that are launched on a GPU, each with how that is done once it is known.\n"
+        "struct Kernel {\n  const char* name;\n  const void* form;\n};\n"
+        f"constexpr int KERNELS = {len(names)}, MOST_TENSORS = {max(most, 1)};\n"
+        f"static Kernel kernels[] = {{\n  {rows}}};\n\n"
+        "}  // namespace rt"
+    )
 
 
 def _entries(specs: Mapping[str, KernelSpec], kernels: tuple[KernelUnit, ...]) -> Iterator[str]:
@@ -320,7 +372,7 @@ class _Emission:
         functions: Mapping[int, str],
         keys: tuple[str, ...],
         specs: Mapping[str, KernelSpec],
-        kernels: tuple[KernelUnit, ...],
+        launched: tuple[tuple[KernelUnit, ...], tuple[str, ...], str],
         outer: Mapping[int, tuple[Expr, ...]],
         used: _Used,
     ) -> None:
@@ -333,6 +385,7 @@ class _Emission:
         self._symbol_names = dict(make_identifiers(own))
         names = make_identifiers(_local_names(program), taken=self._symbol_names.values())
         self._taken = frozenset(names.values())
+        kernels, on_gpu, gpu = launched
         self._scope = Scope(
             name=names.__getitem__,
             buffer=index_buffers(program).__getitem__,
@@ -343,6 +396,8 @@ class _Emission:
             outer_symbols=lambda nested: outer[id(nested)],
             declare=lambda text: used.declared.update({text: None}),
             relay=lambda text: used.relayed.update({text: None}),
+            gpu_kernel={name: number for number, name in enumerate(on_gpu)}.get,
+            gpu=gpu,
             constants=frozenset(c.buffer.name for c in program.constants),
             number=0,
         )
@@ -463,7 +518,7 @@ def _signature(inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> str:
     return f"({shown[0]}) -> ({shown[1]})"
 
 
-def _write_entry(inputs: tuple[Port, ...], outputs: tuple[Port, ...], function: str) -> Item:
+def _write_entry(inputs: tuple[Port, ...], outputs: tuple[Port, ...], function: str, gpu: str) -> Item:
     """The exported functions. Handles of inputs are taken over whatever happens, those of results are given
     away.
     """
@@ -475,4 +530,5 @@ def _write_entry(inputs: tuple[Port, ...], outputs: tuple[Port, ...], function: 
         .replace("@INPUTS@", str(tensors))
         .replace("@OUTPUTS@", str(results))
         .replace("@RUN@", function)
+        .replace("@AROUND@", "\n    const rt::OnGpu device;" if gpu else "")
     )

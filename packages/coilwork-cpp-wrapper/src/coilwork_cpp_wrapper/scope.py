@@ -38,6 +38,7 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.program.nodes import Program
+from coilwork_ir.streams import is_host
 from coilwork_ir.syntax.cpp import Binary, Braces, Call, Code, Name, integer
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest
 from coilwork_runtime.manifest.size_bytecode import Op, SizeBytecode
@@ -156,6 +157,8 @@ class Scope:
         outer_symbols: size symbols that a nested program uses and its surroundings bind.
         declare: takes the declaration of a C function that is called.
         relay: takes the text of a relay that is called.
+        gpu_kernel: the number of a kernel that is launched on a GPU; None for one that is called.
+        gpu: the GPU that the program runs on, `"cuda:0"`; empty for a program on the host.
         constants: names of the buffers that are constants.
         number: a number no other instruction has, for the names of temporaries.
     """
@@ -169,6 +172,8 @@ class Scope:
     outer_symbols: Callable[[Program], tuple[Expr, ...]]
     declare: Callable[[str], None]
     relay: Callable[[str], None]
+    gpu_kernel: Callable[[str], int | None]
+    gpu: str
     constants: frozenset[str]
     number: int
 
@@ -179,6 +184,10 @@ class Scope:
     def braces(self, values: Iterable[Expr]) -> Code:
         """Sizes or strides."""
         return make_braces(values, self.symbol)
+
+    def place(self, device: str) -> tuple[Code, ...]:
+        """The argument that says where memory is; none on the host."""
+        return () if is_host(device) else (Call("rt::gpu"),)
 
     def layout(self, buffer: Buffer) -> tuple[Code, Code]:
         """Shape and strides of `buffer`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, encode_manifest
 from coilwork_runtime.manifest.wire_format import block, i64, join_items, write_list
@@ -23,11 +24,14 @@ class Launcher:
         descriptor: returns bytes for the native executor (native/program/plans.hpp), or None as long as a
             configuration is not settled. None: the kernel has none.
         report: raises the error of a failed check, by its number, counted from 1.
+        binaries: returns the configuration and machine code of each version, chosen or else guessed, of a
+            kernel that runs on a GPU.
     """
 
     call: Callable[..., None]
     descriptor: Callable[[], bytes | None] | None = None
     report: Callable[[int], None] | None = None
+    binaries: Callable[[], Sequence[tuple[Mapping[str, int], Any]]] | None = None
 
     def __call__(self, *args: object) -> None:
         self.call(*args)

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from coilwork_ir.errors import EmitError, ParseError
 from coilwork_ir.kernel_source import KernelSource, write_kernels
@@ -34,7 +34,7 @@ from coilwork_runtime import (
 from coilwork_runtime.executor.choice import Driven, Executor, ExecutorOptions, Loadable, load
 from coilwork_runtime.module_loader import load_kernels
 from coilwork_runtime.saved_program import SavedProgram, write_program
-from coilwork_runtime.tensor_kinds import refuse_operators
+from coilwork_runtime.tensor_kinds import TensorKinds, refuse_operators
 from coilwork_wrapper.native.emit import emit_native, encode_program
 from coilwork_wrapper.python.module import emit_python
 from coilwork_wrapper.python.operator_libraries import find_libraries
@@ -220,7 +220,7 @@ def drive_program(
     if not isinstance(wrapper, ModuleWrapper):
         artifact = _try_wrapper(wrapper, program, sources, options, kernels)
         if artifact is not None:
-            return _guard(wrapper.name, artifact, options.graph)
+            return _guard(wrapper.name, artifact, options.graph, options.executors)
         wrapper = PYTHON
     return wrapper.emit(program, sources, options).driven
 
@@ -264,11 +264,35 @@ def load_stored(
             raise
         warn(graph.name, f"wrapper={wrapper.name!r}", error)
         return load(graph, options=options, builder=builder, store=store, warn=warn)
-    return _guard(wrapper.name, artifact, graph)
+    return _guard(wrapper.name, artifact, graph, store)
 
 
-def _guard(name: str, artifact: Artifact, graph: Loadable) -> Driven:
+@runtime_checkable
+class NativeArtifact(Protocol):
+    """An artefact that may be called without Python in the way."""
+
+    @property
+    def is_complete(self) -> bool:
+        """True if it leaves nothing to others: AOTAutograd need not be around its calls."""
+        ...
+
+    def open_native(
+        self, instead: Callable[[list[Any]], Sequence[Any]], kinds: TensorKinds, store: Any
+    ) -> Callable[..., Sequence[Any]] | None:
+        """The call, over one list or over the inputs one by one, which leaves what is rare to `instead`.
+
+        `store` may have the native executor; None where nobody has it.
+        """
+        ...
+
+
+def _guard(name: str, artifact: Artifact, graph: Loadable, store: Any) -> Driven:
     call = guard_call(artifact, graph.operators or refuse_operators, graph.kinds)
+    if isinstance(artifact, NativeArtifact):
+        native = artifact.open_native(call, graph.kinds, store)
+        if native is not None:
+            direct = native if artifact.is_complete else None
+            return Driven(call=native, direct=direct, executor=name, python_calls={})
     return Driven(call=call, executor=name, python_calls={})
 
 
@@ -282,11 +306,10 @@ class _Kernels:
 
     def build(self) -> Mapping[str, Launcher]:
         try:
-            launchers = self.builder.build(load_kernels(self.graph.kernels))
+            return self.builder.build(load_kernels(self.graph.kernels))
         except Exception as error:
             self.fault = error
             raise
-        return {name: launcher.call for name, launcher in launchers.items()}
 
 
 def _try_wrapper(

@@ -117,7 +117,7 @@ class CompileOptions(Options):
     wrapper: str = option(
         "python",
         "what drives the kernels: a Python module or who runs it (see executor), the native executor, a "
-        "torch.fx graph, C++ (CPU), or what another package registers",
+        "torch.fx graph, C++, or what another package registers",
         key=True,
         kind=Choice(WRAPPERS.names),
     )

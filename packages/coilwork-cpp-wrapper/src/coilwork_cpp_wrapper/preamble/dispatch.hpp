@@ -12,7 +12,8 @@ struct Slot {
 // A list of tensors for a C function.
 struct Handles {
   const AtenTensorHandle* data;
-  Handles(std::initializer_list<AtenTensorHandle> values) : data(values.begin()) {}
+  int64_t count;
+  Handles(std::initializer_list<AtenTensorHandle> values) : data(values.begin()), count((int64_t)values.size()) {}
 };
 
 // A list of truth values for a C function.
@@ -57,7 +58,9 @@ static Value none() { return Value(0); }
 static Value integer(int64_t value) { return Value((uint64_t)value); }
 static Value boolean(bool value) { return Value(value ? 1 : 0); }
 static Value code(int32_t value) { return Value((uint32_t)value); }
-static Value cpu() { return Value((uint64_t)(uint32_t)aoti_torch_device_type_cpu() << 32); }
+static Value place(Device device) {
+  return Value((uint64_t)(uint32_t)device.type << 32 | (uint32_t)device.index);
+}
 static Value real(double value) {
   uint64_t bits;
   memcpy(&bits, &value, 8);

@@ -28,6 +28,7 @@ AOTITorchError aoti_torch_get_strides(AtenTensorHandle tensor, int64_t** result)
 AOTITorchError aoti_torch_get_storage_offset(AtenTensorHandle tensor, int64_t* result);
 AOTITorchError aoti_torch_get_dtype(AtenTensorHandle tensor, int32_t* result);
 AOTITorchError aoti_torch_get_device_type(AtenTensorHandle tensor, int32_t* result);
+AOTITorchError aoti_torch_get_device_index(AtenTensorHandle tensor, int32_t* result);
 AOTITorchError aoti_torch_empty_strided(int64_t rank, const int64_t* sizes, const int64_t* strides, int32_t dtype,
                                         int32_t device_type, int32_t device_index, AtenTensorHandle* result);
 AOTITorchError aoti_torch__reinterpret_tensor(AtenTensorHandle tensor, int64_t rank, const int64_t* sizes,
@@ -45,6 +46,7 @@ bool aoti_torch_grad_mode_is_enabled();
 void aoti_torch_grad_mode_set_enabled(bool enabled);
 
 int32_t aoti_torch_device_type_cpu();
+int32_t aoti_torch_device_type_cuda();
 int32_t aoti_torch_layout_strided();
 int32_t aoti_torch_memory_format_contiguous_format();
 int32_t aoti_torch_memory_format_channels_last();

@@ -1,6 +1,9 @@
 namespace rt {
 
-enum Kind { OPERATOR_FAILED = 1, CHECK_FAILED = 2, INDEX_FAILED = 3, LAYOUT_FAILED = 4, RESULT_FAILED = 5, DIVISION_FAILED = 6 };
+enum Kind {
+  OPERATOR_FAILED = 1, CHECK_FAILED = 2, INDEX_FAILED = 3, LAYOUT_FAILED = 4, RESULT_FAILED = 5, DIVISION_FAILED = 6,
+  OVERFLOW_FAILED = 7, HOST_FAILED = 8
+};
 
 // Thrown inside a program, caught by `coilwork_run`; the words are in `last_error`.
 struct Failure {
@@ -151,14 +154,34 @@ class Tensor {
 
 static Tensor&& move(Tensor& tensor) { return static_cast<Tensor&&>(tensor); }
 
-static Tensor empty(Ints shape, Ints strides, int32_t dtype) {
+// Where memory is.
+struct Device {
+  int32_t type, index;
+};
+static int32_t gpu_index = 0;
+// The stream of a call on a GPU.
+static thread_local void* stream = nullptr;
+static Device host() { return {aoti_torch_device_type_cpu(), 0}; }
+static Device gpu() { return {aoti_torch_device_type_cuda(), gpu_index}; }
+static bool is_on(const Tensor& value, Device device) {
+  int32_t type = 0, index = 0;
+  check(aoti_torch_get_device_type(value.get(), &type));
+  if (type != device.type) return false;
+  if (type == aoti_torch_device_type_cpu()) return true;
+  check(aoti_torch_get_device_index(value.get(), &index));
+  return index == device.index;
+}
+
+static Tensor empty(Ints shape, Ints strides, int32_t dtype, Device device = host()) {
   Tensor result;
-  check_memory(aoti_torch_empty_strided(shape.count, shape.data, strides.data, dtype,
-                                        aoti_torch_device_type_cpu(), 0, result.out()));
+  check_memory(aoti_torch_empty_strided(shape.count, shape.data, strides.data, dtype, device.type, device.index,
+                                        result.out()));
   return result;
 }
 
-static Tensor empty_pool(int64_t bytes) { return empty({bytes}, {1}, aoti_torch_dtype_uint8()); }
+static Tensor empty_pool(int64_t bytes, Device device = host()) {
+  return empty({bytes}, {1}, aoti_torch_dtype_uint8(), device);
+}
 
 static Tensor carve(const Tensor& pool, int64_t offset_bytes, Ints shape, Ints strides, int32_t dtype) {
   Tensor result;
@@ -217,10 +240,10 @@ static void check_shape(const Tensor& value, Ints shape) {
   fail(RESULT_FAILED, "an operator returned shape %s where %s was expected", found, wanted);
 }
 
-// The elements of `value` in fresh memory of this layout.
+// The elements of `value` in fresh memory of this layout, where `value` is.
 static Tensor copied(const Tensor& value, Ints shape, Ints strides, int32_t dtype) {
   check_shape(value, shape);
-  Tensor copy = empty(shape, strides, dtype);
+  Tensor copy = empty(shape, strides, dtype, is_on(value, host()) ? host() : gpu());
   check(aoti_torch_copy_(copy.get(), value.get(), 0));
   return copy;
 }
@@ -236,10 +259,11 @@ static Tensor with_layout(Tensor&& value, Ints shape, Ints strides, int32_t dtyp
 // Refuses an input that differs from what the program was compiled for. Strides of dimensions with one element, and of
 // empty tensors, do not matter.
 static void check_layout(const Tensor& value, const char* name, Ints shape, Ints strides, int32_t dtype,
-                         const char* dtype_name) {
-  int32_t device = 0;
-  check(aoti_torch_get_device_type(value.get(), &device));
-  if (device != aoti_torch_device_type_cpu()) fail(LAYOUT_FAILED, "input %s is not on the CPU", name);
+                         const char* dtype_name, Device device = host()) {
+  if (!is_on(value, device)) {
+    if (device.type == aoti_torch_device_type_cpu()) fail(LAYOUT_FAILED, "input %s is not on the CPU", name);
+    fail(LAYOUT_FAILED, "input %s is not on GPU %d", name, (int)device.index);
+  }
   if (value.dtype() != dtype) fail(LAYOUT_FAILED, "input %s has another element type, expected %s", name, dtype_name);
   char found[256], wanted[256];
   if (!same_shape(value, shape)) {
@@ -280,6 +304,7 @@ struct Layout {
   int32_t (*dtype)();
   const char* dtype_name;
   bool aligned;
+  bool on_gpu = false;
 };
 
 // Refuses inputs that differ from their rows in the table, and copies those that should be aligned and are not.
@@ -287,7 +312,7 @@ static void check_layouts(Tensor* inputs, const Layout* layouts, int count) {
   for (const Layout* wanted = layouts; wanted < layouts + count; ++wanted) {
     Tensor& value = inputs[wanted->position];
     const Ints shape(wanted->shape, wanted->rank), strides(wanted->strides, wanted->rank);
-    check_layout(value, wanted->name, shape, strides, wanted->dtype(), wanted->dtype_name);
+    check_layout(value, wanted->name, shape, strides, wanted->dtype(), wanted->dtype_name, wanted->on_gpu ? gpu() : host());
     if (wanted->aligned) value = aligned(move(value), shape, strides, wanted->dtype());
   }
 }

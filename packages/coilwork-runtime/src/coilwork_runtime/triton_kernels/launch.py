@@ -107,7 +107,10 @@ class _Versions:
         self._versions = versions
         self._sizes_of = _sizes_reader(spec)
         self._number = _keep_last(spec.first_version)
-        self.launcher = Launcher(call=self._launch, descriptor=self._describe)
+        self.launcher = Launcher(call=self._launch, descriptor=self._describe, binaries=self._list_binaries)
+
+    def _list_binaries(self) -> list[tuple[Config, GpuBinary]]:
+        return [(one.config, one.binary) for one in (kernel.get_preferred() for kernel in self._versions)]
 
     def _launch(self, *args: Any) -> None:
         self._versions[self._number(self._sizes_of(args))].launch(*args)
@@ -148,7 +151,16 @@ class _Kernel:
         self.binding: bytes | None = None
         self.first_device: int | None = None
         self._bound: _Call = self._first
-        self.launcher = Launcher(call=self.launch, descriptor=self._describe)
+        self._chosen: Built | None = None
+        self.launcher = Launcher(call=self.launch, descriptor=self._describe, binaries=self._list_binaries)
+
+    def get_preferred(self) -> Built:
+        """Return the configuration that was chosen on the first device, else the best guess."""
+        return self._chosen or self._built[0]
+
+    def _list_binaries(self) -> list[tuple[Config, GpuBinary]]:
+        preferred = self.get_preferred()
+        return [(preferred.config, preferred.binary)]
 
     def launch(self, *args: Any) -> None:
         """Launch on the device of the first call, else through `_first`. Callers hold this method."""
@@ -191,6 +203,7 @@ class _Kernel:
         if not self._devices:
             if chosen.kernel.entry is not None:
                 self.binding = encode_gpu_binding(self._spec, chosen.config, chosen.kernel.entry)
+            self._chosen = Built(config=chosen.config, binary=chosen.binary)
             self.first_device = device
             self._bound = call
         self._devices[device] = call

@@ -3,52 +3,16 @@
 #include <stdlib.h>
 
 #include "json.hpp"
+#include "program/forms.hpp"
 #include "refusal.hpp"
 #include "tensors.hpp"
 
 namespace coilwork_aot {
 namespace {
 
-// Declared after NVIDIA's cuda.h.
-#define COILWORK_DRIVER_FUNCTIONS(F)                                      \
-  F(cuInit, (unsigned))                                                   \
-  F(cuDeviceGetCount, (int*))                                             \
-  F(cuDeviceGet, (int*, int))                                             \
-  F(cuDeviceGetAttribute, (int*, int, int))                               \
-  F(cuDevicePrimaryCtxRetain, (void**, int))                              \
-  F(cuCtxSetCurrent, (void*))                                             \
-  F(cuModuleLoadData, (void**, const void*))                              \
-  F(cuModuleGetFunction, (void**, void*, const char*))                    \
-  F(cuFuncSetAttribute, (void*, int, int))                                \
-  F(cuLaunchKernel, (void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**))
-
-constexpr int MAJOR = 75, MINOR = 76;                                   // attributes of a device
-constexpr int MAX_DYNAMIC_SHARED_MEMORY = 8, NON_PORTABLE_CLUSTER = 14;  // attributes of a function
-constexpr unsigned STATIC_SHARED_LIMIT_BYTES = 48 * 1024, MOST_PORTABLE_CLUSTER = 8;
-
-struct Driver {
-#define COILWORK_FIELD(name, parameters) int(*name) parameters = nullptr;
-  COILWORK_DRIVER_FUNCTIONS(COILWORK_FIELD)
-#undef COILWORK_FIELD
-  coilwork::DriverLaunchEx cuLaunchKernelEx = nullptr;  // null before CUDA 11.8
-};
-
-[[noreturn]] void refuse_device(const std::string& what) { refuse_target("missing-device", what); }
-
-const Driver& open_driver() {
-  static const Driver opened = [] {
-    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!library) refuse_device("the GPU driver libcuda.so.1 does not load");
-    Driver made;
-#define COILWORK_FIND(name, parameters)                                     \
-  made.name = reinterpret_cast<int(*) parameters>(dlsym(library, #name));   \
-  if (!made.name) refuse_device("the GPU driver has no " #name);
-    COILWORK_DRIVER_FUNCTIONS(COILWORK_FIND)
-#undef COILWORK_FIND
-    made.cuLaunchKernelEx = reinterpret_cast<coilwork::DriverLaunchEx>(dlsym(library, "cuLaunchKernelEx"));
-    return made;
-  }();
-  return opened;
+[[noreturn]] void refuse(const coilwork::DriverRefusal& refusal) {
+  if (refusal.of_device) refuse_target("missing-device", refusal.what.c_str());
+  refuse_package("damaged-kernels", refusal.what.c_str());
 }
 
 int64_t read_natural(const Json& header, const char* name, int64_t otherwise) {
@@ -76,49 +40,33 @@ GpuBinary decode_binary(std::string_view data) {
   return made;
 }
 
-Gpu::Gpu(int index) : index_(index) {
-  if (!torch.cuda) refuse_device("this torch is built without CUDA");
-  const Driver& driver = open_driver();
-  int count = 0, device = 0, major = 0, minor = 0;
-  if (driver.cuInit(0) || driver.cuDeviceGetCount(&count)) refuse_device("the GPU driver sees no device");
+Gpu::Gpu(int index) {
+  if (!torch.cuda) refuse_target("missing-device", "this torch is built without CUDA");
   int32_t current = 0;
-  if (index_ < 0) {
+  if (index < 0) {
     if (torch.aoti_torch_get_current_device_index && torch.aoti_torch_get_current_device_index(&current)) current = 0;
-    index_ = current;
+    index = current;
   }
-  if (index_ >= count) refuse_device("the GPU driver sees " + std::to_string(count) + " devices");
-  if (driver.cuDeviceGet(&device, index_) || driver.cuDeviceGetAttribute(&major, MAJOR, device) ||
-      driver.cuDeviceGetAttribute(&minor, MINOR, device) || driver.cuDevicePrimaryCtxRetain(&context_, device))
-    refuse_device("the GPU driver does not give device " + std::to_string(index_));
-  name_ = "sm_" + std::to_string(major) + std::to_string(minor);
+  try {
+    device_ = std::make_unique<coilwork::GpuDevice>(index);
+  } catch (const coilwork::DriverRefusal& refusal) {
+    refuse(refusal);
+  }
+  name_ = "sm_" + std::to_string(device_->major) + std::to_string(device_->minor);
 }
 
-void Gpu::load(const GpuBinary& binary, coilwork::Form& form) const {
-  const Driver& driver = open_driver();
-  const auto check = [&](int result, const char* what) {
-    if (result)
-      refuse_package("damaged-kernels", std::string("the GPU driver cannot ") + what + " kernel " + binary.name + ": error " + std::to_string(result));
-  };
-  void *module = nullptr, *function = nullptr;
-  check(driver.cuCtxSetCurrent(context_), "use the device for");
-  check(driver.cuModuleLoadData(&module, binary.image.data()), "load");
-  check(driver.cuModuleGetFunction(&function, module, binary.name.c_str()), "find");
-  if (binary.shared_bytes > STATIC_SHARED_LIMIT_BYTES)
-    check(driver.cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED_MEMORY, static_cast<int>(binary.shared_bytes)), "reserve shared memory for");
-  const bool is_plain = binary.cluster == 1 && !binary.cooperative;
-  if (!is_plain && !driver.cuLaunchKernelEx) check(1, "launch clusters of");
-  if (binary.cluster > MOST_PORTABLE_CLUSTER) check(driver.cuFuncSetAttribute(function, NON_PORTABLE_CLUSTER, 1), "allow clusters for");
-  form.function = form.how.function = function;
-  form.how.launch = driver.cuLaunchKernel;
-  form.how.launch_ex = is_plain ? nullptr : driver.cuLaunchKernelEx;
-  form.how.threads = binary.threads;
-  form.how.shared_bytes = binary.shared_bytes;
-  form.how.cluster = binary.cluster;
-  form.how.cooperative = binary.cooperative;
-  form.set_context = reinterpret_cast<void*>(driver.cuCtxSetCurrent);
-  form.context = context_;
-  form.device = index_;
-  form.compiler_scratch_bytes = binary.scratch_bytes;
+void Gpu::load(const GpuBinary& binary, coilwork::Form& form) const try {
+  coilwork::GpuCode code;
+  code.name = binary.name.c_str();
+  code.image = binary.image.data();
+  code.shared_bytes = binary.shared_bytes;
+  code.threads = binary.threads;
+  code.cluster = binary.cluster;
+  code.cooperative = binary.cooperative;
+  code.scratch_bytes = binary.scratch_bytes;
+  coilwork::load_code(*device_, code, form);
+} catch (const coilwork::DriverRefusal& refusal) {
+  refuse(refusal);
 }
 
 bool can_run_on(const std::string& target, const std::string& present) {

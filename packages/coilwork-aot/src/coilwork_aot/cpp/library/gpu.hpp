@@ -1,7 +1,9 @@
-// The driver of NVIDIA's GPUs, found when a package for one is loaded: modules, and how a kernel is launched.
+// The GPU that a package is loaded for.
 #pragma once
+#include <memory>
 #include <string>
 
+#include "interfaces/modules.hpp"
 #include "program/model.hpp"
 
 namespace coilwork_aot {
@@ -22,15 +24,14 @@ class Gpu {
   // The device number `index`; below 0 the one that torch has as current. Throws Refusal: missing-device.
   explicit Gpu(int index);
 
-  int index() const { return index_; }
+  int index() const { return device_->index; }
   // Its architecture, such as `sm_90`.
   const std::string& name() const { return name_; }
   // Fills in how a kernel is launched. Modules stay loaded as long as the process. Throws Refusal: damaged-kernels.
   void load(const GpuBinary& binary, coilwork::Form& form) const;
 
  private:
-  int index_ = 0;
-  void* context_ = nullptr;
+  std::unique_ptr<coilwork::GpuDevice> device_;
   std::string name_;
 };
 

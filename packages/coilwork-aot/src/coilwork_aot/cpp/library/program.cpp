@@ -114,17 +114,6 @@ List<int64_t> read_values(const KernelManifest& manifest, const std::map<std::st
   return values;
 }
 
-Owned<Form> make_form(const KernelManifest& manifest, bool gpu, const List<int64_t>& values) {
-  auto form = Owned<Form>(new Form());
-  form->gpu = gpu;
-  form->name = Text(manifest.name.c_str());
-  form->checks = !gpu && !manifest.checks.empty();
-  parse_parameters(manifest, gpu, values.data(), *form);
-  for (size_t axis = 0; axis < 3; ++axis)
-    form->grid[axis] = axis < manifest.grid.size() ? manifest.grid[axis].bind(values.data()) : Formula::number(1);
-  return form;
-}
-
 // The number of the version that a configuration is of: the parameter VERSION counts those behind it.
 size_t find_version(const KernelManifest& manifest, const std::map<std::string, int64_t>& config) {
   const size_t last = manifest.versions.size() ? manifest.versions.size() - 1 : 0;
@@ -262,23 +251,17 @@ struct BoundProgram::Inside {
       if (!version) version = &one;
     }
     if (!versions.back()) refuse_package("missing-kernel", std::string("kernel ") + manifest.name.c_str() + " of entry point " + entry + " has no binary for all sizes");
-    Owned<Form> first;
-    Owned<Form>* end = &first;
-    for (size_t k = 0; k < count; ++k) {
+    return chain_forms(manifest, count, [&](size_t k) {
       // in place of one that does not compile there is that for all sizes
       const Binary& binary = versions[k] ? *versions[k] : *versions.back();
-      *end = make_form(manifest, true, read_values(manifest, binary.config));
+      auto form = make_form(manifest, true, read_values(manifest, binary.config));
       try {
-        gpu->load(decode_binary(archive.view(*archive.find(binary.record))), **end);
+        gpu->load(decode_binary(archive.view(*archive.find(binary.record))), *form);
       } catch (const NotThere& error) {
         refuse_part("damaged-kernels", entry, error.what());
       }
-      if (k + 1 == count) break;
-      const List<int64_t> none(manifest.parameters.size());
-      (*end)->guard = manifest.versions[k].guard.empty() ? Formula::number(0) : manifest.versions[k].guard.bind(none.data());
-      end = &(*end)->otherwise;
-    }
-    return first;
+      return form;
+    });
   }
 
   void bind_constants(const Variant& variant, const State& state) {

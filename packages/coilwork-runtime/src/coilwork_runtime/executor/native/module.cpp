@@ -354,21 +354,6 @@ static PyObject* learn_kinds(PyObject*, PyObject* const* given, Py_ssize_t count
   return PyBool_FromLong(tensor_kinds.keys_at != 0);
 }
 
-// Whether the memory of a tensor is large enough for what it says that it has.
-static bool lies_in_memory(AtenTensorHandle tensor) {
-  int64_t rank = 0, last = 0;
-  int64_t *sizes = nullptr, *strides = nullptr;
-  int32_t dtype = 0;
-  if (torch.aoti_torch_get_dim(tensor, &rank) || torch.aoti_torch_get_sizes(tensor, &sizes) || torch.aoti_torch_get_dtype(tensor, &dtype) ||
-      torch.aoti_torch_get_strides(tensor, &strides))
-    return true;
-  for (int64_t d = 0; d < rank; ++d) {
-    if (sizes[d] == 0) return true;
-    last += (sizes[d] - 1) * strides[d];
-  }
-  return tensor_kinds.holds(tensor, last + 1, torch.aoti_torch_dtype_element_size(dtype));
-}
-
 // Whether operators have to run instead of kernels that would read the memory of the tensors in a list; None where something else is
 // in the list, or a tensor has too little memory.
 static PyObject* any_foreign(PyObject*, PyObject* const* given, Py_ssize_t count) {
@@ -456,7 +441,7 @@ PyMODINIT_FUNC PyInit_coilwork_executor() {
     Py_DECREF(module);
     return nullptr;
   }
-  if (!add_roles(module)) {
+  if (!add_roles(module) || !add_library_call(module)) {
     Py_DECREF(module);
     return nullptr;
   }

@@ -72,5 +72,7 @@ PyObject* evaluate_code(PyObject*, PyObject* const* given, Py_ssize_t count);
 // In loading.cpp. A program from the arguments of its Python constructor; null with a Python exception set.
 Program* load_program(PyObject* args);
 void unload_program(Program* program);
+// In library_call.cpp. Adds the type `LibraryCall`; false with a Python exception set.
+bool add_library_call(PyObject* module);
 
 }  // namespace coilwork

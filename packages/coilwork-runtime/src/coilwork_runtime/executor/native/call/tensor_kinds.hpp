@@ -63,4 +63,19 @@ struct TensorKinds {
 
 inline TensorKinds tensor_kinds;  // guarded by the interpreter's lock
 
+// Whether the memory of a tensor is large enough for what it says that it has.
+inline bool lies_in_memory(AtenTensorHandle tensor) {
+  int64_t rank = 0, last = 0;
+  int64_t *sizes = nullptr, *strides = nullptr;
+  int32_t dtype = 0;
+  if (torch.aoti_torch_get_dim(tensor, &rank) || torch.aoti_torch_get_sizes(tensor, &sizes) || torch.aoti_torch_get_dtype(tensor, &dtype) ||
+      torch.aoti_torch_get_strides(tensor, &strides))
+    return true;
+  for (int64_t d = 0; d < rank; ++d) {
+    if (sizes[d] == 0) return true;
+    last += (sizes[d] - 1) * strides[d];
+  }
+  return tensor_kinds.holds(tensor, last + 1, torch.aoti_torch_dtype_element_size(dtype));
+}
+
 }  // namespace coilwork

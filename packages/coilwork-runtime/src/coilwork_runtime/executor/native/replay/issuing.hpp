@@ -3,22 +3,9 @@
 #include "call/host.hpp"
 #include "libraries/convolution_library.hpp"
 #include "libraries/product_library.hpp"
+#include "program/gpu_launch.hpp"
 
 namespace coilwork {
-
-constexpr uint32_t GRID_WORDS = 3;  // of a kernel's work, before its parameters
-
-inline int launch(const Form& form, const uint64_t* words, uint32_t count, void* stream) {
-  const int64_t grid[GRID_WORDS] = {static_cast<int64_t>(words[0]), static_cast<int64_t>(words[1]), static_cast<int64_t>(words[2])};
-  // the driver only reads what they point at
-  void* parameters[MOST_WORDS];
-  for (uint32_t k = GRID_WORDS; k < count; ++k) parameters[k - GRID_WORDS] = const_cast<uint64_t*>(words + k);
-  const int result = form.how(grid, stream, parameters);
-  if (result != INVALID_CONTEXT || !form.set_context || !form.context) return result;
-  // a thread that has not used the device yet
-  if (reinterpret_cast<SetContext>(form.set_context)(form.context) != 0) return result;
-  return form.how(grid, stream, parameters);
-}
 
 // 0, or the number of an error of the driver's or library's.
 inline int issue(const Work& work, void* stream) {

@@ -109,21 +109,19 @@ class Launches {
   }
 
   void launch_user(const UserLaunch& launch, const Plan& plan) {
-    int64_t grid[3];
-    for (int axis = 0; axis < 3; ++axis) grid[axis] = static_cast<int64_t>(word_of(launch.grid[axis], plan));
+    int64_t grid[GRID_WORDS];
+    for (uint32_t axis = 0; axis < GRID_WORDS; ++axis) grid[axis] = static_cast<int64_t>(word_of(launch.grid[axis], plan));
     Passed passed;
     for (const UserLaunch::Word& word : launch.parameters) passed.words[passed.count++] = word_of(word, plan);
-    put_on_gpu(launch.form, grid, passed);
+    Around around(*this);
+    if (surround(launch.form, grid, passed, around)) put_on_gpu(launch.form, passed);
   }
 
-  // The first of `form` and those after it that is for the sizes of this launch.
   const Form& right_one(const Form& form, const Step& step) {
     int64_t sizes[MOST_WORDS];
     const uint32_t* registers = frame_.words(step.more);
     for (size_t k = 0; k < form.sizes; ++k) sizes[k] = frame_.registers[registers[k]];
-    const Form* found = &form;
-    while (found->otherwise && found->guard(sizes) != 0) found = found->otherwise.get();
-    return *found;
+    return select_version(form, sizes);
   }
 
   // Scratch memory of one launch.
@@ -136,13 +134,20 @@ class Launches {
 
   uint64_t address_of(uint32_t slot) { return reinterpret_cast<uint64_t>(data_of(memory_.slot(slot))); }
 
-  // What one launch passes to its kernel, behind room for the grid.
-  struct Passed {
-    uint64_t room[GRID_WORDS + MOST_WORDS];
-    uint64_t* const words = room + GRID_WORDS;
-    int64_t sizes[MOST_WORDS];
-    size_t count = 0;
-    List<Scratch> scratch;
+  // What laying out a launch takes of a running program (gpu_launch.hpp).
+  struct Around {
+    Launches& launches;
+    const uint32_t* slots;
+    List<Scratch> held;
+
+    explicit Around(Launches& launches) : launches(launches), slots(nullptr) {}
+    Around(Launches& launches, const Step& step) : launches(launches), slots(launches.frame_.words(step.list)) {}
+    uint64_t address(size_t tensor) { return launches.address_of(slots[tensor]); }
+    uint64_t scratch(const Form& form, int64_t bytes) { return launches.scratch_memory(form, bytes, held); }
+    template <class... Given>
+    [[noreturn]] void overflow(const char* format, Given... given) {
+      raise(launches.call_, Fault::OVERFLOW, format, given...);
+    }
   };
 
   void read_sizes(const Form& form, const Step& step, Passed& passed) {
@@ -150,33 +155,11 @@ class Launches {
     for (size_t k = 0; k < form.sizes; ++k) passed.sizes[k] = frame_.registers[registers[k]];
   }
 
-  // Lays out tensors, scratch memory and sizes, which are read already, in the order of the kernel's parameters.
-  void lay_out(const Form& form, const Step& step, Passed& passed) {
-    const uint32_t* slots = frame_.words(step.list);
-    size_t tensor = 0, size = 0;
-    for (const Form::Parameter& parameter : form.parameters) {
-      uint64_t& word = passed.words[passed.count++];
-      switch (parameter.role) {
-        case Form::Parameter::POINTER:
-          word = address_of(slots[tensor++]);
-          break;
-        case Form::Parameter::SCRATCH:
-          word = scratch_memory(form, parameter.elements(passed.sizes) * parameter.item_bytes, passed);
-          break;
-        default: {
-          const int64_t number = passed.sizes[size++];
-          if (parameter.role == Form::Parameter::SIZE32 && (number > INT32_MAX || number < INT32_MIN))
-            raise(call_, Fault::OVERFLOW, "size %lld does not fit the 32 bits that the kernel was compiled for", static_cast<long long>(number));
-          word = static_cast<uint64_t>(number);
-        }
-      }
-    }
-  }
-
   void on_cpu(const Form& form, const Kernel& kernel, const Step& step) {
     Passed passed;
+    Around around(*this, step);
     read_sizes(form, step, passed);
-    lay_out(form, step, passed);
+    lay_out(form, passed, around);
     const int64_t failed = call_words(form.function, passed.words, passed.count);
     if (form.checks && failed) refuse(kernel, failed);
   }
@@ -188,40 +171,22 @@ class Launches {
 
   void on_gpu(const Form& form, const Step& step) {
     Passed passed;
+    Around around(*this, step);
     read_sizes(form, step, passed);
-    int64_t grid[3];
-    for (int axis = 0; axis < 3; ++axis) {
-      grid[axis] = form.grid[axis](passed.sizes);
-      if (grid[axis] == 0) return;
-    }
-    lay_out(form, step, passed);
-    put_on_gpu(form, grid, passed);
+    if (lay_out_on_gpu(form, passed, around)) put_on_gpu(form, passed);
   }
 
-  void put_on_gpu(const Form& form, const int64_t* grid, Passed& passed) {
-    int64_t blocks = 1;
-    for (int axis = 0; axis < 3; ++axis) {
-      blocks *= grid[axis];
-      if (grid[axis] == 0) return;
-      if (grid[axis] < 0 || grid[axis] > INT32_MAX)
-        raise(call_, Fault::OVERFLOW, "kernel %s: a grid of %lld blocks cannot be launched", form.name.c_str(), static_cast<long long>(grid[axis]));
-    }
-    // Triton's own scratch memory, of the launch and for profiling, comes last
-    uint64_t* own = passed.words + passed.count;
-    own[0] = own[1] = 0;
-    if (form.compiler_scratch_bytes)
-      own[0] = scratch_memory(form, blocks * static_cast<int64_t>(form.compiler_scratch_bytes), passed);
-    for (uint32_t axis = 0; axis < GRID_WORDS; ++axis) passed.room[axis] = static_cast<uint64_t>(grid[axis]);
-    const Work work{Work::KERNEL, GRID_WORDS + static_cast<uint32_t>(passed.count) + 2, &form, passed.room};
+  void put_on_gpu(const Form& form, const Passed& passed) {
+    const Work work{Work::KERNEL, passed.all(), &form, passed.room};
     const int result = call_.work_queue ? call_.work_queue->take(work) : coilwork::launch(form, work.words, work.count, call_.stream);
     if (result) refuse_work(call_, work, result);
   }
 
-  uint64_t scratch_memory(const Form& form, int64_t bytes, Passed& passed) {
+  uint64_t scratch_memory(const Form& form, int64_t bytes, List<Scratch>& held) {
     const int32_t device = form.gpu ? form.device : -1;
-    passed.scratch.reserve(form.parameters.size() + 1);  // so that slots never move
-    passed.scratch.emplace_back(call_.work_queue);
-    Slot& slot = passed.scratch.back().slot;
+    held.reserve(form.parameters.size() + 1);  // so that slots never move
+    held.emplace_back(call_.work_queue);
+    Slot& slot = held.back().slot;
     if (void* found = memory_.bytes(bytes, device, slot)) return reinterpret_cast<uint64_t>(found);
     if (!slot.handle) slot.own(scratch_slowly(call_, bytes, device));
     return reinterpret_cast<uint64_t>(data_of(slot));

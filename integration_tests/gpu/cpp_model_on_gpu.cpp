@@ -1,0 +1,94 @@
+// Runs a package on a GPU for test_cpp_models_gpu.py, without Python.
+//
+//   driver TORCH PACKAGE DEVICE INPUT ROWS COLUMNS RESULT
+//
+// INPUT is a file of float32; the bytes of the first result go to the file RESULT. Then eight threads call the model, each on a stream
+// of its own, behind work that takes long: prints how many results differ, and the device of a result.
+#include <coilwork/model.h>
+#include <dlfcn.h>
+
+#include <atomic>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <thread>
+
+using coilwork::Model;
+using coilwork::Tensor;
+
+template <class Function>
+static Function find(const char* library, const char* name) {
+  void* handle = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
+  void* found = handle ? dlsym(handle, name) : nullptr;
+  if (!found) throw std::runtime_error(std::string("there is no ") + name);
+  return reinterpret_cast<Function>(found);
+}
+
+struct Torch {
+  int (*empty)(int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t, CoilworkTensor*) =
+      find<decltype(empty)>("libtorch_cpu.so", "aoti_torch_empty_strided");
+  int (*guard)(void*, int32_t, void**) = find<decltype(guard)>("libtorch_cuda.so", "aoti_torch_create_cuda_stream_guard");
+  int (*leave)(void*) = find<decltype(leave)>("libtorch_cuda.so", "aoti_torch_delete_cuda_stream_guard");
+  int (*stream)(void**, unsigned) = find<decltype(stream)>("libcuda.so.1", "cuStreamCreate");
+};
+
+static std::vector<char> bytes_of(const Tensor& tensor) {
+  std::vector<char> room(static_cast<size_t>(tensor.count()) * 4);
+  const CoilworkMemory memory = tensor.memory();
+  Tensor copy(CoilworkMemory{sizeof(CoilworkMemory), room.data(), memory.rank, memory.sizes, nullptr, memory.dtype, COILWORK_CPU, 0});
+  copy.copy_from(tensor);
+  return room;
+}
+
+int main(int, char** given) {
+  try {
+    coilwork::open_torch(given[1]);
+    coilwork::Options options;
+    options.torch_library = given[1];
+    options.device = given[3];
+    const Model model(given[2], options);
+    const int32_t device = std::stoi(model.device().substr(5));
+    const Torch torch;
+    std::ifstream file(given[4], std::ios::binary);
+    std::string data(std::istreambuf_iterator<char>(file), {});
+    const int64_t sizes[] = {std::stoll(given[5]), std::stoll(given[6])}, strides[] = {sizes[1], 1};
+    const Tensor host(CoilworkMemory{sizeof(CoilworkMemory), &data[0], 2, sizes, nullptr, COILWORK_FLOAT32, COILWORK_CPU, 0});
+    const auto put = [&] {
+      CoilworkTensor made = nullptr;
+      if (torch.empty(2, sizes, strides, COILWORK_FLOAT32, COILWORK_CUDA, device, &made)) throw std::runtime_error("there is no memory");
+      Tensor there = Tensor::own(made);
+      there.copy_from(host);
+      return there;
+    };
+    const Tensor result = model.call("forward", {put()})[0].tensor();
+    const std::vector<char> wanted = bytes_of(result);
+    std::ofstream(given[7], std::ios::binary).write(wanted.data(), static_cast<std::streamsize>(wanted.size()));
+    std::atomic<int> differing{0}, failed{0};
+    std::vector<void*> streams(8);
+    // made where the device is in use; not ordered with the default stream
+    for (void*& stream : streams)
+      if (torch.stream(&stream, 1)) throw std::runtime_error("there is no stream");
+    std::vector<std::thread> threads;
+    for (void* stream : streams)
+      threads.emplace_back([&, stream] {
+        try {
+          void* guard = nullptr;
+          if (torch.guard(stream, device, &guard)) throw std::runtime_error("the stream does not become current");
+          for (int round = 0; round < 50; ++round) {
+            const Tensor mine = put();
+            differing += bytes_of(model.call("forward", {mine})[0].tensor()) != wanted;
+          }
+          torch.leave(guard);
+        } catch (const std::exception& error) {
+          std::cerr << error.what() << "\n";
+          ++failed;
+        }
+      });
+    for (std::thread& one : threads) one.join();
+    std::cout << "differing " << differing << " failed " << failed << " device " << result.memory().device_index << "\n";
+  } catch (const std::exception& error) {
+    std::cout << error.what() << "\n";
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,88 @@
+"""Packages for a GPU that C++ loads in a process without Python: results to the bit are Python's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import coilwork
+import coilwork_aot
+import coilwork_runtime
+from coilwork_aot.cpp_library import INCLUDE, LIBRARY, build_library
+from coilwork_runtime import native_build
+from coilwork_runtime.executor.choice import ExecutorOptions
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+DRIVER: Final = Path(__file__).with_name("cpp_model_on_gpu.cpp")
+
+
+class Block(nn.Module):
+    """A product of ATen's, kernels with reductions, a scan that takes scratch memory, and a sort."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layers(x)
+        return torch.sort(y + y.sum(-1, keepdim=True).cumsum(0), dim=-1).values
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the driver, and a package that tensors on the host were exported to for this GPU."""
+    folder = tmp_path_factory.mktemp("cpp")
+    data = build_library(native_build, Path(coilwork_runtime.__file__).parent, "g++", ("-O1",))
+    assert data is not None
+    (folder / LIBRARY.name).write_bytes(data)
+    words = ["g++", "-std=c++17", "-O0", f"-I{INCLUDE}", str(DRIVER), str(folder / LIBRARY.name)]
+    subprocess.run(
+        [*words, f"-Wl,-rpath,{folder}", "-pthread", "-ldl", "-o", str(folder / "driver")], check=True
+    )
+    torch.manual_seed(0)
+    major, minor = torch.cuda.get_device_capability()
+    rows = torch.export.Dim("b", min=2, max=4096)
+    coilwork.export(
+        Block().eval(),
+        (torch.randn(4, 16),),
+        dynamic_shapes=({0: rows},),
+        target=f"sm_{major}{minor}",
+        path=folder / "model.cw",
+    )
+    return folder
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rows", [5, 1024])
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_results_are_pythons(folder: Path, device: str, rows: int) -> None:
+    if device == "cuda:1" and torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    index = 1 if device == "cuda:1" else 0
+    x = torch.randn(rows, 16)
+    # without Python, ATen does all products
+    aten = ExecutorOptions(products="aten")
+    wanted = coilwork_aot.load(folder / "model.cw", device=f"cuda:{index}", options=aten)(x.cuda(index))
+    (folder / "x.bin").write_bytes(x.numpy().tobytes())
+    torch_library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    command = [folder / "driver", torch_library, folder / "model.cw", device, folder / "x.bin", rows, 16]
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LD_LIBRARY_PATH")}
+    done = subprocess.run(
+        [*map(str, command), str(folder / "result.bin")],
+        env=kept,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert done.stdout == f"differing 0 failed 0 device {index}\n", done.stderr
+    assert (folder / "result.bin").read_bytes() == wanted.cpu().numpy().tobytes()
