@@ -667,9 +667,8 @@ def _memory(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) 
     y, x, r, stages = (min(list_values(n)) for n in (rows.by, columns.by, loop.by, loop.stages))
     threads = target.warp_size * (1 if warps is None else max(list_values(warps.count)))
     roles = mapping.find(Specialise)
-    if roles is not None:
+    if roles is not None and not roles.pingpong:
         threads *= roles.consumers
-        y *= roles.consumers if roles.pingpong else 1
     if y * x * len(factors.nodes) > threads * RESULTS_PER_THREAD:
         yield "tile", f"{threads} threads have no registers for {y} x {x} results of each sum"
     left, right = factors.memory_bytes
