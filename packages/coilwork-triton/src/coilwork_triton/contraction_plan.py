@@ -615,6 +615,10 @@ def _roles(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) -
         yield "specialise", "the sum may have no terms"
     if kernel.checks:
         yield "specialise", "the kernel checks what it loads"
+    loop = mapping.find(Loop)
+    if loop is not None and min(list_values(loop.stages)) < 2:
+        # a stage is free when products with the next one have begun
+        yield "loop", "blocks of two steps are on their way where warps have roles"
     stored = {store.buffer for store in kernel.stores}
     if any(load.buffer in stored for load in list_loads(list_roots(kernel))):
         yield "specialise", "the kernel stores over what it loads"

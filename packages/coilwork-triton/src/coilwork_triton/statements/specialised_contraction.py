@@ -3,7 +3,9 @@
 One warp, the loader, has the copy engine bring blocks of the factors to a ring of stages in shared memory,
 for all tiles of its program one after the other. Groups of warps, the consumers, multiply what has come. A
 stage has two barriers: `full`, which the engine arrives at, and `free`, which consumers arrive at when nobody
-reads the stage any more. So loads go on while results are stored.
+reads the stage any more. So loads go on while results are stored. Consumers that have tiles of their own take
+turns in multiplying, by the barriers `turns`: a barrier tells two phases apart, and nobody may be further
+ahead.
 
     product             makes descriptors, stages and barriers, and starts the roles
     product_load        the loader
@@ -15,7 +17,7 @@ nothing, and `lay_out_blocks` adds it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final
 
@@ -64,8 +66,8 @@ _ACROSS: Final = 8
 _PART: Final = "PART"
 _SUMS: Final = "SUMS"
 _RESULTS: Final = "RESULTS"
-_FULL, _FREE = Name("full"), Name("free")
-_STAGE, _PHASE, _LAST, _DONE = Name("stage"), Name("phase"), Name("last"), Name("done")
+_FULL, _FREE, _TURNS = Name("full"), Name("free"), Name("turns")
+_STAGE, _PHASE, _LAST, _DONE, _TURN = map(Name, ("stage", "phase", "last", "done", "turn"))
 
 
 def gl(name: str, *args: Expression, **kwargs: Expression) -> Call:
@@ -163,17 +165,9 @@ class _Writing:
         lines: list[Statement] = list(self._extents())
         for one in self._factors.values():
             lines += [self._descriptor(one), self._memory(one)]
-        barriers = List((Name(STAGES), Number(1)))
-        for name in (_FULL, _FREE):
-            layout = hopper("mbarrier.MBarrierLayout")
-            memory = gl("allocate_shared_memory", Attribute(Name("gl"), "int64"), barriers, layout)
-            lines.append(Assign((name.id,), memory))
-        counts = ((_FULL, 1), (_FREE, roles.parts))
-        starts = tuple(
-            Do(hopper("mbarrier.init", method(name, "index", _STAGE), count=Number(count)))
-            for name, count in counts
-        )
-        lines.append(For(_STAGE.id, gl("static_range", Name(STAGES)), starts))
+        lines += _make_barriers(Name(STAGES), {_FULL: 1, _FREE: roles.parts})
+        if roles.pingpong:
+            lines += _make_barriers(Number(roles.consumers), {_TURNS: 1})
         columns = Name(shape.columns.block)
         warps = List((Number(roles.warps), Number(1)))
         instruction = List((Number(16), columns, Number(16)))
@@ -314,7 +308,9 @@ class _Writing:
             Assign((_STAGE.id,), Binary("%", _DONE, Name(STAGES))),
             Assign((_PHASE.id,), Binary("&", Binary("//", _DONE, Name(STAGES)), Number(1))),
             Assign((_LAST.id,), _STAGE),
+            *self._take_turn(),
             self._terms(self._multiply(names)),
+            *self._end_turn(),
             _wait(names, 0),
             Do(hopper("mbarrier.arrive", method(_FREE, "index", _LAST), count=Number(1))),
             Assign((_DONE.id,), Binary("+", _DONE, self._stages_of_tiles(Number(self._turns)))),
@@ -328,6 +324,7 @@ class _Writing:
             *self._extents(),
             *self._counts(roles.parts),
             Assign((_DONE.id,), first),
+            *((Assign((_TURN.id,), self._first_turn()),) if roles.pingpong else ()),
             self._tiles(Name(_PART) if roles.pingpong else None, each),
         )
         return define_function(
@@ -337,6 +334,25 @@ class _Writing:
             constants=(_PART, _SUMS, _RESULTS, *self._constants()),
             gluon=True,
         )
+
+    def _first_turn(self) -> Expression:
+        """The phase that a consumer waits for first: the first consumer is told by nobody, and goes ahead."""
+        return Binary("-", Number(1), Name(_PART))
+
+    def _take_turn(self) -> tuple[Statement, ...]:
+        """Wait until the consumer before has got all that it multiplies."""
+        if not self._roles.pingpong:
+            return ()
+        own = method(_TURNS, "index", Name(_PART))
+        again = Assign((_TURN.id,), Binary("^", _TURN, Number(1)))
+        return (Do(hopper("mbarrier.wait", own, _TURN)), again)
+
+    def _end_turn(self) -> tuple[Statement, ...]:
+        """Tell the next consumer."""
+        if not self._roles.pingpong:
+            return ()
+        after = Binary("%", Binary("+", Name(_PART), Number(1)), Number(self._roles.consumers))
+        return (Do(hopper("mbarrier.arrive", method(_TURNS, "index", after), count=Number(1))),)
 
     def _multiply(self, names: Sequence[str]) -> tuple[Statement, ...]:
         """One block of terms: once the sums of the last one are done, its stage is free."""
@@ -390,7 +406,8 @@ class _Writing:
         }
         stored = {store.buffer for store in self._kernel.stores}
         tensors = [a.name for a in self._kernel.args if a.name in loaded | stored]
-        return (*memory, _FULL.id, _FREE.id, *tensors, *(size.name for size in self._kernel.sizes))
+        turns = (_TURNS.id,) if self._roles.pingpong else ()
+        return (*memory, _FULL.id, _FREE.id, *turns, *tensors, *(size.name for size in self._kernel.sizes))
 
     @property
     def _turns(self) -> int:
@@ -450,6 +467,20 @@ class _Writing:
     def _widen(self, number: Expression) -> Expression:
         """`number` in the type of offsets."""
         return number if self._shape.index_dtype is DType.I32 else tl("cast", number, tl_name("int64"))
+
+
+def _make_barriers(number: Expression, counts: Mapping[Name, int]) -> Iterator[Statement]:
+    """`number` barriers by each name, and how many arrive at one in a phase."""
+    for name in counts:
+        layout = hopper("mbarrier.MBarrierLayout")
+        extents = List((number, Number(1)))
+        memory = gl("allocate_shared_memory", Attribute(Name("gl"), "int64"), extents, layout)
+        yield Assign((name.id,), memory)
+    starts = tuple(
+        Do(hopper("mbarrier.init", method(name, "index", _STAGE), count=Number(count)))
+        for name, count in counts.items()
+    )
+    yield For(_STAGE.id, gl("static_range", number), starts)
 
 
 def _advance() -> tuple[Statement, ...]:
