@@ -45,11 +45,12 @@ from coilwork_ir.syntax.python import (
     call,
     method,
 )
-from coilwork_triton.contraction_plan import ContractionShape, Roles
+from coilwork_triton.contraction_plan import ContractionShape
 from coilwork_triton.facts.kernel_analysis import Levels, list_action_roots, list_actions
 from coilwork_triton.iteration.shape import Shape, Tile
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
 from coilwork_triton.launch.parameters import GROUP, STAGES
+from coilwork_triton.product_roles import Roles
 from coilwork_triton.statements.actions import perform
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.values import Values
