@@ -11,15 +11,15 @@ ahead.
     product_load        the loader
     product_multiply    a consumer: sums of a tile, or of its part of one, then what becomes of them
 
-What becomes of sums is written as in any kernel. Gluon wants a layout for each block that is made from
-nothing, and `lay_out_blocks` adds it.
+What becomes of sums is written as in any kernel, and laid out as sums are. Rows of memory want another
+layout, `RESULTS`: values get it when they are stored, or sums before all else where blocks are also loaded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.fresh_names import FreshNames
@@ -31,7 +31,6 @@ from coilwork_ir.syntax.python import (
     Assign,
     Attribute,
     Binary,
-    Call,
     Do,
     Expression,
     For,
@@ -54,6 +53,7 @@ from coilwork_triton.product_roles import Roles
 from coilwork_triton.statements.actions import perform
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.values import Values
+from coilwork_triton.text.gluon import gl, hopper, keep_used, lay_out_blocks, store_in_layout
 from coilwork_triton.text.language import Writer, define_function, tl, tl_name
 
 # Registers of a thread: a loader counts, and consumers share what it leaves of a multiprocessor's.
@@ -69,19 +69,6 @@ _SUMS: Final = "SUMS"
 _RESULTS: Final = "RESULTS"
 _FULL, _FREE, _TURNS = Name("full"), Name("free"), Name("turns")
 _STAGE, _PHASE, _LAST, _DONE, _TURN = map(Name, ("stage", "phase", "last", "done", "turn"))
-
-
-def gl(name: str, *args: Expression, **kwargs: Expression) -> Call:
-    """A call of the function `name` of Gluon's language."""
-    return Call(Attribute(Name("gl"), name), args, tuple(kwargs.items()))
-
-
-def hopper(name: str, *args: Expression, **kwargs: Expression) -> Call:
-    """A call of `name`, perhaps in a module, of what Gluon has for NVIDIA's Hopper."""
-    function: Expression = Name("hopper")
-    for part in name.split("."):
-        function = Attribute(function, part)
-    return Call(function, args, tuple(kwargs.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,6 +282,7 @@ class _Writing:
         for action in actions:
             perform(results, scope, action)
         positions = space.positions(lambda tile: self._widen(Name(f"{tile.letter}program")))
+        after = self._finish(names, positions, top.statements, results, roots)
         extents = [Name(shape.rows.block), Name(shape.columns.block)]
         zeros = gl("full", List(tuple(extents)), Number(0.0), tl_name("float32"), Name(_SUMS))
         part: tuple[Statement, ...] = ()
@@ -304,7 +292,6 @@ class _Writing:
         each: tuple[Statement, ...] = (
             self._place(),
             *part,
-            *lay_out_blocks(positions, shape.results),
             *(Assign((name,), zeros) for name in names),
             Assign((_STAGE.id,), Binary("%", _DONE, Name(STAGES))),
             Assign((_PHASE.id,), Binary("&", Binary("//", _DONE, Name(STAGES)), Number(1))),
@@ -315,8 +302,7 @@ class _Writing:
             _wait(names, 0),
             Do(hopper("mbarrier.arrive", method(_FREE, "index", _LAST), count=Number(1))),
             Assign((_DONE.id,), Binary("+", _DONE, self._stages_of_tiles(Number(self._turns)))),
-            *(Assign((name,), gl("convert_layout", Name(name), Name(_RESULTS))) for name in names),
-            *lay_out_blocks(top.statements, shape.results),
+            *after,
         )
         first: Expression = Number(0)
         if roles.pingpong:
@@ -334,6 +320,34 @@ class _Writing:
             lines,
             constants=(_PART, _SUMS, _RESULTS, *self._constants()),
             gluon=True,
+        )
+
+    def _finish(
+        self,
+        names: Sequence[str],
+        positions: Sequence[Statement],
+        statements: Sequence[Statement],
+        results: Values,
+        roots: Sequence[Scalar],
+    ) -> tuple[Statement, ...]:
+        """What becomes of sums, in the layouts that it has on the way."""
+        tiles = (self._shape.rows, self._shape.columns)
+        axes = {tile.block: axis for axis, tile in enumerate(tiles)}
+        whole = tuple(tile.block for tile in tiles)
+        loads = [node for node in results.order if isinstance(node, Load)]
+        early = any(results.block(node) == whole for node in loads)
+        stored = None
+        if not early and all(results.block(root) == whole for root in roots):
+            stored = store_in_layout(statements, positions, Name(_RESULTS))
+        if stored is None:
+            lines = (*positions, *statements)
+            turned = tuple(Assign((n,), gl("convert_layout", Name(n), Name(_RESULTS))) for n in names)
+            return (*turned, *lay_out_blocks(lines, axes, Name(_RESULTS)))
+        body, places = stored
+        return (
+            *lay_out_blocks(keep_used(positions, body), axes, Name(_SUMS)),
+            *lay_out_blocks(places, axes, Name(_RESULTS)),
+            *lay_out_blocks(body, axes, Name(_SUMS)),
         )
 
     def _first_turn(self) -> Expression:
@@ -500,34 +514,3 @@ def _wait(names: Sequence[str], pending: int) -> Statement:
     """Wait until at most `pending` products that add to `names` are not done."""
     sums = List(tuple(map(Name, names)))
     return Assign(tuple(names), hopper("warpgroup_mma_wait", Number(pending), deps=sums))
-
-
-def lay_out_blocks(statements: Sequence[Statement], shape: Shape) -> tuple[Statement, ...]:
-    """`statements` with the layout `RESULTS` of blocks that they make from nothing: positions along the tiles
-    of `shape`, and constants.
-    """
-    axes = {tile.block: tile.axis for tile in shape.tiles if tile.axis is not None}
-
-    def lay_out(found: Call) -> Call:
-        if not isinstance(found.function, Attribute) or found.function.value != Name("tl"):
-            return found
-        if found.function.name == "arange":
-            last = found.args[-1]
-            assert isinstance(last, Name)
-            across = Number(1 - axes[last.id])
-            return gl("arange", *found.args, layout=gl("SliceLayout", across, Name(_RESULTS)))
-        if found.function.name == "full":
-            extents = found.args[0]
-            is_scalar = isinstance(extents, List) and not extents.items
-            return gl("full", *found.args, **({} if is_scalar else {"layout": Name(_RESULTS)}))
-        return found
-
-    def rewrite(node: Any) -> Any:
-        if isinstance(node, tuple):
-            return tuple(map(rewrite, node))
-        if not is_dataclass(node) or isinstance(node, type):
-            return node
-        made = replace(node, **{field.name: rewrite(getattr(node, field.name)) for field in fields(node)})
-        return lay_out(made) if isinstance(made, Call) else made
-
-    return tuple(rewrite(statement) for statement in statements)
