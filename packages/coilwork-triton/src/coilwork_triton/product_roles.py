@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_ir.index import find_bounds, multiply_all
+from coilwork_ir.index import as_int, find_bounds, find_stride, multiply_all
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import Loop, Mapping, Specialise, Tile, Warps, find_all
 from coilwork_ir.mapping.directive import list_values
@@ -80,6 +80,13 @@ def explain_no_roles(
     stored = {store.buffer for store in kernel.stores}
     if any(load.buffer in stored for load in list_loads(list_roots(kernel))):
         yield "specialise", "the kernel stores over what it loads"
+    if not factors.rows or not factors.columns:
+        yield "specialise", "there are no rows, or no columns"
+        return
+    inner = factors.columns[-1].symbol
+    along = [find_stride(store.index, inner) for store in kernel.stores]
+    if any(step is None or as_int(step) != 1 for step in along):
+        yield "specialise", "results do not lie along columns"
     tiles = {tile.ranges: tile for tile in find_all(mapping.directives, Tile)}
     rows, columns = (tiles.get(list_names(kernel, side)) for side in (factors.rows, factors.columns))
     parts = 1 if one.pingpong else one.consumers

@@ -23,7 +23,7 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.fresh_names import FreshNames
-from coilwork_ir.index import as_expr
+from coilwork_ir.index import as_expr, find_stride, provably_divisible
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping.stored_matrix import StoredMatrix
 from coilwork_ir.scalar import Load, Scalar
@@ -60,9 +60,9 @@ from coilwork_triton.text.language import Writer, define_function, tl, tl_name
 LOADER_REGISTERS: Final = 24
 _REGISTERS: Final = 504
 _LANES: Final = 32
-# Neighbours that a thread stores, 16 bytes of halves, and threads side by side: a line of memory.
+# Neighbours that a thread stores at most, 16 bytes of halves, and columns that threads store side by side.
 _VECTOR: Final = 8
-_ACROSS: Final = 8
+_ACROSS: Final = 64
 
 _PART: Final = "PART"
 _SUMS: Final = "SUMS"
@@ -160,8 +160,10 @@ class _Writing:
         warps = List((Number(roles.warps), Number(1)))
         instruction = List((Number(16), columns, Number(16)))
         sums = gl("NVMMADistributedLayout", List((Number(3), Number(0))), warps, instruction)
-        threads = List((Number(_LANES // _ACROSS), Number(_ACROSS)))
-        vector = List((Number(1), Number(_VECTOR)))
+        together = self._find_vector()
+        across = min(_LANES, _ACROSS // together)
+        threads = List((Number(_LANES // across), Number(across)))
+        vector = List((Number(1), Number(together)))
         results = gl("BlockedLayout", vector, threads, warps, List((Number(1), Number(0))))
         rows: Expression = Name(shape.rows.block)
         if roles.parts > 1:
@@ -188,6 +190,16 @@ class _Writing:
             )
         )
         return tuple(lines)
+
+    def _find_vector(self) -> int:
+        """Neighbours that a thread may store at once in all rows."""
+        inner = self._shape.columns.inner
+        others = [r.symbol for r in self._kernel.ranges if r.kind == "parallel" and r.symbol is not inner]
+        steps = [find_stride(store.index, symbol) for store in self._kernel.stores for symbol in others]
+        found = _VECTOR
+        while found > 1 and not all(step is not None and provably_divisible(step, found) for step in steps):
+            found //= 2
+        return found
 
     def _descriptor(self, one: _Factor) -> Statement:
         space, matrix = self._space, one.matrix
