@@ -60,6 +60,7 @@ from coilwork_ir.mapping.directive import list_values
 from coilwork_ir.mapping.product_blocks import (
     COPY_ENGINE,
     LEAST_SIDE,
+    MOST_STAGES,
     RESULTS_PER_THREAD,
     Blocks,
     Factors,
@@ -530,7 +531,6 @@ def _tile(letter: Letter, ranges: tuple[Range, ...], numbers: dict[str, Number])
 # The longest sides of blocks, of results and along the sum.
 MOST_RESULTS: Final = 256
 MOST_DEPTH: Final = 512
-MOST_STAGES: Final = 6
 MOST_WARPS: Final = 8
 # The longest side of a block that it takes.
 MOST_FETCHED: Final = 256
