@@ -257,7 +257,7 @@ class ProductKernels:
         sustained_rate: the most that large products reach, and rates of blocks do not.
         gated_rate: the same of two products of one factor.
         shared_tile_rate: rate while groups of warps that share a tile of 128 x 256 multiply, and another
-            brings blocks.
+            brings blocks; 0 where nobody has measured it.
         own_tile_rate: the same of groups with tiles of 128 x 128 of their own.
         shared_gates_rate: the same of groups that share a tile of 128 x 128 of each of two products.
         laid_out_results: results that a multiprocessor turns into what is stored, by way of another layout.

@@ -314,10 +314,20 @@ def _specialise(work: Work, target: Target) -> list[Blocks]:
     room = target.shared_memory_bytes - LAYOUT_BYTES
     found: list[Blocks] = []
     for rows, columns, roles in shapes:
+        if not _find_roles_rate(roles, work, target):
+            continue
         stages = min(MOST_STAGES, room // (64 * work.term_bytes(rows, columns)))
         block = _block(rows, columns, 64, 4, stages, why)
         found.append(replace(block, roles=roles))
     return found
+
+
+def _find_roles_rate(roles: Specialise, work: Work, target: Target) -> float:
+    """Operations per microsecond where warps have `roles`; 0 where nobody has measured it."""
+    figures = target.machine.product_kernels
+    if work.sums > 1:
+        return figures.shared_gates_rate
+    return figures.own_tile_rate if roles.pingpong else figures.shared_tile_rate
 
 
 def model_blocks_us(block: Blocks, work: Work, target: Target, operations: float = 0.0) -> float:
@@ -331,8 +341,7 @@ def model_blocks_us(block: Blocks, work: Work, target: Target, operations: float
     whole = results * work.sums
     flops = 2.0 * work.others * work.rows * work.columns * work.length * work.sums
     if block.roles is not None:
-        one_rate = figures.own_tile_rate if block.roles.pingpong else figures.shared_tile_rate
-        rate = most = one_rate if work.sums == 1 else figures.shared_gates_rate
+        rate = most = _find_roles_rate(block.roles, work, target)
         multiply_us = 2 * whole * work.length * target.multiprocessors / rate
         finish_us = results / figures.laid_out_results
         finish_us += operations / tiles * target.multiprocessors / figures.epilogue_operations
