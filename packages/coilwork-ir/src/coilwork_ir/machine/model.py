@@ -260,7 +260,6 @@ class ProductKernels:
             brings blocks; 0 where nobody has measured it.
         own_tile_rate: the same of groups with tiles of 128 x 128 of their own.
         shared_gates_rate: the same of groups that share a tile of 128 x 128 of each of two products.
-        laid_out_results: results that a multiprocessor turns into what is stored, by way of another layout.
         epilogue_operations: weighted operations on results, which wait for the sums.
         loaded_rate: rate where threads load the blocks.
         memory_share: share of the bandwidth that a kernel moves whose sums are short.
@@ -282,7 +281,6 @@ class ProductKernels:
     shared_tile_rate: float
     own_tile_rate: float
     shared_gates_rate: float
-    laid_out_results: float
     epilogue_operations: float
     loaded_rate: float
     memory_share: float

@@ -343,7 +343,7 @@ def model_blocks_us(block: Blocks, work: Work, target: Target, operations: float
     if block.roles is not None:
         rate = most = _find_roles_rate(block.roles, work, target)
         multiply_us = 2 * whole * work.length * target.multiprocessors / rate
-        finish_us = results / figures.laid_out_results
+        finish_us = results / figures.stored_results
         finish_us += operations / tiles * target.multiprocessors / figures.epilogue_operations
         if block.roles.pingpong:
             each_us = max(multiply_us, (multiply_us + finish_us) / block.roles.consumers)
