@@ -339,19 +339,19 @@ def model_blocks_us(block: Blocks, work: Work, target: Target, operations: float
     tiles = work.others * -(-work.rows // block.rows) * -(-work.columns // block.columns)
     turns = -(-tiles // target.multiprocessors)
     whole = results * work.sums
-    flops = 2.0 * work.others * work.rows * work.columns * work.length * work.sums
     if block.roles is not None:
-        rate = most = _find_roles_rate(block.roles, work, target)
+        rate = _find_roles_rate(block.roles, work, target)
         multiply_us = 2 * whole * work.length * target.multiprocessors / rate
         finish_us = results / figures.stored_results
         finish_us += operations / tiles * target.multiprocessors / figures.epilogue_operations
         if block.roles.pingpong:
             each_us = max(multiply_us, (multiply_us + finish_us) / block.roles.consumers)
-            return max(turns * each_us, flops / most) + finish_us + figures.start_us
-        return max(turns * (multiply_us + finish_us), flops / most) + figures.start_us
+            return turns * each_us + finish_us + figures.start_us
+        return turns * (multiply_us + finish_us) + figures.start_us
     rates = ((128 * 256, figures.wide_rate), (128 * 128, figures.square_rate), (0, figures.narrow_rate))
     rate = next(rate for least, rate in rates if whole >= least) / target.multiprocessors
     each_us = 2 * whole * work.length / rate + results / figures.stored_results
+    flops = 2.0 * work.others * work.rows * work.columns * work.length * work.sums
     most = figures.sustained_rate if work.sums == 1 else figures.gated_rate
     epilogue_us = operations / figures.epilogue_operations
     return max(turns * each_us, flops / most) + figures.start_us + epilogue_us
