@@ -387,7 +387,8 @@ def _fit_blocks(block: Blocks, work: Work, target: Target) -> Blocks:
 
 def fit_registers(block: Blocks, work: Work, target: Target) -> Blocks:
     """`block`, with its longer side halved until registers hold the results of all sums."""
-    most = block.warps * target.warp_size * RESULTS_PER_THREAD
+    groups = 1 if block.roles is None or block.roles.pingpong else block.roles.consumers
+    most = groups * block.warps * target.warp_size * RESULTS_PER_THREAD
     while block.rows * block.columns * work.sums > most and max(block.rows, block.columns) > LEAST_SIDE:
         if block.columns >= block.rows:
             block = replace(block, columns=block.columns // 2)
