@@ -16,7 +16,7 @@ from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
-from coilwork_ir.mapping import parse_mapping
+from coilwork_ir.mapping import Specialise, Tile, parse_mapping
 from coilwork_ir.target import Target, get_target
 from coilwork_triton import TritonCodegen
 
@@ -145,6 +145,21 @@ def test_warps_with_roles(engine: TritonProcess, rows: int, columns: int, pingpo
     assert "last = 0\n" in source.text
     if not engine.interprets:
         agree_as_written(engine, kernel, source)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "wanted"),
+    [
+        (4096, 11008, 4096, "tile x1 by 128 tile x0 by 128 specialise 2 consumers"),
+        (4096, 4096, 256, ""),
+        (16, 4096, 4096, ""),
+    ],
+)
+def test_roles_are_proposed_where_arithmetic_bounds(m: int, n: int, k: int, wanted: str) -> None:
+    source = TritonCodegen().emit(gated_products(m=m, n=n, k=k, half=BF16), get_target("sm_90"), {})
+    directives = source.versions.versions[0].mapping.directives
+    shown = " ".join(one.text for one in directives if isinstance(one, Tile | Specialise))
+    assert shown == wanted if wanted else "specialise" not in shown
 
 
 @pytest.mark.parametrize(
