@@ -19,28 +19,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError, ParseError, VerifyError
-from coilwork_ir.index import Expr, as_expr, as_int, ceildiv, multiply_all, provably_divisible, symbol
+from coilwork_ir.index import (
+    Expr,
+    as_expr,
+    as_int,
+    ceildiv,
+    multiply_all,
+    provably_divisible,
+    symbol,
+)
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.mapping import (
-    Choose,
     Contract,
     Fetch,
     FlatGrid,
     Index,
-    Limit,
     Loop,
     Mapping,
     Number,
     Open,
     Order,
     Resident,
-    Unit,
+    Specialise,
     Warps,
     find_all,
     parse_mapping,
@@ -51,6 +57,7 @@ from coilwork_ir.mapping.directive import list_values
 from coilwork_ir.mapping.product_blocks import (
     COPY_ENGINE,
     LEAST_SIDE,
+    MOST_STAGES,
     RESULTS_PER_THREAD,
     Blocks,
     Factors,
@@ -74,11 +81,20 @@ from coilwork_triton.iteration.mapping_parameters import (
     plan_choices,
 )
 from coilwork_triton.iteration.mapping_parameters import iterate_parameter_places as find_places
-from coilwork_triton.iteration.refusals import list_unfit_directives, refuse
+from coilwork_triton.iteration.refusals import refuse
 from coilwork_triton.iteration.shape import Shape, Tile, build_flat_tile, must_use_64_bits
 from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, WARPS, Letter, iterate_powers_of_two
 from coilwork_triton.launch.search_space import open_numbers, search_limits
 from coilwork_triton.options import TritonOptions
+from coilwork_triton.product_refusals import (
+    MOST_DEPTH,
+    MOST_FETCHED,
+    MOST_RESULTS,
+    MOST_WARPS,
+    check_product,
+    find_tile,
+)
+from coilwork_triton.product_roles import Roles, find_roles
 
 # The plan
 
@@ -114,40 +130,39 @@ def propose_product(kernel: Kernel, target: Target, options: TritonOptions) -> P
     factors, invariant = get_contraction(kernel), options.batch_invariant
     work = compute_work(factors)
     fetched = () if invariant else find_fetched(kernel, factors, work, target)
+    resident = target.multiprocessors if fetched else 0
+
+    def outline(numbers: MappingOf[str, Number], roles: Specialise | None) -> Mapping:
+        return outline_product(kernel, factors, numbers, options, fetched, resident, roles)
+
+    def check(launch: Launch) -> None:
+        mapping = outline(open_numbers((launch.config,), SearchSpace()), launch.roles)
+        verify_mapping(kernel, mapping)
+        check_product(kernel, factors, mapping, target)
+
     if invariant:
-        found = make_invariant_product_launch(work, target)
+        found: tuple[Launch, ...] = (make_invariant_product_launch(work, target),)
     elif options.candidates:
-        check = partial(_check_launch, kernel, factors, target, options)
-        found = read_candidates(kernel, factors, options.candidates, check)[: options.max_configs]
+        found = read_candidates(kernel, factors, options.candidates, check)
     else:
-        found = propose_product_launches(work, target, options.max_configs)
-    configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in found)
+        found = propose_product_launches(work, target, check)
+    # all have the roles of the first: they are one text
+    roles = found[0].roles
+    configs = tuple(
+        replace(one.config, fp_fusion=kernel.numerics == "fast") for one in found if one.roles == roles
+    )[: options.max_configs]
     space = (
         SearchSpace()
-        if invariant
+        if invariant or roles is not None
         else make_product_search_space(
             work, target, whole=_find_unmasked_sides(factors, configs), configs=configs
         )
     )
     numbers = open_numbers(configs, space)
-    resident = target.multiprocessors if fetched else 0
-    mapping = outline_product(kernel, factors, numbers, options, fetched, resident)
+    mapping = outline(numbers, roles)
     limits = search_limits(numbers, configs, space)
     mapping = replace(mapping, directives=(*mapping.directives, *limits))
     return PlannedProduct(kernel=kernel, mapping=mapping, configs=configs, target=target)
-
-
-def _check_launch(
-    kernel: Kernel, factors: Factors, target: Target, options: TritonOptions, config: Config
-) -> None:
-    """Refuse a launch that is not legal, or has no text.
-
-    Raises:
-        VerifyError, EmitError: by the name of the directive.
-    """
-    mapping = outline_product(kernel, factors, open_numbers((config,), SearchSpace()), options)
-    verify_mapping(kernel, mapping)
-    check_product(kernel, factors, mapping, target)
 
 
 def plan_product_mapping(
@@ -190,11 +205,12 @@ def outline_product(
     options: TritonOptions,
     fetched: tuple[str, ...] = (),
     resident: int = 0,
+    roles: Specialise | None = None,
 ) -> Mapping:
     """The product `kernel` in blocks, with `numbers` for the parameters of its launch.
 
     The copy engine brings those of the arguments `fetched`, and `resident` programs go through all of them if
-    it is not 0.
+    it is not 0. Warps may have `roles`.
     """
     rows, columns, others = (
         list_names(kernel, side) for side in (factors.rows, factors.columns, factors.others)
@@ -215,6 +231,7 @@ def outline_product(
             Loop(ranges=list_names(kernel, factors.axes), by=numbers[BLOCKS["r"]], stages=numbers[STAGES]),
             factors.unit,
             *([Fetch(args=fetched)] if fetched else []),
+            *([] if roles is None else [roles]),
             Warps(count=numbers[WARPS]),
             Index(dtype="i64") if wide else Index(dtype="i32", promised=options.index_dtype == "i32"),
             *([Contract()] if kernel.numerics == "fast" else []),
@@ -259,18 +276,26 @@ def _find_unmasked_sides(factors: Factors, configs: tuple[Config, ...]) -> dict[
 # Rows of blocks that programs go through together, so that they share columns in the cache.
 GROUPED: Final = 8
 _WARPS: Final = 4
-_NAMED: Final = (TileOf, Loop, Warps, Order)
+_NAMED: Final = (TileOf, Loop, Specialise, Warps, Order)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A configuration, and the roles that warps have in it."""
+
+    config: Config
+    roles: Specialise | None = None
 
 
 def read_candidates(
-    kernel: Kernel, factors: Factors, texts: Sequence[str], check: Callable[[Config], None]
-) -> tuple[Config, ...]:
+    kernel: Kernel, factors: Factors, texts: Sequence[str], check: Callable[[Launch], None]
+) -> tuple[Launch, ...]:
     """The launches of `kernel` that `texts` name, as far as `check` takes them.
 
     Raises:
         EmitError: there is none, for the reason that the first text is none.
     """
-    found: dict[Config, None] = {}
+    found: dict[Launch, None] = {}
     faults: list[EmitError] = []
     for text in texts:
         try:
@@ -284,7 +309,7 @@ def read_candidates(
     return tuple(found)
 
 
-def _read_candidate(kernel: Kernel, factors: Factors, text: str) -> Config:
+def _read_candidate(kernel: Kernel, factors: Factors, text: str) -> Launch:
     """The launch that `text` names: both tiles, the loop over terms, and perhaps warps and an order."""
     mapping = parse_mapping(text)
     odd = next((one for one in mapping.directives if not isinstance(one, _NAMED)), None)
@@ -306,15 +331,29 @@ def _read_candidate(kernel: Kernel, factors: Factors, text: str) -> Config:
     if any(isinstance(number, Open) for number in (*wanted.values(), count)):
         raise refuse(kernel, "choose", "a candidate leaves nothing open")
     meta = tuple((name, get_single_value(number)) for name, number in wanted.items())
-    return Config(meta=meta, num_warps=get_single_value(count), num_stages=1)
+    config = Config(meta=meta, num_warps=get_single_value(count), num_stages=1)
+    return Launch(config=config, roles=mapping.find(Specialise))
 
 
-def propose_product_launches(work: Work, target: Target, limit: int) -> tuple[Config, ...]:
-    """At most `limit` candidates. Each block fits the device's shared memory with all its stages."""
-    return tuple(_config(block) for block in propose_blocks(work, target))[:limit]
+def propose_product_launches(
+    work: Work, target: Target, check: Callable[[Launch], None]
+) -> tuple[Launch, ...]:
+    """The candidates. Each block fits the device's shared memory with all its stages, and `check` takes roles
+    of warps.
+    """
+    found: list[Launch] = []
+    for block in propose_blocks(work, target):
+        one = _launch(block)
+        if one.roles is not None:
+            try:
+                check(one)
+            except (EmitError, VerifyError):
+                continue
+        found.append(one)
+    return tuple(found)
 
 
-def make_invariant_product_launch(work: Work, target: Target) -> tuple[Config, ...]:
+def make_invariant_product_launch(work: Work, target: Target) -> Launch:
     """The one configuration of `batch_invariant`: it depends on what is multiplied, not on how many rows and
     columns there are.
     """
@@ -323,7 +362,7 @@ def make_invariant_product_launch(work: Work, target: Target) -> tuple[Config, .
         block = Blocks(rows=64, columns=128, depth=64, warps=4, stages=3)
     each = block.depth * max(4 * (block.rows + block.columns), work.term_bytes(block.rows, block.columns))
     block = replace(block, stages=max(1, min(block.stages, target.shared_memory_bytes // each)))
-    return (_config(fit_registers(block, work, target)),)
+    return _launch(fit_registers(block, work, target))
 
 
 def make_product_search_space(
@@ -356,10 +395,10 @@ def make_product_search_space(
     return SearchSpace(values=tuple(values.items()), limits=limits)
 
 
-def _config(block: Blocks) -> Config:
+def _launch(block: Blocks) -> Launch:
     sides = (("y", block.rows), ("x", block.columns), ("r", block.depth))
     meta = (*((BLOCKS[letter], size) for letter, size in sides), (GROUP, GROUPED), (STAGES, block.stages))
-    return Config(meta=meta, num_warps=block.warps, num_stages=1)
+    return Launch(config=Config(meta=meta, num_warps=block.warps, num_stages=1), roles=block.roles)
 
 
 # The shape
@@ -376,6 +415,7 @@ class ContractionShape:
         batch: the tile of the batch; None if there is none.
         resident: programs that go through all tiles; 0: each tile has one of its own.
         fetched: factors whose blocks the copy engine brings, as matrices.
+        roles: of a program's warps; None if all do the same.
         index_dtype: type of offsets and sizes, `i32` or `i64`.
     """
 
@@ -389,6 +429,7 @@ class ContractionShape:
     batch: Tile | None
     resident: int
     fetched: tuple[tuple[Scalar, StoredMatrix], ...]
+    roles: Roles | None
     index_dtype: DType
 
     def find_fetched(self, factor: Scalar) -> StoredMatrix | None:
@@ -448,6 +489,7 @@ def get_product_shape(kernel: Kernel, mapping: Mapping, target: Target) -> Contr
         batch=batch,
         resident=0 if resident is None else resident.count,
         fetched=tuple(_list_fetched(kernel, factors, mapping)),
+        roles=find_roles(mapping),
         index_dtype=index_dtype,
     )
 
@@ -486,107 +528,3 @@ def _tile(letter: Letter, ranges: tuple[Range, ...], numbers: dict[str, Number])
     numel = multiply_all(r.extent for r in ranges)
     masked = not all(provably_divisible(numel, size) for size in list_values(numbers[BLOCKS[letter]]))
     return build_flat_tile(letter, list(ranges), 0, masked)
-
-
-# Refusals
-
-
-# The longest sides of blocks, of results and along the sum.
-MOST_RESULTS: Final = 256
-MOST_DEPTH: Final = 512
-MOST_STAGES: Final = 6
-MOST_WARPS: Final = 8
-# The longest side of a block that it takes.
-MOST_FETCHED: Final = 256
-_TAKES: Final = (TileOf, FlatGrid, Resident, Order, Loop, Unit, Fetch, Warps, Index, Contract, Limit, Choose)
-_NEEDS: Final = (FlatGrid, Order, Loop, Unit)
-
-
-def find_tile(kernel: Kernel, mapping: Mapping, ranges: tuple[Range, ...]) -> TileOf | None:
-    """The tile of `mapping` over just these ranges."""
-    names = list_names(kernel, ranges)
-    return next((one for one in find_all(mapping.directives, TileOf) if one.ranges == names), None)
-
-
-def check_product(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) -> None:
-    """Refuse what no product is written with.
-
-    Raises:
-        EmitError: by the name of the directive.
-    """
-    for keyword, reason in _reasons(kernel, factors, mapping, target):
-        raise refuse(kernel, keyword, reason)
-
-
-def _reasons(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
-    yield from list_unfit_directives(mapping, "product", takes=_TAKES, needs=_NEEDS)
-    yield from _tiles(kernel, factors, mapping)
-    unit, order, loop = mapping.find(Unit), mapping.find(Order), mapping.find(Loop)
-    if unit is not None and unit != factors.unit:
-        yield "unit", f"these factors are multiplied by `{factors.unit.text}`"
-    ordered = list_names(kernel, factors.rows) + list_names(kernel, factors.columns)
-    if order is not None and order.ranges != ordered:
-        yield "order", f"blocks are grouped by rows: {', '.join(ordered)}"
-    if loop is not None:
-        yield from _loop(kernel, factors, loop)
-    if mapping.find(Fetch) is not None and not target.has(COPY_ENGINE):
-        yield "fetch", f"{target.name} has no engine that copies blocks"
-    if mapping.find(Fetch) is not None and loop is not None and max(list_values(loop.by)) > MOST_FETCHED:
-        yield "fetch", f"a block that is copied has at most {MOST_FETCHED} terms"
-    warps = mapping.find(Warps)
-    if warps is not None and any(n > MOST_WARPS or n & (n - 1) for n in list_values(warps.count)):
-        yield "warps", f"a program has 1, 2, 4 or {MOST_WARPS}"
-    yield from _memory(kernel, factors, mapping, target)
-    index = mapping.find(Index)
-    if index is not None and index.dtype == "i32" and not index.promised:
-        sides = (factors.rows, factors.columns, factors.axes, factors.others)
-        numels = tuple(multiply_all(r.extent for r in side) for side in sides)
-        if must_use_64_bits(kernel, numels, [store.value for store in kernel.stores]):
-            yield "index", "32 bits may not be enough for what positions are computed from"
-
-
-def _tiles(kernel: Kernel, factors: Factors, mapping: Mapping) -> Iterator[tuple[str, str]]:
-    sides = [factors.rows, factors.columns, *([factors.others] if factors.others else [])]
-    wanted = [list_names(kernel, side) for side in sides]
-    for tile in find_all(mapping.directives, TileOf):
-        if tile.ranges not in wanted or tile.padded or tile.to != "program":
-            told = ", ".join(" ".join(names) for names in wanted)
-            yield "tile", f"programs have blocks of rows and columns, {told}, and `{tile.text}` is none"
-    for side, names in zip(sides, wanted, strict=True):
-        found = find_tile(kernel, mapping, side)
-        if found is None:
-            yield "tile", f"nothing says which points of {', '.join(names)} a program has"
-        elif side is factors.others:
-            if set(list_values(found.by)) != {1}:
-                yield "tile", f"a program has one point of the batch, not `{found.text}`"
-        else:
-            yield from _sizes("tile", found.by, MOST_RESULTS)
-
-
-def _loop(kernel: Kernel, factors: Factors, loop: Loop) -> Iterator[tuple[str, str]]:
-    if loop.ranges != list_names(kernel, factors.axes):
-        yield "loop", "all ranges of a sum are walked together"
-    yield from _sizes("loop", loop.by, MOST_DEPTH)
-    if any(not 1 <= n <= MOST_STAGES for n in list_values(loop.stages)):
-        yield "loop", f"1 to {MOST_STAGES} blocks are on their way at a time"
-
-
-def _sizes(keyword: str, number: Number, most: int) -> Iterator[tuple[str, str]]:
-    odd = [n for n in list_values(number) if n & (n - 1) or not LEAST_SIDE <= n <= most]
-    if odd:
-        yield keyword, f"blocks are powers of two from {LEAST_SIDE} to {most}, and {odd[0]} is none"
-
-
-def _memory(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
-    """Results fit registers, and all blocks on their way shared memory: of open numbers, for some choice."""
-    rows, columns = (find_tile(kernel, mapping, side) for side in (factors.rows, factors.columns))
-    loop, warps = mapping.find(Loop), mapping.find(Warps)
-    if rows is None or columns is None or loop is None:
-        return
-    y, x, r, stages = (min(list_values(n)) for n in (rows.by, columns.by, loop.by, loop.stages))
-    threads = target.warp_size * (1 if warps is None else max(list_values(warps.count)))
-    if y * x * len(factors.nodes) > threads * RESULTS_PER_THREAD:
-        yield "tile", f"{threads} threads have no registers for {y} x {x} results of each sum"
-    left, right = factors.memory_bytes
-    if stages * r * (y * left + x * right) > target.shared_memory_bytes:
-        yield "tile", f"{stages} blocks of each factor do not fit the shared memory"
