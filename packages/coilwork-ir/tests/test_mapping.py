@@ -198,6 +198,12 @@ RULES: dict[str, tuple[str, str, str, str]] = {
     "leave 32 bits"),
     "unit": (PRODUCT, "unit mma", "unit mma", "no contraction"),
     "fetch": (FETCHED, "fetch in0, in1", "fetch in0, in1", "in0 is no factor"),
+    "specialise": (
+        FETCHED,
+        "tile x0 by 128 flat resident 4 fetch in0, in1 specialise 2 consumers pingpong",
+        "tile x0 by 128 flat resident 4 fetch in0 specialise 2 consumers",
+        "threads load in1",
+    ),
     "order": (PRODUCT, "tile x1 by 64 tile x0 by 64 order x0, x1 grouped 8", "order x0 grouped 8",
     "not tiled"),
     "functions": (SOFTMAX, "functions vector", "invariant 16 by 4096 functions vector", "place would decide"),

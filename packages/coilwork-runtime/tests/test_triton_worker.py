@@ -46,6 +46,37 @@ def test_machine_code_comes_back(pool: WorkerPool, target: str, threads: int) ->
     assert (binary.name, binary.threads, binary.scratch_bytes) == ("double_it", threads, 0)
 
 
+GLUON = """
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+
+@gluon.jit
+def move(a, b, n0, XBLOCK: gl.constexpr, LAYOUT: gl.constexpr):
+    at = gl.program_id(0) * XBLOCK + gl.arange(0, XBLOCK, layout=LAYOUT)
+    gl.store(b + at, gl.load(a + at, at < n0) * 2, at < n0)
+
+
+@gluon.jit
+def rest(n0):
+    pass
+
+
+@gluon.jit
+def double_it(a, b, n0, XBLOCK: gl.constexpr):
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    gl.warp_specialize([(move, (a, b, n0, XBLOCK, LAYOUT)), (rest, (n0,))], [4], [24])
+"""
+
+
+def test_gluon_is_compiled_and_launched_with_all_its_warps(pool: WorkerPool) -> None:
+    ((only,),) = Builder(pool=pool).binaries([triton_kernel(source=GLUON, target="sm_90")])
+    binary = only[1]
+    assert isinstance(binary, GpuBinary), binary
+    assert b"double_it" in binary.image
+    assert binary.threads == 2 * 128
+
+
 def test_checks_are_compiled_in(pool: WorkerPool) -> None:
     ((only,),) = Builder(pool=pool).binaries([checked_kernel()])
     assert isinstance(only[1], GpuBinary)

@@ -134,15 +134,21 @@ def _source(kernel: Kernel, written: EmittedKernel, target: Target, library: set
     """The emitted `kernel` as one text, with the functions of `library` that it calls."""
     names = [a.name for a in kernel.args] + [s.name for s in kernel.sizes]
     blocks = [name for name, _ in written.configs[0].meta]
-    function = define_function(kernel.name, names, written.body, constants=blocks)
+    gluon = written.gluon
+    function = define_function(kernel.name, names, written.body, constants=blocks, gluon=gluon)
     computed = kernel if kernel.combined is None else kernel.combined.body
     own = define_combine_functions(list_roots(computed), kernel.numerics, library)
-    functions: list[Function | Verbatim] = [*collect_functions(library), *own, *written.functions, function]
+    functions: list[Function | Verbatim] = [
+        *collect_functions(library, gluon=gluon),
+        *own,
+        *written.functions,
+        function,
+    ]
     return KernelSource(
         name=kernel.name,
         language="triton",
         suffix="py",
-        text=print_kernels(_header(kernel), format_kernel(kernel, origins=False), functions),
+        text=print_kernels(_header(kernel), format_kernel(kernel, origins=False), functions, gluon=gluon),
         entry=kernel.name,
         args=_arguments(kernel, written),
         grid=written.grid,

@@ -24,7 +24,16 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError, ParseError, VerifyError
-from coilwork_ir.index import Expr, as_expr, as_int, ceildiv, multiply_all, provably_divisible, symbol
+from coilwork_ir.index import (
+    Expr,
+    as_expr,
+    as_int,
+    ceildiv,
+    find_bounds,
+    multiply_all,
+    provably_divisible,
+    symbol,
+)
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.mapping import (
@@ -40,6 +49,7 @@ from coilwork_ir.mapping import (
     Open,
     Order,
     Resident,
+    Specialise,
     Unit,
     Warps,
     find_all,
@@ -65,8 +75,9 @@ from coilwork_ir.mapping.product_blocks import (
 )
 from coilwork_ir.mapping.stored_matrix import StoredMatrix, find_stored_matrix
 from coilwork_ir.mapping.user_mappings import refuse_candidate
-from coilwork_ir.scalar import Contraction, Scalar
+from coilwork_ir.scalar import Contraction, Load, Scalar, list_loads
 from coilwork_ir.target import Target
+from coilwork_triton.facts.kernel_analysis import list_roots
 from coilwork_triton.iteration.mapping_parameters import (
     ParameterPlace,
     get_single_value,
@@ -366,6 +377,26 @@ def _config(block: Blocks) -> Config:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Roles:
+    """Roles of a program's warps: one brings blocks, and groups of warps multiply them.
+
+    Attributes:
+        consumers: groups that multiply.
+        pingpong: each of them has a tile of its own; else they share a tile's rows.
+        warps: of a group.
+    """
+
+    consumers: int
+    pingpong: bool
+    warps: int
+
+    @property
+    def parts(self) -> int:
+        """Parts of a tile's rows, each of which a group multiplies."""
+        return 1 if self.pingpong else self.consumers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContractionShape:
     """Tiles of a contraction, and what follows from them.
 
@@ -376,6 +407,7 @@ class ContractionShape:
         batch: the tile of the batch; None if there is none.
         resident: programs that go through all tiles; 0: each tile has one of its own.
         fetched: factors whose blocks the copy engine brings, as matrices.
+        roles: of a program's warps; None if all do the same.
         index_dtype: type of offsets and sizes, `i32` or `i64`.
     """
 
@@ -389,6 +421,7 @@ class ContractionShape:
     batch: Tile | None
     resident: int
     fetched: tuple[tuple[Scalar, StoredMatrix], ...]
+    roles: Roles | None
     index_dtype: DType
 
     def find_fetched(self, factor: Scalar) -> StoredMatrix | None:
@@ -448,8 +481,16 @@ def get_product_shape(kernel: Kernel, mapping: Mapping, target: Target) -> Contr
         batch=batch,
         resident=0 if resident is None else resident.count,
         fetched=tuple(_list_fetched(kernel, factors, mapping)),
+        roles=_find_roles(mapping),
         index_dtype=index_dtype,
     )
+
+
+def _find_roles(mapping: Mapping) -> Roles | None:
+    one, warps = mapping.find(Specialise), mapping.find(Warps)
+    if one is None or warps is None:
+        return None
+    return Roles(consumers=one.consumers, pingpong=one.pingpong, warps=get_single_value(warps.count))
 
 
 def _list_fetched(
@@ -496,9 +537,17 @@ MOST_RESULTS: Final = 256
 MOST_DEPTH: Final = 512
 MOST_STAGES: Final = 6
 MOST_WARPS: Final = 8
+# Warps that multiply together on `WARP_GROUPS`, and the least results that they have.
+WARP_GROUPS: Final = "wgmma"
+GROUP_WARPS: Final = 4
+GROUP_ROWS: Final = 64
+LEAST_COLUMNS: Final = 64
+MOST_CONSUMERS: Final = 2
 # The longest side of a block that it takes.
 MOST_FETCHED: Final = 256
-_TAKES: Final = (TileOf, FlatGrid, Resident, Order, Loop, Unit, Fetch, Warps, Index, Contract, Limit, Choose)
+_TAKES: Final = (
+    TileOf, FlatGrid, Resident, Order, Loop, Unit, Fetch, Specialise, Warps, Index, Contract, Limit, Choose,
+)  # fmt: skip
 _NEEDS: Final = (FlatGrid, Order, Loop, Unit)
 
 
@@ -536,6 +585,7 @@ def _reasons(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target)
     warps = mapping.find(Warps)
     if warps is not None and any(n > MOST_WARPS or n & (n - 1) for n in list_values(warps.count)):
         yield "warps", f"a program has 1, 2, 4 or {MOST_WARPS}"
+    yield from _roles(kernel, factors, mapping, target)
     yield from _memory(kernel, factors, mapping, target)
     index = mapping.find(Index)
     if index is not None and index.dtype == "i32" and not index.promised:
@@ -543,6 +593,37 @@ def _reasons(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target)
         numels = tuple(multiply_all(r.extent for r in side) for side in sides)
         if must_use_64_bits(kernel, numels, [store.value for store in kernel.stores]):
             yield "index", "32 bits may not be enough for what positions are computed from"
+
+
+def _roles(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
+    """What there is text for where warps have roles."""
+    one, warps = mapping.find(Specialise), mapping.find(Warps)
+    if one is None:
+        return
+    if not target.has(WARP_GROUPS):
+        yield "specialise", f"no groups of warps multiply on {target.name}"
+    if one.consumers > MOST_CONSUMERS:
+        yield "specialise", f"there are at most {MOST_CONSUMERS} groups of warps that multiply"
+    if warps is None or set(list_values(warps.count)) != {GROUP_WARPS}:
+        yield "warps", f"a group that multiplies has {GROUP_WARPS}"
+    if factors.others:
+        yield "specialise", "there is a batch"
+    if any(not isinstance(factor, Load) for node in factors.nodes for factor in node.operands):
+        yield "specialise", "a factor is computed"
+    lowest = find_bounds(multiply_all(r.extent for r in factors.axes)).lo
+    if lowest is None or lowest < 1:
+        yield "specialise", "the sum may have no terms"
+    if kernel.checks:
+        yield "specialise", "the kernel checks what it loads"
+    stored = {store.buffer for store in kernel.stores}
+    if any(load.buffer in stored for load in list_loads(list_roots(kernel))):
+        yield "specialise", "the kernel stores over what it loads"
+    rows, columns = (find_tile(kernel, mapping, side) for side in (factors.rows, factors.columns))
+    parts = 1 if one.pingpong else one.consumers
+    if rows is not None and min(list_values(rows.by)) < GROUP_ROWS * parts:
+        yield "tile", f"a group that multiplies has at least {GROUP_ROWS} rows"
+    if columns is not None and min(list_values(columns.by)) < LEAST_COLUMNS:
+        yield "tile", f"a group that multiplies has at least {LEAST_COLUMNS} columns"
 
 
 def _tiles(kernel: Kernel, factors: Factors, mapping: Mapping) -> Iterator[tuple[str, str]]:
@@ -585,6 +666,9 @@ def _memory(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) 
         return
     y, x, r, stages = (min(list_values(n)) for n in (rows.by, columns.by, loop.by, loop.stages))
     threads = target.warp_size * (1 if warps is None else max(list_values(warps.count)))
+    roles = mapping.find(Specialise)
+    if roles is not None and not roles.pingpong:
+        threads *= roles.consumers
     if y * x * len(factors.nodes) > threads * RESULTS_PER_THREAD:
         yield "tile", f"{threads} threads have no registers for {y} x {x} results of each sum"
     left, right = factors.memory_bytes

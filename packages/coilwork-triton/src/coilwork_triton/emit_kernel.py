@@ -35,6 +35,7 @@ from coilwork_triton.shape_versions import PlannedVersions
 from coilwork_triton.statements.attention import emit_attention, grid_of_attention
 from coilwork_triton.statements.body import emit_body
 from coilwork_triton.statements.contraction import emit_contraction
+from coilwork_triton.statements.specialised_contraction import emit_specialised_contraction
 from coilwork_triton.text.language import define_function, tl, tl_name
 
 # Kernels
@@ -47,6 +48,7 @@ class EmittedKernel:
     Attributes:
         body: of the entry function.
         functions: of the kernel's own that the body calls.
+        gluon: both are in Triton's dialect Gluon.
         grid: extents over sizes and block names.
         configs: candidates, best guess first.
         versions: the sizes that they are for, and what a search may choose.
@@ -61,6 +63,7 @@ class EmittedKernel:
     index_dtype: DType
     scalar_access: bool
     functions: tuple[Function, ...] = ()
+    gluon: bool = False
 
 
 def emit_kernel(kernel: Kernel, plan: Plan, library: set[str]) -> EmittedKernel:
@@ -115,8 +118,15 @@ def _emit_product(planned: PlannedProduct, library: set[str]) -> EmittedKernel:
     kernel, shape = planned.kernel, planned.shape
     ranges = frozenset(r.symbol for r in kernel.ranges)
     levels = find_levels(list_roots(kernel), ranges)
+    functions: tuple[Function, ...] = ()
+    if shape.roles is None:
+        body = emit_contraction(kernel, shape, levels, library)
+    else:
+        functions, body = emit_specialised_contraction(kernel, shape, levels, library)
     return EmittedKernel(
-        body=emit_contraction(kernel, shape, levels, library),
+        body=body,
+        functions=functions,
+        gluon=shape.roles is not None,
         grid=shape.grid,
         configs=planned.configs,
         versions=open_versions(planned),

@@ -5,7 +5,7 @@ mappings and versions, `verify.py` the verifier; `tiling.py`, `threads.py`, `mem
 are the directives, by what they decide; `user_mappings.py` is what users hand in.
 """
 
-from coilwork_ir.mapping.arithmetic import Choose, Contract, Fetch, Functions, Limit, Order, Unit
+from coilwork_ir.mapping.arithmetic import Choose, Contract, Fetch, Functions, Limit, Order, Specialise, Unit
 from coilwork_ir.mapping.directive import Directive, Number, Open
 from coilwork_ir.mapping.memory import (
     Evict,
@@ -113,6 +113,7 @@ __all__ = [
     "Sequential",
     "Share",
     "Sort",
+    "Specialise",
     "Straddle",
     "Threads",
     "Tile",

@@ -13,7 +13,7 @@ from coilwork_ir.kernels.nodes import Kernel, get_factors
 from coilwork_ir.kernels.rewrite import list_kernel_roots
 from coilwork_ir.mapping.directive import Directive, Number, explain_no_ranges, explain_not_positive, get_body
 from coilwork_ir.mapping.stored_matrix import find_stored_matrix
-from coilwork_ir.mapping.tiling import Tile
+from coilwork_ir.mapping.tiling import Resident, Tile
 from coilwork_ir.scalar import find_contractions, list_loads
 
 
@@ -57,6 +57,37 @@ class Fetch(Directive):
                     fits[load.buffer] = fits.get(load.buffer, True) and matrix is not None
         odd = next((arg for arg in self.args if not fits.get(arg, False)), None)
         return None if odd is None else f"{odd} is no factor that lies in whole vectors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Specialise(Directive):
+    """A program's warps have roles: one brings blocks by the copy engine, and so many groups multiply them,
+    each as many warps as `warps` says.
+
+    Groups share the rows of a tile. With `pingpong` each has a tile of its own, so that one multiplies while
+    another stores.
+    """
+
+    TEMPLATE: ClassVar[str] = "specialise {consumers:whole} consumers [{pingpong:flag}]"
+
+    consumers: int
+    pingpong: bool = False
+
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
+        """Programs stay for several tiles of a contraction whose factors all come by the copy engine."""
+        reason = explain_not_positive(self.consumers, "the number of consumers")
+        if reason is not None:
+            return reason
+        if not any(isinstance(d, Resident) for d in directives):
+            return "a program has one tile"
+        contractions = find_contractions(list_kernel_roots(get_body(kernel)))
+        if not contractions:
+            return "the kernel is no contraction"
+        fetched = {arg for d in directives if isinstance(d, Fetch) for arg in d.args}
+        factors = [factor for node in contractions for factor in node.operands]
+        loaded = [load.buffer for load in list_loads(factors)]
+        missing = next((buffer for buffer in loaded if buffer not in fetched), None)
+        return None if missing is None else f"threads load {missing}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

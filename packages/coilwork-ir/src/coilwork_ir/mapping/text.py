@@ -32,7 +32,7 @@ from typing import Final, Literal
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.text import format_kernel
-from coilwork_ir.mapping.arithmetic import Choose, Contract, Fetch, Functions, Limit, Order, Unit
+from coilwork_ir.mapping.arithmetic import Choose, Contract, Fetch, Functions, Limit, Order, Specialise, Unit
 from coilwork_ir.mapping.directive import Directive, read_form
 from coilwork_ir.mapping.memory import (
     Evict,
@@ -78,7 +78,7 @@ DIRECTIVES: Final[tuple[type[Directive], ...]] = (
     Tile, FlatGrid, Resident, Keep, Loop, Sequential, Share, Coarsen, Straddle,
     Lanes, Runs, Vector, Warps, Threads, Block, Grain, Join, Accumulators, Fold, Peel, Invariant,
     Transpose, Privatise, Sort, Select, Evict, Prefetch, Save, Index, Values,
-    Unit, Fetch, Order, Functions, Contract, Limit, Choose,
+    Unit, Fetch, Specialise, Order, Functions, Contract, Limit, Choose,
 )  # fmt: skip
 _BY_KEYWORD: Final[MappingOf[str, type[Directive]]] = MappingProxyType(
     {kind.keyword(): kind for kind in DIRECTIVES}

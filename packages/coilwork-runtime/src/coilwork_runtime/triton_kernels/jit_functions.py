@@ -78,9 +78,11 @@ def load_jit_kernel(spec: KernelSpec) -> Any:
         return InterpretedKernel(spec)
     # Only here: what is compiled ahead needs no Triton in this process.
     import triton
+    from triton.experimental import gluon
 
-    function = load_function(spec.source, spec.entry, new_folder("triton")).fn
+    found = load_function(spec.source, spec.entry, new_folder("triton"))
+    function, jit = found.fn, gluon.jit if found.is_gluon() else triton.jit
     sizes = [one for one in spec.args if one.role == "size"]
     # a size that fits 32 bits is passed as one, unless its type is written down
     function.__annotations__.update({one.name: TYPES[one.dtype] for one in sizes})
-    return triton.jit(function, do_not_specialize=[one.name for one in sizes if not one.aligned])
+    return jit(function, do_not_specialize=[one.name for one in sizes if not one.aligned])

@@ -59,7 +59,7 @@ def estimate_work(candidate: Candidate) -> float:
     """
     source: str = candidate.request["source"]
     lines = [line for line in source.splitlines() if line.startswith("    ")]
-    products = sum("tl.dot(" in line for line in lines)
+    products = sum("tl.dot(" in line or "warpgroup_mma(" in line for line in lines)
     block = prod(size for name, size in candidate.config.items() if name.endswith("BLOCK"))
     elements = block / (_THREADS * candidate.config.get("num_warps", 4))
     return _ALWAYS + (len(lines) + _PRODUCT * products) * max(1.0, elements)

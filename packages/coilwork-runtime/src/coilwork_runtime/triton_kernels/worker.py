@@ -146,7 +146,6 @@ def compile_kernel(request: Mapping[str, Any], folder: Path) -> tuple[dict[str, 
     prepare()
     import triton
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
     backend, arch, warp_size = request["target"]
     # Lines are for the messages of failed checks. The text is in a file that goes with this process, so a
@@ -154,7 +153,7 @@ def compile_kernel(request: Mapping[str, Any], folder: Path) -> tuple[dict[str, 
     triton.knobs.compilation.disable_line_info = not request["options"].get("debug", False)
     function = load_function(request["source"], request["entry"], folder)
     types: Mapping[str, str] = request["types"]
-    source = ASTSource(
+    source = find_source_class(function)(
         fn=function,
         signature={name: types.get(name, "constexpr") for name in function.arg_names},
         constexprs=request["constants"],
@@ -172,6 +171,19 @@ def compile_kernel(request: Mapping[str, Any], folder: Path) -> tuple[dict[str, 
     known = compiled.metadata._asdict()
     metadata = {name: known.get(name, default) for name, default in METADATA}
     return metadata, compiled.asm["cubin" if backend == "cuda" else "hsaco"]
+
+
+def find_source_class(function: Any) -> Any:
+    """The class of what Triton compiles `function` from: Triton, or its dialect Gluon, whose functions say in
+    what layouts threads hold blocks.
+    """
+    if function.is_gluon():
+        from triton.experimental.gluon._runtime import GluonASTSource
+
+        return GluonASTSource
+    from triton.compiler import ASTSource
+
+    return ASTSource
 
 
 def mend_stages(*given: Any) -> tuple[str, str] | None:

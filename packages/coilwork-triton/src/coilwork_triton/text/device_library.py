@@ -65,8 +65,10 @@ def has_lane_loop(name: str) -> bool:
     return function.has_while or any(has_lane_loop(callee) for callee in function.calls)
 
 
-def collect_functions(names: Iterable[str]) -> tuple[Verbatim, ...]:
-    """The functions `names` and all they call, in file order, so that callees come first."""
+def collect_functions(names: Iterable[str], *, gluon: bool = False) -> tuple[Verbatim, ...]:
+    """The functions `names` and all they call, in file order, so that callees come first; with `gluon` as
+    Triton's dialect Gluon takes them, whose function for constants is its own.
+    """
     table = read_device_functions()
     needed: set[str] = set()
     pending = list(names)
@@ -75,4 +77,5 @@ def collect_functions(names: Iterable[str]) -> tuple[Verbatim, ...]:
         if name not in needed:
             needed.add(name)
             pending.extend(table[name].calls)
-    return tuple(Verbatim(f.source) for f in table.values() if f.name in needed)
+    sources = (f.source for f in table.values() if f.name in needed)
+    return tuple(Verbatim(one.replace("tl.full(", "gl.full(") if gluon else one) for one in sources)

@@ -52,6 +52,7 @@ from coilwork_ir.syntax.python import (
 _TL: Final = Name("tl")
 _CONSTEXPR: Final = Attribute(_TL, "constexpr")
 _JIT: Final = Attribute(Name("triton"), "jit")
+_GLUON_JIT: Final = Attribute(Name("gluon"), "jit")
 
 
 def tl(name: str, *args: Expression, **kwargs: Expression) -> Call:
@@ -87,15 +88,17 @@ def define_function(
     constants: Iterable[str] = (),
     doc: str = "",
     inline: bool = True,
+    gluon: bool = False,
 ) -> Function:
     """A function that Triton compiles; `constants` are parameters known then. Without `inline` it
-    stays one.
+    stays one. With `gluon` it says in what layouts threads hold blocks.
     """
+    jit = _GLUON_JIT if gluon else _JIT
     return Function(
         name=name,
         parameters=(*map(Parameter, parameters), *(Parameter(c, _CONSTEXPR) for c in constants)),
         body=(Docstring(doc), *body) if doc else body,
-        decorators=(_JIT if inline else Call(_JIT, (), (("noinline", Number(True)),)),),
+        decorators=(jit if inline else Call(jit, (), (("noinline", Number(True)),)),),
     )
 
 
@@ -116,10 +119,19 @@ def loop(
     )
 
 
-def print_kernels(doc: str, notes: str, functions: Iterable[Function | Verbatim]) -> str:
+def print_kernels(
+    doc: str, notes: str, functions: Iterable[Function | Verbatim], *, gluon: bool = False
+) -> str:
     """A file of `functions`: `doc` is its docstring, and `notes` stand in a comment behind the imports."""
     statements: list[Statement] = [Docstring(f"\n{doc}\n"), Blank()]
-    statements += [Import("triton"), Import("triton.language", "tl"), Blank(), Comment(notes)]
+    statements += [Import("triton"), Import("triton.language", "tl")]
+    if gluon:
+        statements += [
+            Import("gluon", package="triton.experimental"),
+            Import("language", "gl", package="triton.experimental.gluon"),
+            Import("hopper", package="triton.experimental.gluon.language.nvidia"),
+        ]
+    statements += [Blank(), Comment(notes)]
     for function in functions:
         statements += [Blank(), Blank(), function]
     return print_module(statements)
