@@ -43,6 +43,8 @@ from coilwork_ir.mapping import (
     Loop,
     Mapping,
     Number,
+    Resident,
+    Specialise,
     Unit,
     Warps,
     find_all,
@@ -51,6 +53,7 @@ from coilwork_ir.mapping import Tile as TileOf
 from coilwork_ir.mapping.directive import list_values
 from coilwork_ir.mapping.product_blocks import LEAST_SIDE, list_names
 from coilwork_ir.target import Target
+from coilwork_triton.attention_roles import CONSUMER_ROWS, check_roles, count_shared_bytes, explain_no_roles
 from coilwork_triton.attention_scores import shorten_bodies
 from coilwork_triton.iteration.mapping_parameters import (
     ParameterPlace,
@@ -94,6 +97,18 @@ class PlannedAttention:
         return attention_parameters(self.kernel, self.mapping)
 
     @property
+    def consumers(self) -> int:
+        """Groups of warps that multiply what another warp brings; 0 if all warps do the same."""
+        found = self.mapping.find(Specialise)
+        return 0 if found is None else found.consumers
+
+    @property
+    def resident(self) -> int:
+        """Programs that go through all tiles; 0: each tile has one of its own."""
+        found = self.mapping.find(Resident)
+        return 0 if found is None else found.count
+
+    @property
     def index_dtype(self) -> DType:
         """Type of offsets and sizes."""
         index = self.mapping.find(Index)
@@ -110,10 +125,14 @@ def propose_attention(kernel: Kernel, target: Target, options: TritonOptions) ->
     roles = roles_of(kernel)
     likely = dict(zip(kernel.sizes, check_likely(kernel, options), strict=False))
     limit = 1 if options.batch_invariant else options.max_configs
-    found = _propose_launches(kernel, roles, target, likely)[:limit]
+    consumers = 0
+    if not _is_wide(kernel, roles, options):
+        consumers = _count_consumers(kernel, roles, target, likely)
+    found = _propose_launches(kernel, roles, target, likely, consumers)[:limit]
     configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in found)
     numbers = open_numbers(configs, SearchSpace())
-    mapping = _outline(kernel, roles, numbers, options)
+    programs = target.multiprocessors if consumers else 0
+    mapping = _outline(kernel, roles, numbers, options, consumers, programs)
     limits = search_limits(numbers, configs, SearchSpace())
     mapping = replace(mapping, directives=(*mapping.directives, *limits))
     return PlannedAttention(kernel=kernel, mapping=mapping, configs=configs, target=target)
@@ -153,31 +172,42 @@ def plan_attention_mapping(
 
 
 def _outline(
-    kernel: Kernel, roles: Roles, numbers: MappingOf[str, Number], options: TritonOptions
+    kernel: Kernel,
+    roles: Roles,
+    numbers: MappingOf[str, Number],
+    options: TritonOptions,
+    consumers: int,
+    programs: int,
 ) -> Mapping:
     others = list_names(kernel, roles.others)
-    if options.index_dtype == "auto":
-        numels = tuple(r.extent for r in (roles.rows, roles.keys, roles.columns, roles.length))
-        core = find_core(kernel)
-        assert core is not None
-        numels = (*numels, multiply_all(r.extent for r in roles.others))
-        wide = must_use_64_bits(kernel, numels, (*core.bodies, *(store.value for store in kernel.stores)))
-    else:
-        wide = options.index_dtype == "i64"
+    wide = _is_wide(kernel, roles, options)
     return Mapping(
         directives=(
             TileOf(ranges=(roles.columns.symbol.name,), by=numbers[BLOCKS["x"]]),
             TileOf(ranges=(roles.rows.symbol.name,), by=numbers[BLOCKS["y"]]),
             *([TileOf(ranges=others, by=1)] if others else []),
             FlatGrid(),
+            *([Resident(count=programs)] if programs else []),
             Loop(ranges=(roles.keys.symbol.name,), by=numbers[BLOCKS["r"]], stages=numbers[STAGES]),
             Keep(ranges=(roles.length.symbol.name,), by=numbers[BLOCKS["l"]]),
             _unit_of(kernel),
+            *([Specialise(consumers=consumers)] if consumers else []),
             Warps(count=numbers[WARPS]),
             Index(dtype="i64") if wide else Index(dtype="i32", promised=options.index_dtype == "i32"),
             *([Contract()] if kernel.numerics == "fast" else []),
         )
     )
+
+
+def _is_wide(kernel: Kernel, roles: Roles, options: TritonOptions) -> bool:
+    """True if offsets and sizes have 64 bits."""
+    if options.index_dtype != "auto":
+        return options.index_dtype == "i64"
+    numels = tuple(r.extent for r in (roles.rows, roles.keys, roles.columns, roles.length))
+    core = find_core(kernel)
+    assert core is not None
+    numels = (*numels, multiply_all(r.extent for r in roles.others))
+    return must_use_64_bits(kernel, numels, (*core.bodies, *(store.value for store in kernel.stores)))
 
 
 def _unit_of(kernel: Kernel) -> Unit:
@@ -219,10 +249,24 @@ def _places(kernel: Kernel, roles: Roles, mapping: Mapping) -> Iterator[Paramete
 # ---- Launches ----
 
 
+# Rows from which on warps have roles: fewer tiles do not last the time that it takes to begin.
+_MANY_ROWS: Final = 512
+_CONSUMERS: Final = 2
+
+
+def _count_consumers(kernel: Kernel, roles: Roles, target: Target, likely: MappingOf[Expr, int]) -> int:
+    """Groups of warps that multiply what another brings; 0 if all warps are to do the same."""
+    if explain_no_roles(kernel, target) is not None or _estimate(roles.rows.extent, likely) < _MANY_ROWS:
+        return 0
+    return _CONSUMERS
+
+
 def _propose_launches(
-    kernel: Kernel, roles: Roles, target: Target, likely: MappingOf[Expr, int]
+    kernel: Kernel, roles: Roles, target: Target, likely: MappingOf[Expr, int], consumers: int
 ) -> tuple[Config, ...]:
     """Candidates, best guess first. Each fits the device's shared memory."""
+    if consumers:
+        return tuple(_propose_roles(kernel, roles, target, consumers))
     core = find_core(kernel)
     itemsize = max(dtype.itemsize for dtype in _factor_types(kernel))
     columns, length = _whole_block(roles.columns), _whole_block(roles.length)
@@ -250,6 +294,14 @@ def _propose_launches(
         named = tuple((BLOCKS[letter], size) for letter, size in meta.items() if letter in "yxlr")
         found.setdefault(Config(meta=(*named, (STAGES, stages)), num_warps=warps, num_stages=1))
     return tuple(found)
+
+
+def _propose_roles(kernel: Kernel, roles: Roles, target: Target, consumers: int) -> Iterator[Config]:
+    meta = {"y": CONSUMER_ROWS * consumers, "x": _whole_block(roles.columns), "l": _whole_block(roles.length)}
+    for keys, stages in ((128, 2), (64, 4)):
+        if count_shared_bytes(kernel, consumers, keys, stages) <= target.shared_memory_bytes:
+            named = tuple((BLOCKS[letter], size) for letter, size in (*meta.items(), ("r", keys)))
+            yield Config(meta=(*named, (STAGES, stages)), num_warps=4, num_stages=1)
 
 
 def _forward_blocks(widest: int, itemsize: int) -> tuple[tuple[int, int, int, int], ...]:
@@ -307,7 +359,9 @@ def _estimate(extent: Expr, likely: MappingOf[Expr, int]) -> int:
 # ---- Refusals ----
 
 
-_TAKES: Final = (TileOf, FlatGrid, Loop, Keep, Unit, Warps, Index, Contract, Limit, Choose)
+_TAKES: Final = (
+    TileOf, FlatGrid, Resident, Loop, Keep, Unit, Specialise, Warps, Index, Contract, Limit, Choose,
+)  # fmt: skip
 _NEEDS: Final = (FlatGrid, Loop, Keep, Unit)
 
 
@@ -340,6 +394,7 @@ def _reasons(kernel: Kernel, roles: Roles, mapping: Mapping, target: Target) -> 
             yield "keep", "a block has whole terms of its products"
     if isinstance(warps, Warps) and any(n > _MOST_WARPS or n & (n - 1) for n in list_values(warps.count)):
         yield "warps", f"a program has 1, 2, 4 or {_MOST_WARPS}"
+    yield from check_roles(kernel, mapping, target)
 
 
 def _check_tiles(kernel: Kernel, roles: Roles, mapping: Mapping) -> Iterator[tuple[str, str]]:

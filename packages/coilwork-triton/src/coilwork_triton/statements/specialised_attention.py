@@ -1,0 +1,661 @@
+"""The statements of attention whose warps have roles, in Triton's dialect Gluon.
+
+One warp, the loader, has the copy engine bring rows of queries, and blocks of keys and of values to rings of
+stages in shared memory, for all tiles of its program one after the other. Groups of warps, the consumers,
+have 64 rows each and keep scores, weights and sums in registers. The algorithm is that of FlashAttention-3
+(Shah et al., 2024): while the tensor cores add the product of the last block's weights and values, a consumer
+computes the softmax of the next block's scores.
+
+    attention           makes descriptors, stages and barriers, and starts the roles
+    attention_load      the loader
+    attention_attend    a consumer
+
+Keys are gone through from the last block that counts to the first one. So the block on the diagonal of a
+causal mask comes first, where nothing is to be overlapped yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from math import log
+from typing import Any, Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, as_int, ceildiv, floordiv, maximum, multiply_all
+from coilwork_ir.kernels.attention import roles_of
+from coilwork_ir.kernels.mask_bounds import Span
+from coilwork_ir.kernels.nodes import AttentionCore
+from coilwork_ir.scalar import Parameter, Scalar, iterate_postorder, list_loads, parameter
+from coilwork_ir.syntax.python import (
+    Assign,
+    Attribute,
+    Binary,
+    Call,
+    Do,
+    Expression,
+    For,
+    Function,
+    List,
+    Name,
+    Number,
+    Statement,
+    Tuple,
+    call,
+    method,
+)
+from coilwork_triton.attention_plan import PlannedAttention
+from coilwork_triton.attention_roles import CONSUMER_ROWS, find_operands, find_stored_result
+from coilwork_triton.facts.stored_rows import StoredRows
+from coilwork_triton.iteration.shape import Tile
+from coilwork_triton.iteration.space import LOOP_OFFSET, Space
+from coilwork_triton.launch.parameters import BLOCKS, STAGES
+from coilwork_triton.statements.attention_blocks import (
+    BLOCK,
+    LOG2_E,
+    NOWHERE,
+    OFFSET,
+    PROGRAM,
+    STEP,
+    AttentionBranch,
+    hide,
+    insert_column,
+    scale_of,
+)
+from coilwork_triton.statements.scope import Scope
+from coilwork_triton.statements.specialised_contraction import LOADER_REGISTERS, gl, hopper
+from coilwork_triton.text.language import define_function, get_triton_type, tl, tl_name
+
+_GROUP_WARPS: Final = 4
+# Registers of a thread of each of so many consumers: a multiprocessor has 64 Ki, and the loader's are few.
+_REGISTERS: Final = 504
+_PART, _SCORES, _SUMS = "PART", "SCORES", "SUMS"
+_DONE, _TURN, _STAGE, _PHASE, _BEFORE = (Name(n) for n in ("done", "turn", "stage", "phase", "before"))
+_FIRST, _STEPS, _HIGH, _LOW = (Name(n) for n in ("first_key", "steps", "high", "low"))
+_QUERY, _WEIGHT, _KEPT = Name("query"), Name("weight"), Name("kept")
+_MOST, _TOTAL, _TOTALS = Name("most"), Name("total"), Name("sums")
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """Rows in memory as blocks in shared memory: `name` begins the names of all that is about them."""
+
+    name: str
+    rows: StoredRows
+    dtype: DType
+    near: str
+
+    @property
+    def blocks(self) -> Name:
+        """The descriptor."""
+        return Name(f"{self.name}_blocks")
+
+    @property
+    def stages(self) -> Name:
+        """The memory."""
+        return Name(f"{self.name}_stages")
+
+    @property
+    def full(self) -> Name:
+        """Barriers that the engine arrives at."""
+        return Name(f"{self.name}_full")
+
+    @property
+    def free(self) -> Name:
+        """Barriers that consumers arrive at when nobody reads the stage any more."""
+        return Name(f"{self.name}_free")
+
+
+def emit_specialised_attention(
+    plan: PlannedAttention, core: AttentionCore, library: set[str]
+) -> tuple[tuple[Function, ...], tuple[Statement, ...]]:
+    """The functions of the roles, and the statements of the kernel's own function. Names of device functions
+    used are added to `library`.
+
+    Raises:
+        EmitError: something cannot be written in Triton; the message names it.
+    """
+    loader, consumer = _Loader(plan, core, library), _Consumer(plan, core, library)
+    return (loader.function(), consumer.function()), _Entry(plan, core, library).statements()
+
+
+class _Role(AttentionBranch):
+    """What functions of one kernel share: operands, the places of tiles, and blocks of keys."""
+
+    parts = 1
+
+    def __init__(self, plan: PlannedAttention, core: AttentionCore, library: set[str]) -> None:
+        roles = roles_of(plan.kernel)
+        super().__init__(plan, core, library, fixed=roles.rows, looped=roles.keys)
+        self.consumers = plan.consumers
+        found = find_operands(plan.kernel, core)
+        assert not isinstance(found, str)
+        dtype = core.weights.query.dtype
+        named = zip(("query", "key", "value"), found, ("l", "l", "x"), strict=True)
+        self.query, self.key, self.value = (
+            _Operand(name, rows, dtype, BLOCKS[letter]) for name, rows, letter in named
+        )
+        self.operands = (self.query, self.key, self.value)
+        result = find_stored_result(plan.kernel, core)
+        self.result = None if result is None else _Operand("result", result, dtype, BLOCKS["x"])
+
+    @property
+    def points(self) -> Expr:
+        """Rows of a program's tile."""
+        return BLOCK * self.parts
+
+    def named(self, role: str) -> str:
+        return f"{self.kernel.name}_{role}"
+
+    def memory(self) -> tuple[str, ...]:
+        """What all roles share in shared memory."""
+        return tuple(name.id for one in self.operands for name in (one.stages, one.full, one.free))
+
+    def sizes(self) -> tuple[str, ...]:
+        return tuple(size.name for size in self.kernel.sizes)
+
+    def arguments(self) -> tuple[str, ...]:
+        """Parameters of the role's function, without constants."""
+        return (*(one.blocks.id for one in self.operands), *self.memory(), *self.sizes())
+
+    def constants(self) -> tuple[str, ...]:
+        return tuple(self.numbers)
+
+    def extents(self, one: _Operand, rows: Expression) -> List:
+        """The extents of a block of `rows`."""
+        return List((*(Number(1) for _ in one.rows.outer), rows, Name(one.near)))
+
+    def place(self, one: _Operand, row: Expression) -> List:
+        """Where the block from `row` on lies, of this program."""
+        outer = (self.print_index(each.place) for each in one.rows.outer)
+        return List((*outer, row, Number(0)))
+
+    def copy(self, one: _Operand, row: Expression, stage: Expression) -> Statement:
+        full, target = method(one.full, "index", stage), method(one.stages, "index", stage)
+        place = self.place(one, row)
+        return Do(hopper("tma.async_copy_global_to_shared", one.blocks, place, full, target))
+
+    def wait(self, barriers: Name, stage: Expression, phase: Expression) -> Statement:
+        return Do(hopper("mbarrier.wait", method(barriers, "index", stage), phase))
+
+    def arrive(self, barriers: Name, stage: Expression) -> Statement:
+        return Do(hopper("mbarrier.arrive", method(barriers, "index", stage), count=Number(1)))
+
+    # tiles
+
+    def begin_tile(self) -> tuple[Statement, ...]:
+        """Where the tile `program` lies, and the blocks of its keys: `steps` of them from `first_key` on. The
+        first `high` and those from `low` on, counted from the last keys, have a mask.
+        """
+        count = multiply_all(r.extent for r in self.roles.others)
+        start = len(self.spaces)
+        span = self.find_span()
+        first = floordiv(span.first, STEP) * STEP
+        lines: list[Statement] = [Assign((_FIRST.id,), self.print_index(first))]
+        last = self.print_index(span.last)
+        steps = tl("cdiv", Binary("-", last, _FIRST), Name(BLOCKS["r"]))
+        lines.append(Assign((_STEPS.id,), tl("maximum", steps, Number(1))))
+        if span.exact:
+            lines += self._count_masked(span)
+        offset = Binary("*", Name("yprogram"), self.print_index(self.points))
+        begin = Assign((OFFSET.name,), offset)
+        found = self.number_programs(count)
+        return (*found, begin, *self.define(self.spaces[start:]), *lines)
+
+    def has_masked_ends(self) -> tuple[bool, bool]:
+        """If blocks at the end of the keys that count, and at their begin, have a mask."""
+        span = self.find_span()
+        if not span.exact:
+            return True, False
+        high = span.full_last is not span.last or self.is_ragged("r")
+        return high, as_int(span.full_first) != 0
+
+    def _count_masked(self, span: Span) -> list[Statement]:
+        high, low = self.has_masked_ends()
+        first = self.print_index(ceildiv(span.full_first, STEP) * STEP) if low else Name(_FIRST.id)
+        lines: list[Statement] = []
+        if low:
+            lines.append(Assign(("full_first",), first))
+            first = Name("full_first")
+        if high:
+            end = self.print_index(floordiv(maximum(span.full_last, 0), STEP) * STEP)
+            lines.append(Assign(("full_last",), tl("maximum", end, first)))
+            lines.append(Assign((_HIGH.id,), self._count_from(Name("full_last"))))
+        if low:
+            lines.append(Assign((_LOW.id,), self._count_from(first)))
+        return lines
+
+    def _count_from(self, key: Expression) -> Expression:
+        """How many blocks lie behind `key`."""
+        return Binary("-", _STEPS, Binary("//", Binary("-", key, _FIRST), Name(BLOCKS["r"])))
+
+    def define(self, spaces: Sequence[Space]) -> tuple[Statement, ...]:
+        """The lines that `spaces` need."""
+
+        def number(tile: Tile) -> Expression:
+            names: dict[str, Expression] = {"y": Name("yprogram"), "z": Name(PROGRAM.name)}
+            return names.get(tile.letter, Number(0))
+
+        extents = [line for space in spaces for line in space.extents()]
+        positions = [line for space in spaces for line in space.positions(number)]
+        return tuple(dict.fromkeys((*extents, *positions)))
+
+    def tiles(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
+        """A loop over the program's tiles, which are `program`."""
+        start = len(self.spaces)
+        count = multiply_all(r.extent for r in self.roles.others)
+        blocks = tl("cdiv", self.print_index(self.fixed.extent), self.print_index(self.points))
+        total = Binary("*", blocks, self.print_index(count))
+        bounds = (tl("program_id", Number(0)), Name("tiles"), tl("num_programs", Number(0)))
+        each = (*body, Assign((_TURN.id,), Binary("+", _TURN, Number(1))))
+        return (
+            *self.define(self.spaces[start:]),
+            Assign(("tiles",), total),
+            Assign((_DONE.id,), Number(0)),
+            Assign((_TURN.id,), Number(0)),
+            For("program", call("range", *bounds), each),
+        )
+
+    def find_stage(self) -> tuple[Statement, ...]:
+        """The stage of block `done`, and how often it was filled."""
+        rounds = Binary("//", _DONE, Name(STAGES))
+        return (
+            Assign((_STAGE.id,), Binary("%", _DONE, Name(STAGES))),
+            Assign((_PHASE.id,), Binary("&", rounds, Number(1))),
+        )
+
+
+class _Entry(_Role):
+    """The kernel's own function."""
+
+    def statements(self) -> tuple[Statement, ...]:
+        """Its statements."""
+        lines: list[Statement] = []
+        rows = {"query": Number(CONSUMER_ROWS), "result": Number(CONSUMER_ROWS)}
+        results = () if self.result is None else (self.result,)
+        for one in (*self.operands, *results):
+            lines.append(self._describe(one, rows.get(one.name, Name(BLOCKS["r"]))))
+        for one in self.operands:
+            number = Number(self.consumers) if one is self.query else Name(STAGES)
+            extents = (number, *self.extents(one, rows.get(one.name, Name(BLOCKS["r"]))).items)
+            lines.append(Assign((one.stages.id,), _allocate(Attribute(one.blocks, "dtype"), extents, one)))
+            for name in (one.full, one.free):
+                lines.append(Assign((name.id,), _allocate_barriers(number)))
+            readers = 1 if one is self.query else self.consumers
+            starts = tuple(
+                Do(hopper("mbarrier.init", method(name, "index", _STAGE), count=Number(count)))
+                for name, count in ((one.full, 1), (one.free, readers))
+            )
+            lines.append(For(_STAGE.id, gl("static_range", number), starts))
+        lines.append(Do(hopper("fence_async_shared")))
+        return (*self.define(self.spaces), *lines, *self._start())
+
+    def _describe(self, one: _Operand, rows: Expression) -> Statement:
+        stored = one.rows
+        start: Expression = Name(stored.buffer)
+        if stored.start != as_expr(0):
+            start = Binary("+", start, self.print_index(stored.start))
+        sizes = (*(each.extent for each in stored.outer), stored.rows, stored.length)
+        steps = (*(each.stride for each in stored.outer), stored.stride)
+        block = self.extents(one, rows)
+        element = Attribute(Attribute(Name(stored.buffer), "dtype"), "element_ty")
+        layout = method(Attribute(Name("gl"), "NVMMASharedLayout"), "get_default_for", block, element)
+        described = hopper(
+            "tma.make_tensor_descriptor",
+            start,
+            List(tuple(map(self.print_index, sizes))),
+            List((*map(self.print_index, steps), Number(1))),
+            block,
+            layout,
+        )
+        return Assign((one.blocks.id,), described)
+
+    def _start(self) -> tuple[Statement, ...]:
+        """The layouts of a consumer's blocks, and the roles."""
+        consumer = _Consumer(self.plan, self._core(), self.library)
+        keys, columns = Name(BLOCKS["r"]), Name(BLOCKS["x"])
+        layouts = (_multiplied(keys), _multiplied(columns))
+        rows = Binary("//", Name(BLOCKS["y"]), Number(self.consumers))
+        given = tuple(map(Name, consumer.arguments()))
+        rest = tuple(Name(name) for name in self.constants() if name != BLOCKS["y"])
+        calls: list[Expression] = [
+            Tuple((Name(self.named("attend")), Tuple((*given, Number(part), *layouts, rows, *rest))))
+            for part in range(self.consumers)
+        ]
+        given = tuple(map(Name, (*self.arguments(), *self.constants())))
+        calls.append(Tuple((Name(self.named("load")), Tuple(given))))
+        others = [*([_GROUP_WARPS] * (self.consumers - 1)), 1]
+        each = (_REGISTERS - LOADER_REGISTERS) // self.consumers // 8 * 8
+        registers = [*([each] * (self.consumers - 1)), LOADER_REGISTERS]
+        lists = (List(tuple(map(Number, others))), List(tuple(map(Number, registers))))
+        return (Do(gl("warp_specialize", List(tuple(calls)), *lists)),)
+
+    def _core(self) -> AttentionCore:
+        core = self.kernel.core
+        assert isinstance(core, AttentionCore)
+        return core
+
+
+class _Loader(_Role):
+    """The warp that has blocks brought."""
+
+    def function(self) -> Function:
+        """Its function."""
+        begin = self.begin_tile()
+        start = len(self.spaces)
+        again = Binary("^", Binary("&", _TURN, Number(1)), Number(1))
+        size = Number(CONSUMER_ROWS * self.query.dtype.itemsize)
+        lines: list[Statement] = []
+        for part in range(self.consumers):
+            row = Binary("+", Name(OFFSET.name), Number(part * CONSUMER_ROWS)) if part else Name(OFFSET.name)
+            number = Number(part)
+            full = method(self.query.full, "index", number)
+            lines += [
+                self.wait(self.query.free, number, again),
+                Do(hopper("mbarrier.expect", full, Binary("*", Name(self.query.near), size))),
+                self.copy(self.query, row, number),
+            ]
+        last = Binary("-", Binary("-", _STEPS, Number(1)), Name("step"))
+        key = Binary("+", _FIRST, Binary("*", last, Name(BLOCKS["r"])))
+        step: list[Statement] = [*self.find_stage(), Assign((LOOP_OFFSET.id,), key)]
+        for one in (self.key, self.value):
+            full = method(one.full, "index", _STAGE)
+            size_of = Binary("*", Name(BLOCKS["r"]), Number(one.dtype.itemsize))
+            step += [
+                # nothing was ever read from stages that are free at first
+                self.wait(one.free, _STAGE, Binary("^", _PHASE, Number(1))),
+                Do(hopper("mbarrier.expect", full, Binary("*", Name(one.near), size_of))),
+                self.copy(one, LOOP_OFFSET, _STAGE),
+            ]
+        step.append(Assign((_DONE.id,), Binary("+", _DONE, Number(1))))
+        lines.append(For("step", call("range", Number(0), _STEPS), tuple(step)))
+        body = (*begin, *self.define(self.spaces[start:]), *lines)
+        arguments, constants = self.arguments(), self.constants()
+        return define_function(
+            self.named("load"), arguments, self.tiles(body), constants=constants, gluon=True
+        )
+
+
+class _Consumer(_Role):
+    """A group of warps that has 64 rows of a tile."""
+
+    def __init__(self, plan: PlannedAttention, core: AttentionCore, library: set[str]) -> None:
+        super().__init__(plan, core, library)
+        self.parts = self.consumers
+        scale = scale_of(core.weights.score, 0)
+        self.factor = LOG2_E * (1.0 if scale is None else scale)
+        self.is_far = self.has_far_scores()
+
+    def arguments(self) -> tuple[str, ...]:
+        """Its parameters, without constants."""
+        roots = [body for body in (self.weights.score, self.weights.mask) if body is not None]
+        for store in self.kernel.stores:
+            roots += [store.value, *store.indirect, *(() if store.mask is None else (store.mask,))]
+        used = {load.buffer for load in list_loads(roots)} | {s.buffer for s in self.kernel.stores}
+        tensors = [arg.name for arg in self.kernel.args if arg.name in used]
+        blocks = () if self.result is None else (self.result.blocks.id,)
+        return (*blocks, *self.memory(), *tensors, *self.sizes())
+
+    def function(self) -> Function:
+        """Its function."""
+        begin = self.begin_tile()
+        part = Binary("+", Binary("*", Name("yprogram"), Number(self.parts)), Name(_PART))
+        start = len(self.spaces)
+        high, low = self.has_masked_ends()
+        is_exact = self.find_span().exact
+        steps: list[Statement] = list(self._step(high or low, high or low, is_first=True))
+        if not is_exact:
+            steps.append(self._loop(Number(1), _STEPS, True))
+        else:
+            first: Expression = tl("maximum", _HIGH, Number(1)) if high else Number(1)
+            if high:
+                steps.append(self._loop(Number(1), _HIGH, True))
+            middle = _LOW if low else _STEPS
+            steps.append(self._loop(first, middle, False))
+            if low:
+                steps.append(self._loop(tl("maximum", _LOW, Number(1)), _STEPS, True))
+        outside = lay_out((*self.define(self.spaces[start:]), *self.writer.statements), _SCORES)
+        lines = (
+            *begin,
+            Assign(("yprogram",), part),
+            *outside,
+            *self._start(),
+            *lay_out(steps, _SCORES),
+            *self._results(),
+        )
+        return define_function(
+            self.named("attend"),
+            self.arguments(),
+            self.tiles(lines),
+            constants=(_PART, _SCORES, _SUMS, *self.constants()),
+            gluon=True,
+        )
+
+    def _loop(self, first: Expression, last: Expression, has_mask: bool) -> Statement:
+        return For("step", call("range", first, last), self._step(has_mask, has_mask))
+
+    def _start(self) -> tuple[Statement, ...]:
+        """Nothing is summed yet."""
+        rows, row = List((Name(BLOCKS["y"]),)), _slice(1, _SCORES)
+        f32 = tl_name("float32")
+        part = Name(_PART)
+        block = List((Name(BLOCKS["y"]), Name(self.query.near)))
+        zeros = List((Name(BLOCKS["y"]), Name(BLOCKS["x"])))
+        return (
+            Assign((_MOST.id,), gl("full", rows, NOWHERE, f32, row)),
+            Assign((_TOTAL.id,), gl("full", rows, Number(0.0), f32, row)),
+            Assign((_TOTALS.id,), gl("full", zeros, Number(0.0), f32, Name(_SUMS))),
+            Assign((_QUERY.id,), method(method(self.query.stages, "index", part), "reshape", block)),
+            self.wait(self.query.full, part, Binary("&", _TURN, Number(1))),
+        )
+
+    def _step(self, has_mask: bool, ragged: bool, *, is_first: bool = False) -> tuple[Statement, ...]:
+        """One block of keys: its scores and their softmax, beside the product of the weights and values of
+        the block before.
+        """
+        ragged = ragged and self.is_ragged("r")
+        writer = self.writer.inner()
+        keys, rows = Name(BLOCKS["r"]), Name(BLOCKS["y"])
+        last: Expression = Binary("-", _STEPS, Number(1))
+        if not is_first:
+            last = Binary("-", last, Name("step"))
+        raw = Name("raw")
+        key = method(self.key.stages, "index", _STAGE)
+        key = method(key, "reshape", List((keys, Name(self.key.near))))
+        key = method(key, "permute", Tuple((Number(1), Number(0))))
+        zeros = gl("full", List((rows, keys)), Number(0.0), tl_name("float32"), Name(_SCORES))
+        writer.statements += [
+            *self.find_stage(),
+            Assign((LOOP_OFFSET.id,), Binary("+", _FIRST, Binary("*", last, keys))),
+            self.wait(self.key.full, _STAGE, _PHASE),
+        ]
+        writer.assign((raw,), _multiply(_QUERY, key, zeros, use_acc=Number(False)))
+        if not is_first:
+            before = Binary("%", Binary("-", _DONE, Number(1)), Name(STAGES))
+            writer.assign((_BEFORE,), before)
+            writer.assign((_TOTALS,), self._add(_BEFORE))
+        pending = Number(0 if is_first else 1)
+        writer.assign((raw,), hopper("warpgroup_mma_wait", pending, deps=List((raw,))))
+        writer.statements.append(self.arrive(self.key.free, _STAGE))
+        weight = self._soften(raw, has_mask, ragged, writer)
+        # waiting branches, and what is computed before stays before the wait for the product
+        writer.statements.append(self.wait(self.value.full, _STAGE, _PHASE))
+        if not is_first:
+            both = (_TOTALS, _TOTAL)
+            writer.assign(both, hopper("warpgroup_mma_wait", Number(0), deps=List(both)))
+            writer.statements.append(self.arrive(self.value.free, _BEFORE))
+            kept = gl("convert_layout", _KEPT, _slice(1, _SUMS))
+            writer.assign((_TOTALS,), Binary("*", _TOTALS, insert_column(kept)))
+        rounded = method(weight, "to", get_triton_type(self.value.dtype))
+        operand = gl("DotOperandLayout", Number(0), Name(_SUMS), Number(2))
+        writer.assign((_WEIGHT,), gl("convert_layout", rounded, operand))
+        writer.assign((_DONE,), Binary("+", _DONE, Number(1)))
+        return tuple(writer.statements)
+
+    def _add(self, stage: Expression) -> Expression:
+        """The sums, and the product of weights and the values at `stage`, which begins."""
+        block = List((Name(BLOCKS["r"]), Name(self.value.near)))
+        values = method(method(self.value.stages, "index", stage), "reshape", block)
+        return _multiply(_WEIGHT, values, _TOTALS)
+
+    def _soften(self, raw: Name, has_mask: bool, ragged: bool, writer: Any) -> Name:
+        """The weights of a block's scores, less the greatest ones."""
+        weights = self.weights
+        tiles = (self.tile("y", 0), replace(self.tile("r", 0, ragged=ragged), axis=1))
+        mask = weights.mask if has_mask else None
+        scale = scale_of(weights.score, 0)
+        roots = (*(() if scale is not None else (weights.score,)), *(() if mask is None else (mask,)))
+        values = self.values(tiles, roots)
+        outer = self.outer.setdefault(weights.score, Scope(writer=self.writer))
+        order = values.find_pending(outer, roots)
+        given = parameter(0, DType.F32)
+        values.compute(outer, [n for n in order if n is not given and not self._is_changing(n)])
+        inner = Scope(writer=writer.inner(), parent=outer, bound={given: raw})
+        values.compute(inner, values.find_pending(inner, roots))
+        score: Expression = raw if scale is not None else values.expression(inner, weights.score)
+        hidden = hide(values, inner, mask, ragged)
+        if hidden is not None:
+            score = inner.writer.bind("score", tl("where", hidden, score, NOWHERE))
+        elif not isinstance(score, Name):
+            score = inner.writer.bind("score", score)
+        self._close_scope(values, inner, writer)
+        factor = self.factor
+        top: Expression = gl("max", score, Number(1))
+        scaled = top if self.is_far else _times(top, factor)
+        new = writer.bind("new_most", tl("maximum", _MOST, scaled))
+        base: Expression = new
+        if hidden is not None or self.is_hiding():
+            base = writer.bind("base", tl("where", Binary("==", new, NOWHERE), Number(0.0), new))
+        if self.is_far:
+            power = _times(Binary("-", score, insert_column(base)), factor)
+            shrunk = _times(Binary("-", _MOST, base), factor)
+        else:
+            power = Binary("-", _times(score, factor), insert_column(base))
+            shrunk = Binary("-", _MOST, base)
+        found: Name = writer.bind("power", tl("exp2", power))
+        writer.assign((_KEPT,), tl("exp2", shrunk))
+        total = Binary("+", Binary("*", _TOTAL, _KEPT), gl("sum", found, Number(1)))
+        writer.assign((_TOTAL,), total)
+        writer.assign((_MOST,), new)
+        return found
+
+    def _results(self) -> tuple[Statement, ...]:
+        """The last product, and what becomes of sums."""
+        weights, part = self.weights, Name(_PART)
+        start = len(self.spaces)
+        writer = self.writer = self.writer.inner()
+        lines: list[Statement] = [
+            Assign((_BEFORE.id,), Binary("%", Binary("-", _DONE, Number(1)), Name(STAGES))),
+            Assign((_TOTALS.id,), self._add(_BEFORE)),
+            Assign((_TOTALS.id,), hopper("warpgroup_mma_wait", Number(0), deps=List((_TOTALS,)))),
+            self.arrive(self.value.free, _BEFORE),
+        ]
+        for name in (_TOTAL, _MOST):
+            lines.append(Assign((name.id,), gl("convert_layout", name, _slice(1, _SUMS))))
+        divisor: Expression = tl("where", Binary("==", _TOTAL, Number(0)), Number(1.0), _TOTAL)
+        result = writer.bind("result", Binary("/", _TOTALS, insert_column(divisor)))
+        rows = frozenset(weights.rows)
+        results: dict[Scalar, tuple[Expression, frozenset[Expr]]] = {
+            parameter(0, DType.F32): (result, frozenset(weights.ranges))
+        }
+        if self._stores_logarithms():
+            logs: Expression = _times(_MOST, self.factor) if self.is_far else _MOST
+            logs = Binary("+", logs, tl("log2", _TOTAL))
+            if weights.logsumexp == "natural":
+                natural = Binary("*", logs, Number(log(2)))
+                logs = tl("where", Binary("==", _MOST, NOWHERE), Number(0.0), natural)
+            found = writer.bind("logsumexp", insert_column(writer.bind("logarithm", logs)))
+            results[parameter(1, DType.F32)] = (found, rows)
+        for store in self.kernel.stores:
+            if self.result is None or store.buffer != self.result.rows.buffer:
+                self.store(store, "x", results)
+        sent: tuple[Statement, ...] = ()
+        if self.result is not None:
+            sent = self._send(result, start)
+        inside = self.define(self.spaces[start:])
+        return (
+            *lines,
+            *lay_out((*inside, *writer.statements), _SUMS),
+            *sent,
+            self.arrive(self.query.free, part),
+        )
+
+    def _send(self, result: Name, start: int) -> tuple[Statement, ...]:
+        """Results go to memory by the copy engine, from where the query lay."""
+        assert self.result is not None
+        part, block = Name(_PART), List((Name(BLOCKS["y"]), Name(self.query.near)))
+        rounded = method(result, "to", get_triton_type(self.result.dtype))
+        row = Binary("*", Name("yprogram"), Name(BLOCKS["y"]))
+        source = method(self.query.stages, "index", part)
+        place = self.place(self.result, row)
+        return (
+            Do(method(method(source, "reshape", block), "store", rounded)),
+            Do(hopper("fence_async_shared")),
+            Do(hopper("tma.async_copy_shared_to_global", self.result.blocks, place, source)),
+            Do(hopper("tma.store_wait", Number(0))),
+        )
+
+    def _stores_logarithms(self) -> bool:
+        return any(
+            isinstance(value, Parameter) and value.position == 1
+            for store in self.kernel.stores
+            for value in iterate_postorder((store.value,))
+        )
+
+
+# ---- Layouts ----
+
+
+def lay_out(statements: Sequence[Statement], layout: str) -> tuple[Statement, ...]:
+    """`statements` with `layout` of blocks that they make from nothing: positions, and constants."""
+    axes = {BLOCKS["y"]: 0, BLOCKS["x"]: 1, BLOCKS["r"]: 1, BLOCKS["l"]: 1}
+
+    def change(found: Call) -> Call:
+        if not isinstance(found.function, Attribute) or found.function.value != Name("tl"):
+            return found
+        if found.function.name == "arange":
+            last = found.args[-1]
+            assert isinstance(last, Name)
+            return gl("arange", *found.args, layout=_slice(1 - axes[last.id], layout))
+        if found.function.name == "full":
+            extents = found.args[0]
+            is_scalar = isinstance(extents, List) and not extents.items
+            return gl("full", *found.args, **({} if is_scalar else {"layout": Name(layout)}))
+        return found
+
+    def rewrite(node: Any) -> Any:
+        if isinstance(node, tuple):
+            return tuple(map(rewrite, node))
+        if not is_dataclass(node) or isinstance(node, type):
+            return node
+        made = replace(node, **{field.name: rewrite(getattr(node, field.name)) for field in fields(node)})
+        return change(made) if isinstance(made, Call) else made
+
+    return tuple(rewrite(statement) for statement in statements)
+
+
+def _slice(axis: int, layout: str) -> Expression:
+    return gl("SliceLayout", Number(axis), Name(layout))
+
+
+def _multiplied(columns: Expression) -> Expression:
+    """How a group of warps holds a product of 64 rows and `columns`."""
+    version, warps = List((Number(3), Number(0))), List((Number(_GROUP_WARPS), Number(1)))
+    return gl("NVMMADistributedLayout", version, warps, List((Number(16), columns, Number(16))))
+
+
+def _multiply(left: Expression, right: Expression, total: Expression, **more: Expression) -> Expression:
+    return hopper("warpgroup_mma", left, right, total, **more, is_async=Number(True))
+
+
+def _allocate(element: Expression, extents: tuple[Expression, ...], one: _Operand) -> Expression:
+    return gl("allocate_shared_memory", element, List(extents), Attribute(one.blocks, "layout"))
+
+
+def _allocate_barriers(number: Expression) -> Expression:
+    element, layout = Attribute(Name("gl"), "int64"), hopper("mbarrier.MBarrierLayout")
+    return gl("allocate_shared_memory", element, List((number, Number(1))), layout)
+
+
+def _times(value: Expression, factor: float) -> Expression:
+    return Binary("*", value, Number(factor))
