@@ -10,7 +10,7 @@ for n in sys.argv[1:]:
     fn = m.causal
     for c in json.load(open(f"{T}/src_{n}.json")):
         names = fn.arg_names
-        sig = {a: ("constexpr" if a in c else "*bf16" if a in ("in0", "in1", "in2", "out0") else "*fp32") for a in names}
+        sig = {a: ("constexpr" if a in c else "*bf16" if a in ("in0", "in1", "in2", "out0") else "*i32" if n == "lists" and a[:2] == "in" else "*fp32") for a in names}
         consts = {(names.index(a),): v for a, v in c.items()}
         attrs = {(names.index(a),): [["tt.divisibility", 16]] for a in names if a not in c}
         k = triton.compile(GluonASTSource(fn, sig, consts, attrs), target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from coilwork_ir.index import Expr, find_bounds, symbol
+from coilwork_ir.index import Expr, find_bounds
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.attention import find_core, roles_of
-from coilwork_ir.kernels.mask_bounds import find_conditions, find_span
 from coilwork_ir.kernels.nodes import AttentionCore
 from coilwork_ir.mapping import Index, Loop, Mapping, Resident, Specialise, Tile, Warps, find_all
 from coilwork_ir.mapping.directive import list_values
@@ -100,16 +99,12 @@ def explain_no_roles(kernel: Kernel, target: Target) -> str | None:
     stored = {store.buffer for store in kernel.stores}
     if any(rows.buffer in stored for rows in found):
         return "the kernel stores over what it loads"
-    if core.weights.blocks is not None and not _is_span_exact(core, roles.rows.symbol, roles.keys.symbol):
-        return "lists of blocks say which keys count"
+    lists = core.weights.blocks
+    if lists is not None and min(
+        lists.row_block & -lists.row_block, lists.key_block & -lists.key_block
+    ) < max(_KEYS):
+        return f"lists are of blocks that {max(_KEYS)} does not divide"
     return None
-
-
-def _is_span_exact(core: AttentionCore, row: Expr, key: Expr) -> bool:
-    first, last = symbol("first", lo=0), symbol("last", lo=0)
-    conditions = find_conditions(core.weights.mask)
-    assert key.extent is not None
-    return find_span(conditions, key, row, (first, last), key.extent).exact
 
 
 def check_roles(kernel: Kernel, mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:

@@ -64,7 +64,7 @@ LOG2_E: Final = 1 / log(2)
 OFFSET: Final = symbol("yoffset", lo=0)
 BLOCK: Final = symbol(BLOCKS["y"], lo=1)
 STEP: Final = symbol(BLOCKS["r"], lo=1)
-_PLACE: Final = symbol("place", lo=0)
+PLACE: Final = symbol("place", lo=0)
 PROGRAM: Final = symbol("zprogram", lo=0)
 _OWN: Final = "yprogram"
 # Points of the other ranges whose programs run together.
@@ -157,7 +157,7 @@ class AttentionBranch:
             scalar_access=False,
             zeros=True,
         )
-        given = (OFFSET, BLOCK, STEP, _PLACE, PROGRAM, SHARED)
+        given = (OFFSET, BLOCK, STEP, PLACE, PROGRAM, SHARED)
         space = Space(self.kernel, shape, self.library, given)
         self.spaces.append(space)
         return Values(self.kernel, shape, levels or self.levels, space, roots, self.library)
@@ -213,7 +213,7 @@ class AttentionBranch:
         weights, writer = self.weights, self.writer
         span = self.find_span()
         ragged = self.is_ragged("r")
-        lists = weights.blocks if self._takes_lists() else None
+        lists = weights.blocks if self.takes_lists() else None
         if not span.exact and lists is not None:
             self._loop_over_lists(lists, body, ragged)
             return
@@ -248,7 +248,7 @@ class AttentionBranch:
         values = tl("range", *bounds, num_stages=Name(STAGES))
         self.writer.statements.append(For(LOOP_OFFSET.id, values, body))
 
-    def _takes_lists(self) -> bool:
+    def takes_lists(self) -> bool:
         """True if blocks of this kernel divide those of the lists."""
         lists = self.weights.blocks
         if lists is None:
@@ -274,20 +274,20 @@ class AttentionBranch:
 
     def _loop_over_list(self, one: BlockList, length: int, body: tuple[Statement, ...]) -> None:
         steps = Binary("//", Number(length), Name(BLOCKS["r"]))
-        count = self._read_list(one.count, self.writer)
+        count = self.read_list(one.count, self.writer)
         stop = self.writer.bind("steps", Binary("*", count, steps))
         inner = self.writer.inner()
-        inner.statements.append(Assign((_PLACE.name,), Binary("//", Name("step"), steps)))
-        number = self._read_list(one.index, inner, length)
+        inner.statements.append(Assign((PLACE.name,), Binary("//", Name("step"), steps)))
+        number = self.read_list(one.index, inner, length)
         rest = Binary("*", Binary("%", Name("step"), steps), Name(BLOCKS["r"]))
         offset = Binary("+", Binary("*", number, Number(length)), rest)
         inner.statements.append(Assign((LOOP_OFFSET.id,), offset))
         values = tl("range", Number(0), stop, num_stages=Name(STAGES))
         self.writer.statements.append(For("step", values, (*inner.statements, *body)))
 
-    def _read_list(self, body: Scalar, writer: Writer, length: int = 1) -> Expression:
+    def read_list(self, body: Scalar, writer: Writer, length: int = 1) -> Expression:
         """`body` for this program's block, at the place that the loop is at."""
-        mapping = {self.fixed.symbol: OFFSET, self.looped.symbol: _PLACE * length}
+        mapping = {self.fixed.symbol: OFFSET, self.looped.symbol: PLACE * length}
         (moved,) = substitute_ranges((body,), mapping)
         levels = find_levels((moved,), frozenset(r.symbol for r in self.kernel.ranges))
         values = self.values((), (moved,), levels)

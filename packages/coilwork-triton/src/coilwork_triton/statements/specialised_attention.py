@@ -26,6 +26,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, ceildiv, floordiv, maximum,
 from coilwork_ir.kernels.attention import roles_of
 from coilwork_ir.kernels.mask_bounds import Span
 from coilwork_ir.kernels.nodes import AttentionCore
+from coilwork_ir.loops.nodes import BlockList, BlockSide
 from coilwork_ir.scalar import Parameter, Scalar, iterate_postorder, list_loads, parameter
 from coilwork_ir.syntax.python import (
     Assign,
@@ -55,6 +56,7 @@ from coilwork_triton.statements.attention_blocks import (
     LOG2_E,
     NOWHERE,
     OFFSET,
+    PLACE,
     PROGRAM,
     STEP,
     AttentionBranch,
@@ -71,7 +73,7 @@ _GROUP_WARPS: Final = 4
 _REGISTERS: Final = 504
 _PART, _SCORES, _SUMS = "PART", "SCORES", "SUMS"
 _DONE, _TURN, _STAGE, _PHASE, _BEFORE = (Name(n) for n in ("done", "turn", "stage", "phase", "before"))
-_FIRST, _STEPS, _HIGH, _LOW = (Name(n) for n in ("first_key", "steps", "high", "low"))
+_FIRST, _STEPS, _HIGH, _LOW, _LISTED = (Name(n) for n in ("first_key", "steps", "high", "low", "listed"))
 _QUERY, _WEIGHT, _KEPT = Name("query"), Name("weight"), Name("kept")
 _MOST, _TOTAL, _TOTALS = Name("most"), Name("total"), Name("sums")
 
@@ -106,6 +108,19 @@ class _Operand:
         return Name(f"{self.name}_free")
 
 
+@dataclass(frozen=True, slots=True)
+class _KeyLoop:
+    """Steps from `first` to `last` through blocks of keys: with a mask, or beyond the last key, or neither;
+    `kind` is the list that says which blocks they are, if one does.
+    """
+
+    first: Expression
+    last: Expression
+    has_mask: bool
+    ragged: bool
+    kind: str = ""
+
+
 def emit_specialised_attention(
     plan: PlannedAttention, core: AttentionCore, library: set[str]
 ) -> tuple[tuple[Function, ...], tuple[Statement, ...]]:
@@ -128,6 +143,7 @@ class _Role(AttentionBranch):
         roles = roles_of(plan.kernel)
         super().__init__(plan, core, library, fixed=roles.rows, looped=roles.keys)
         self.consumers = plan.consumers
+        self.lists = core.weights.blocks if not self.find_span().exact and self.takes_lists() else None
         found = find_operands(plan.kernel, core)
         assert not isinstance(found, str)
         dtype = core.weights.query.dtype
@@ -156,7 +172,8 @@ class _Role(AttentionBranch):
 
     def arguments(self) -> tuple[str, ...]:
         """Parameters of the role's function, without constants."""
-        return (*(one.blocks.id for one in self.operands), *self.memory(), *self.sizes())
+        blocks = (one.blocks.id for one in self.operands)
+        return (*blocks, *self.memory(), *self.list_tensors(), *self.sizes())
 
     def constants(self) -> tuple[str, ...]:
         return tuple(self.numbers)
@@ -184,39 +201,30 @@ class _Role(AttentionBranch):
     # tiles
 
     def begin_tile(self) -> tuple[Statement, ...]:
-        """Where the tile `program` lies, and the blocks of its keys: `steps` of them from `first_key` on. The
-        first `high` and those from `low` on, counted from the last keys, have a mask.
-        """
-        count = multiply_all(r.extent for r in self.roles.others)
+        """Where the tile `program` lies, and how many blocks of keys it goes through, which are `steps`."""
         start = len(self.spaces)
-        span = self.find_span()
-        first = floordiv(span.first, STEP) * STEP
-        lines: list[Statement] = [Assign((_FIRST.id,), self.print_index(first))]
-        last = self.print_index(span.last)
-        steps = tl("cdiv", Binary("-", last, _FIRST), Name(BLOCKS["r"]))
-        lines.append(Assign((_STEPS.id,), tl("maximum", steps, Number(1))))
-        if span.exact:
-            lines += self._count_masked(span)
+        lines = self._count_listed() if self.lists is not None else self._count_in_span()
+        number = self.number_programs(multiply_all(r.extent for r in self.roles.others))
         offset = Binary("*", Name("yprogram"), self.print_index(self.points))
         begin = Assign((OFFSET.name,), offset)
-        found = self.number_programs(count)
-        return (*found, begin, *self.define(self.spaces[start:]), *lines)
+        return (*number, begin, *self.define(self.spaces[start:]), *lines)
 
-    def has_masked_ends(self) -> tuple[bool, bool]:
-        """If blocks at the end of the keys that count, and at their begin, have a mask."""
+    def _count_in_span(self) -> list[Statement]:
+        """Blocks from `first_key` on. The first `high` of them and those from `low` on, counted from the last
+        keys, have a mask.
+        """
         span = self.find_span()
+        lines: list[Statement] = [Assign((_FIRST.id,), self.print_index(floordiv(span.first, STEP) * STEP))]
+        steps = tl("cdiv", Binary("-", self.print_index(span.last), _FIRST), Name(BLOCKS["r"]))
+        lines.append(Assign((_STEPS.id,), tl("maximum", steps, Number(1))))
         if not span.exact:
-            return True, False
-        high = span.full_last is not span.last or self.is_ragged("r")
-        return high, as_int(span.full_first) != 0
-
-    def _count_masked(self, span: Span) -> list[Statement]:
-        high, low = self.has_masked_ends()
-        first = self.print_index(ceildiv(span.full_first, STEP) * STEP) if low else Name(_FIRST.id)
-        lines: list[Statement] = []
+            return lines
+        high, low = self._has_masked_ends(span)
+        first: Expression = _FIRST
         if low:
-            lines.append(Assign(("full_first",), first))
             first = Name("full_first")
+            whole = self.print_index(ceildiv(span.full_first, STEP) * STEP)
+            lines.append(Assign((first.id,), whole))
         if high:
             end = self.print_index(floordiv(maximum(span.full_last, 0), STEP) * STEP)
             lines.append(Assign(("full_last",), tl("maximum", end, first)))
@@ -225,9 +233,89 @@ class _Role(AttentionBranch):
             lines.append(Assign((_LOW.id,), self._count_from(first)))
         return lines
 
+    def _has_masked_ends(self, span: Span) -> tuple[bool, bool]:
+        """If blocks at the end of the keys that count, and at their begin, have a mask."""
+        return span.full_last is not span.last or self.is_ragged("r"), as_int(span.full_first) != 0
+
     def _count_from(self, key: Expression) -> Expression:
         """How many blocks lie behind `key`."""
         return Binary("-", _STEPS, Binary("//", Binary("-", key, _FIRST), Name(BLOCKS["r"])))
+
+    def _count_listed(self) -> list[Statement]:
+        """Blocks of lists: the first `listed` ones have a mask."""
+        assert self.lists is not None
+        writer = self.writer.inner()
+        counts = [Binary("*", self.read_list(one.count, writer), self._steps()) for _, one in self._sides()]
+        writer.assign((_LISTED,), counts[0])
+        total: Expression = _LISTED if len(counts) == 1 else Binary("+", _LISTED, counts[1])
+        writer.assign((_STEPS,), tl("maximum", total, Number(1)))
+        return writer.statements
+
+    def _sides(self) -> list[tuple[str, BlockList]]:
+        assert self.lists is not None
+        sides: tuple[BlockSide, BlockSide] = ("keys", "full_keys")
+        return [(side, one) for side in sides if (one := self.lists.find(side)) is not None]
+
+    def _steps(self) -> Expression:
+        """Blocks of keys in a block of the lists."""
+        assert self.lists is not None
+        return Binary("//", Number(self.lists.key_block), Name(BLOCKS["r"]))
+
+    def list_loops(self) -> list[_KeyLoop]:
+        """The loops over blocks of keys, one after the other."""
+        if self.lists is not None:
+            ragged = self.is_ragged("r")
+            if len(self._sides()) == 1:
+                return [_KeyLoop(Number(0), _STEPS, True, ragged, "keys")]
+            first = _KeyLoop(Number(0), _LISTED, True, ragged, "keys")
+            return [first, _KeyLoop(_LISTED, _STEPS, False, ragged, "full_keys")]
+        span = self.find_span()
+        ragged = self.is_ragged("r")
+        if not span.exact:
+            return [_KeyLoop(Number(0), _STEPS, True, ragged)]
+        high, low = self._has_masked_ends(span)
+        found: list[_KeyLoop] = []
+        if high:
+            found.append(_KeyLoop(Number(0), _HIGH, True, ragged))
+        found.append(_KeyLoop(_HIGH if high else Number(0), _LOW if low else _STEPS, False, False))
+        if low:
+            found.append(_KeyLoop(_LOW, _STEPS, True, ragged))
+        return found
+
+    def find_key(self, kind: str, step: Expression) -> tuple[Statement, ...]:
+        """The first key of the block that is gone through at `step`."""
+        keys = Name(BLOCKS["r"])
+        if self.lists is None:
+            last = Binary("-", _STEPS, Number(1))
+            if step != Number(0):
+                last = Binary("-", last, step)
+            return (Assign((LOOP_OFFSET.id,), Binary("+", _FIRST, Binary("*", last, keys))),)
+        writer = self.writer.inner()
+        length, start = self.lists.key_block, len(self.spaces)
+        if kind == "full_keys":
+            step = Binary("-", step, _LISTED)
+        place = Number(0) if step == Number(0) else Binary("//", step, self._steps())
+        writer.assign((Name(PLACE.name),), place)
+        sides = dict(self._sides())
+        number = self.read_list(sides[kind or "keys"].index, writer, length)
+        if not kind and "full_keys" in sides:
+            other = self.read_list(sides["full_keys"].index, writer, length)
+            number = tl("where", Binary(">", _LISTED, Number(0)), number, other)
+        key: Expression = Binary("*", number, Number(length))
+        if step != Number(0):
+            key = Binary("+", key, Binary("*", Binary("%", step, self._steps()), keys))
+        writer.assign((LOOP_OFFSET,), key)
+        return (*self.define(self.spaces[start:]), *writer.statements)
+
+    def list_tensors(self) -> tuple[str, ...]:
+        """Arguments that say which blocks count."""
+        if self.lists is None:
+            return ()
+        used = {
+            load.buffer
+            for load in list_loads([b for _, one in self._sides() for b in (one.count, one.index)])
+        }
+        return tuple(arg.name for arg in self.kernel.args if arg.name in used)
 
     def define(self, spaces: Sequence[Space]) -> tuple[Statement, ...]:
         """The lines that `spaces` need."""
@@ -355,9 +443,7 @@ class _Loader(_Role):
                 Do(hopper("mbarrier.expect", full, Binary("*", Name(self.query.near), size))),
                 self.copy(self.query, row, number),
             ]
-        last = Binary("-", Binary("-", _STEPS, Number(1)), Name("step"))
-        key = Binary("+", _FIRST, Binary("*", last, Name(BLOCKS["r"])))
-        step: list[Statement] = [*self.find_stage(), Assign((LOOP_OFFSET.id,), key)]
+        step: list[Statement] = []
         for one in (self.key, self.value):
             full = method(one.full, "index", _STAGE)
             size_of = Binary("*", Name(BLOCKS["r"]), Number(one.dtype.itemsize))
@@ -368,7 +454,10 @@ class _Loader(_Role):
                 self.copy(one, LOOP_OFFSET, _STAGE),
             ]
         step.append(Assign((_DONE.id,), Binary("+", _DONE, Number(1))))
-        lines.append(For("step", call("range", Number(0), _STEPS), tuple(step)))
+        loops = self.list_loops() if self.lists is not None else [_KeyLoop(Number(0), _STEPS, False, False)]
+        for one_loop in loops:
+            each = (*self.find_stage(), *self.find_key(one_loop.kind, Name("step")), *step)
+            lines.append(For("step", call("range", one_loop.first, one_loop.last), each))
         body = (*begin, *self.define(self.spaces[start:]), *lines)
         arguments, constants = self.arguments(), self.constants()
         return define_function(
@@ -392,6 +481,7 @@ class _Consumer(_Role):
         for store in self.kernel.stores:
             roots += [store.value, *store.indirect, *(() if store.mask is None else (store.mask,))]
         used = {load.buffer for load in list_loads(roots)} | {s.buffer for s in self.kernel.stores}
+        used |= set(self.list_tensors())
         tensors = [arg.name for arg in self.kernel.args if arg.name in used]
         blocks = () if self.result is None else (self.result.blocks.id,)
         return (*blocks, *self.memory(), *tensors, *self.sizes())
@@ -401,19 +491,12 @@ class _Consumer(_Role):
         begin = self.begin_tile()
         part = Binary("+", Binary("*", Name("yprogram"), Number(self.parts)), Name(_PART))
         start = len(self.spaces)
-        high, low = self.has_masked_ends()
-        is_exact = self.find_span().exact
-        steps: list[Statement] = list(self._step(high or low, high or low, is_first=True))
-        if not is_exact:
-            steps.append(self._loop(Number(1), _STEPS, True))
-        else:
-            first: Expression = tl("maximum", _HIGH, Number(1)) if high else Number(1)
-            if high:
-                steps.append(self._loop(Number(1), _HIGH, True))
-            middle = _LOW if low else _STEPS
-            steps.append(self._loop(first, middle, False))
-            if low:
-                steps.append(self._loop(tl("maximum", _LOW, Number(1)), _STEPS, True))
+        loops = self.list_loops()
+        masked = any(one.has_mask for one in loops), any(one.ragged for one in loops)
+        steps: list[Statement] = list(self._step(_KeyLoop(Number(0), Number(1), *masked), is_first=True))
+        for one in loops:
+            first = Number(1) if one.first == Number(0) else tl("maximum", one.first, Number(1))
+            steps.append(For("step", call("range", first, one.last), self._step(one)))
         outside = lay_out((*self.define(self.spaces[start:]), *self.writer.statements), _SCORES)
         lines = (
             *begin,
@@ -431,9 +514,6 @@ class _Consumer(_Role):
             gluon=True,
         )
 
-    def _loop(self, first: Expression, last: Expression, has_mask: bool) -> Statement:
-        return For("step", call("range", first, last), self._step(has_mask, has_mask))
-
     def _start(self) -> tuple[Statement, ...]:
         """Nothing is summed yet."""
         rows, row = List((Name(BLOCKS["y"]),)), _slice(1, _SCORES)
@@ -449,16 +529,12 @@ class _Consumer(_Role):
             self.wait(self.query.full, part, Binary("&", _TURN, Number(1))),
         )
 
-    def _step(self, has_mask: bool, ragged: bool, *, is_first: bool = False) -> tuple[Statement, ...]:
+    def _step(self, loop: _KeyLoop, *, is_first: bool = False) -> tuple[Statement, ...]:
         """One block of keys: its scores and their softmax, beside the product of the weights and values of
         the block before.
         """
-        ragged = ragged and self.is_ragged("r")
         writer = self.writer.inner()
         keys, rows = Name(BLOCKS["r"]), Name(BLOCKS["y"])
-        last: Expression = Binary("-", _STEPS, Number(1))
-        if not is_first:
-            last = Binary("-", last, Name("step"))
         raw = Name("raw")
         key = method(self.key.stages, "index", _STAGE)
         key = method(key, "reshape", List((keys, Name(self.key.near))))
@@ -466,7 +542,7 @@ class _Consumer(_Role):
         zeros = gl("full", List((rows, keys)), Number(0.0), tl_name("float32"), Name(_SCORES))
         writer.statements += [
             *self.find_stage(),
-            Assign((LOOP_OFFSET.id,), Binary("+", _FIRST, Binary("*", last, keys))),
+            *self.find_key(loop.kind, Number(0) if is_first else Name("step")),
             self.wait(self.key.full, _STAGE, _PHASE),
         ]
         writer.assign((raw,), _multiply(_QUERY, key, zeros, use_acc=Number(False)))
@@ -477,7 +553,7 @@ class _Consumer(_Role):
         pending = Number(0 if is_first else 1)
         writer.assign((raw,), hopper("warpgroup_mma_wait", pending, deps=List((raw,))))
         writer.statements.append(self.arrive(self.key.free, _STAGE))
-        weight = self._soften(raw, has_mask, ragged, writer)
+        weight = self._soften(raw, loop.has_mask, loop.ragged, writer)
         # waiting branches, and what is computed before stays before the wait for the product
         writer.statements.append(self.wait(self.value.full, _STAGE, _PHASE))
         if not is_first:
