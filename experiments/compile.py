@@ -26,7 +26,7 @@ def report(k):
     return lines
 
 if __name__ == "__main__":
-    c = dict(G=2, BN=128, D=128, S=2, CAUSAL=True, SNAKE=False, GROUP=32, PING=False, OVERLAP=4, REGS=240)
+    c = dict(G=2, BN=128, D=128, S=2, CAUSAL=True, SNAKE=False, GROUP=32, PING=False, OVERLAP=4, REGS=240, ARR=0, QREG=0)
     for a in sys.argv[1:]:
         k, v = a.split("="); c[k] = eval(v)
     k = build(**c)
