@@ -17,16 +17,13 @@ causal mask comes first, where nothing is to be overlapped yet.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from math import log
 from typing import Any, Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, ceildiv, floordiv, maximum, multiply_all
-from coilwork_ir.kernels.attention import roles_of
-from coilwork_ir.kernels.mask_bounds import Span
+from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.kernels.nodes import AttentionCore
-from coilwork_ir.loops.nodes import BlockList, BlockSide
 from coilwork_ir.scalar import Parameter, Scalar, iterate_postorder, list_loads, parameter
 from coilwork_ir.syntax.python import (
     Assign,
@@ -46,79 +43,31 @@ from coilwork_ir.syntax.python import (
     method,
 )
 from coilwork_triton.attention_plan import PlannedAttention
-from coilwork_triton.attention_roles import CONSUMER_ROWS, find_operands, find_stored_result
-from coilwork_triton.facts.stored_rows import StoredRows
-from coilwork_triton.iteration.shape import Tile
-from coilwork_triton.iteration.space import LOOP_OFFSET, Space
+from coilwork_triton.attention_roles import CONSUMER_ROWS
+from coilwork_triton.contraction_plan import GROUP_WARPS
+from coilwork_triton.iteration.space import LOOP_OFFSET
 from coilwork_triton.launch.parameters import BLOCKS, STAGES
-from coilwork_triton.statements.attention_blocks import (
-    BLOCK,
-    LOG2_E,
-    NOWHERE,
-    OFFSET,
-    PLACE,
-    PROGRAM,
-    STEP,
-    AttentionBranch,
-    hide,
-    insert_column,
-    scale_of,
+from coilwork_triton.statements.attention_blocks import LOG2_E, NOWHERE, OFFSET, hide, insert_column, scale_of
+from coilwork_triton.statements.attention_tiles import (
+    DONE,
+    PHASE,
+    STAGE,
+    STEPS,
+    TURN,
+    KeyLoop,
+    Role,
+    SharedOperand,
 )
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.specialised_contraction import LOADER_REGISTERS, gl, hopper
-from coilwork_triton.text.language import define_function, get_triton_type, tl, tl_name
+from coilwork_triton.text.language import Writer, define_function, get_triton_type, tl, tl_name
 
-_GROUP_WARPS: Final = 4
-# Registers of a thread of each of so many consumers: a multiprocessor has 64 Ki, and the loader's are few.
+# Registers of a thread of each consumer, if there is one: a multiprocessor has 64 Ki, and the loader's are
+# few.
 _REGISTERS: Final = 504
 _PART, _SCORES, _SUMS = "PART", "SCORES", "SUMS"
-_DONE, _TURN, _STAGE, _PHASE, _BEFORE = (Name(n) for n in ("done", "turn", "stage", "phase", "before"))
-_FIRST, _STEPS, _HIGH, _LOW, _LISTED = (Name(n) for n in ("first_key", "steps", "high", "low", "listed"))
-_QUERY, _WEIGHT, _KEPT = Name("query"), Name("weight"), Name("kept")
+_BEFORE, _QUERY, _WEIGHT, _KEPT = Name("before"), Name("query"), Name("weight"), Name("kept")
 _MOST, _TOTAL, _TOTALS = Name("most"), Name("total"), Name("sums")
-
-
-@dataclass(frozen=True, slots=True)
-class _Operand:
-    """Rows in memory as blocks in shared memory: `name` begins the names of all that is about them."""
-
-    name: str
-    rows: StoredRows
-    dtype: DType
-    near: str
-
-    @property
-    def blocks(self) -> Name:
-        """The descriptor."""
-        return Name(f"{self.name}_blocks")
-
-    @property
-    def stages(self) -> Name:
-        """The memory."""
-        return Name(f"{self.name}_stages")
-
-    @property
-    def full(self) -> Name:
-        """Barriers that the engine arrives at."""
-        return Name(f"{self.name}_full")
-
-    @property
-    def free(self) -> Name:
-        """Barriers that consumers arrive at when nobody reads the stage any more."""
-        return Name(f"{self.name}_free")
-
-
-@dataclass(frozen=True, slots=True)
-class _KeyLoop:
-    """Steps from `first` to `last` through blocks of keys: with a mask, or beyond the last key, or neither;
-    `kind` is the list that says which blocks they are, if one does.
-    """
-
-    first: Expression
-    last: Expression
-    has_mask: bool
-    ragged: bool
-    kind: str = ""
 
 
 def emit_specialised_attention(
@@ -134,226 +83,7 @@ def emit_specialised_attention(
     return (loader.function(), consumer.function()), _Entry(plan, core, library).statements()
 
 
-class _Role(AttentionBranch):
-    """What functions of one kernel share: operands, the places of tiles, and blocks of keys."""
-
-    parts = 1
-
-    def __init__(self, plan: PlannedAttention, core: AttentionCore, library: set[str]) -> None:
-        roles = roles_of(plan.kernel)
-        super().__init__(plan, core, library, fixed=roles.rows, looped=roles.keys)
-        self.consumers = plan.consumers
-        self.lists = core.weights.blocks if not self.find_span().exact and self.takes_lists() else None
-        found = find_operands(plan.kernel, core)
-        assert not isinstance(found, str)
-        dtype = core.weights.query.dtype
-        named = zip(("query", "key", "value"), found, ("l", "l", "x"), strict=True)
-        self.query, self.key, self.value = (
-            _Operand(name, rows, dtype, BLOCKS[letter]) for name, rows, letter in named
-        )
-        self.operands = (self.query, self.key, self.value)
-        result = find_stored_result(plan.kernel, core)
-        self.result = None if result is None else _Operand("result", result, dtype, BLOCKS["x"])
-
-    @property
-    def points(self) -> Expr:
-        """Rows of a program's tile."""
-        return BLOCK * self.parts
-
-    def named(self, role: str) -> str:
-        return f"{self.kernel.name}_{role}"
-
-    def memory(self) -> tuple[str, ...]:
-        """What all roles share in shared memory."""
-        return tuple(name.id for one in self.operands for name in (one.stages, one.full, one.free))
-
-    def sizes(self) -> tuple[str, ...]:
-        return tuple(size.name for size in self.kernel.sizes)
-
-    def arguments(self) -> tuple[str, ...]:
-        """Parameters of the role's function, without constants."""
-        blocks = (one.blocks.id for one in self.operands)
-        return (*blocks, *self.memory(), *self.list_tensors(), *self.sizes())
-
-    def constants(self) -> tuple[str, ...]:
-        return tuple(self.numbers)
-
-    def extents(self, one: _Operand, rows: Expression) -> List:
-        """The extents of a block of `rows`."""
-        return List((*(Number(1) for _ in one.rows.outer), rows, Name(one.near)))
-
-    def place(self, one: _Operand, row: Expression) -> List:
-        """Where the block from `row` on lies, of this program."""
-        outer = (self.print_index(each.place) for each in one.rows.outer)
-        return List((*outer, row, Number(0)))
-
-    def copy(self, one: _Operand, row: Expression, stage: Expression) -> Statement:
-        full, target = method(one.full, "index", stage), method(one.stages, "index", stage)
-        place = self.place(one, row)
-        return Do(hopper("tma.async_copy_global_to_shared", one.blocks, place, full, target))
-
-    def wait(self, barriers: Name, stage: Expression, phase: Expression) -> Statement:
-        return Do(hopper("mbarrier.wait", method(barriers, "index", stage), phase))
-
-    def arrive(self, barriers: Name, stage: Expression) -> Statement:
-        return Do(hopper("mbarrier.arrive", method(barriers, "index", stage), count=Number(1)))
-
-    # tiles
-
-    def begin_tile(self) -> tuple[Statement, ...]:
-        """Where the tile `program` lies, and how many blocks of keys it goes through, which are `steps`."""
-        start = len(self.spaces)
-        lines = self._count_listed() if self.lists is not None else self._count_in_span()
-        number = self.number_programs(multiply_all(r.extent for r in self.roles.others))
-        offset = Binary("*", Name("yprogram"), self.print_index(self.points))
-        begin = Assign((OFFSET.name,), offset)
-        return (*number, begin, *self.define(self.spaces[start:]), *lines)
-
-    def _count_in_span(self) -> list[Statement]:
-        """Blocks from `first_key` on. The first `high` of them and those from `low` on, counted from the last
-        keys, have a mask.
-        """
-        span = self.find_span()
-        lines: list[Statement] = [Assign((_FIRST.id,), self.print_index(floordiv(span.first, STEP) * STEP))]
-        steps = tl("cdiv", Binary("-", self.print_index(span.last), _FIRST), Name(BLOCKS["r"]))
-        lines.append(Assign((_STEPS.id,), tl("maximum", steps, Number(1))))
-        if not span.exact:
-            return lines
-        high, low = self._has_masked_ends(span)
-        first: Expression = _FIRST
-        if low:
-            first = Name("full_first")
-            whole = self.print_index(ceildiv(span.full_first, STEP) * STEP)
-            lines.append(Assign((first.id,), whole))
-        if high:
-            end = self.print_index(floordiv(maximum(span.full_last, 0), STEP) * STEP)
-            lines.append(Assign(("full_last",), tl("maximum", end, first)))
-            lines.append(Assign((_HIGH.id,), self._count_from(Name("full_last"))))
-        if low:
-            lines.append(Assign((_LOW.id,), self._count_from(first)))
-        return lines
-
-    def _has_masked_ends(self, span: Span) -> tuple[bool, bool]:
-        """If blocks at the end of the keys that count, and at their begin, have a mask."""
-        return span.full_last is not span.last or self.is_ragged("r"), as_int(span.full_first) != 0
-
-    def _count_from(self, key: Expression) -> Expression:
-        """How many blocks lie behind `key`."""
-        return Binary("-", _STEPS, Binary("//", Binary("-", key, _FIRST), Name(BLOCKS["r"])))
-
-    def _count_listed(self) -> list[Statement]:
-        """Blocks of lists: the first `listed` ones have a mask."""
-        assert self.lists is not None
-        writer = self.writer.inner()
-        counts = [Binary("*", self.read_list(one.count, writer), self._steps()) for _, one in self._sides()]
-        writer.assign((_LISTED,), counts[0])
-        total: Expression = _LISTED if len(counts) == 1 else Binary("+", _LISTED, counts[1])
-        writer.assign((_STEPS,), tl("maximum", total, Number(1)))
-        return writer.statements
-
-    def _sides(self) -> list[tuple[str, BlockList]]:
-        assert self.lists is not None
-        sides: tuple[BlockSide, BlockSide] = ("keys", "full_keys")
-        return [(side, one) for side in sides if (one := self.lists.find(side)) is not None]
-
-    def _steps(self) -> Expression:
-        """Blocks of keys in a block of the lists."""
-        assert self.lists is not None
-        return Binary("//", Number(self.lists.key_block), Name(BLOCKS["r"]))
-
-    def list_loops(self) -> list[_KeyLoop]:
-        """The loops over blocks of keys, one after the other."""
-        if self.lists is not None:
-            ragged = self.is_ragged("r")
-            if len(self._sides()) == 1:
-                return [_KeyLoop(Number(0), _STEPS, True, ragged, "keys")]
-            first = _KeyLoop(Number(0), _LISTED, True, ragged, "keys")
-            return [first, _KeyLoop(_LISTED, _STEPS, False, ragged, "full_keys")]
-        span = self.find_span()
-        ragged = self.is_ragged("r")
-        if not span.exact:
-            return [_KeyLoop(Number(0), _STEPS, True, ragged)]
-        high, low = self._has_masked_ends(span)
-        found: list[_KeyLoop] = []
-        if high:
-            found.append(_KeyLoop(Number(0), _HIGH, True, ragged))
-        found.append(_KeyLoop(_HIGH if high else Number(0), _LOW if low else _STEPS, False, False))
-        if low:
-            found.append(_KeyLoop(_LOW, _STEPS, True, ragged))
-        return found
-
-    def find_key(self, kind: str, step: Expression) -> tuple[Statement, ...]:
-        """The first key of the block that is gone through at `step`."""
-        keys = Name(BLOCKS["r"])
-        if self.lists is None:
-            last = Binary("-", _STEPS, Number(1))
-            if step != Number(0):
-                last = Binary("-", last, step)
-            return (Assign((LOOP_OFFSET.id,), Binary("+", _FIRST, Binary("*", last, keys))),)
-        writer = self.writer.inner()
-        length, start = self.lists.key_block, len(self.spaces)
-        if kind == "full_keys":
-            step = Binary("-", step, _LISTED)
-        place = Number(0) if step == Number(0) else Binary("//", step, self._steps())
-        writer.assign((Name(PLACE.name),), place)
-        sides = dict(self._sides())
-        number = self.read_list(sides[kind or "keys"].index, writer, length)
-        if not kind and "full_keys" in sides:
-            other = self.read_list(sides["full_keys"].index, writer, length)
-            number = tl("where", Binary(">", _LISTED, Number(0)), number, other)
-        key: Expression = Binary("*", number, Number(length))
-        if step != Number(0):
-            key = Binary("+", key, Binary("*", Binary("%", step, self._steps()), keys))
-        writer.assign((LOOP_OFFSET,), key)
-        return (*self.define(self.spaces[start:]), *writer.statements)
-
-    def list_tensors(self) -> tuple[str, ...]:
-        """Arguments that say which blocks count."""
-        if self.lists is None:
-            return ()
-        used = {
-            load.buffer
-            for load in list_loads([b for _, one in self._sides() for b in (one.count, one.index)])
-        }
-        return tuple(arg.name for arg in self.kernel.args if arg.name in used)
-
-    def define(self, spaces: Sequence[Space]) -> tuple[Statement, ...]:
-        """The lines that `spaces` need."""
-
-        def number(tile: Tile) -> Expression:
-            names: dict[str, Expression] = {"y": Name("yprogram"), "z": Name(PROGRAM.name)}
-            return names.get(tile.letter, Number(0))
-
-        extents = [line for space in spaces for line in space.extents()]
-        positions = [line for space in spaces for line in space.positions(number)]
-        return tuple(dict.fromkeys((*extents, *positions)))
-
-    def tiles(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
-        """A loop over the program's tiles, which are `program`."""
-        start = len(self.spaces)
-        count = multiply_all(r.extent for r in self.roles.others)
-        blocks = tl("cdiv", self.print_index(self.fixed.extent), self.print_index(self.points))
-        total = Binary("*", blocks, self.print_index(count))
-        bounds = (tl("program_id", Number(0)), Name("tiles"), tl("num_programs", Number(0)))
-        each = (*body, Assign((_TURN.id,), Binary("+", _TURN, Number(1))))
-        return (
-            *self.define(self.spaces[start:]),
-            Assign(("tiles",), total),
-            Assign((_DONE.id,), Number(0)),
-            Assign((_TURN.id,), Number(0)),
-            For("program", call("range", *bounds), each),
-        )
-
-    def find_stage(self) -> tuple[Statement, ...]:
-        """The stage of block `done`, and how often it was filled."""
-        rounds = Binary("//", _DONE, Name(STAGES))
-        return (
-            Assign((_STAGE.id,), Binary("%", _DONE, Name(STAGES))),
-            Assign((_PHASE.id,), Binary("&", rounds, Number(1))),
-        )
-
-
-class _Entry(_Role):
+class _Entry(Role):
     """The kernel's own function."""
 
     def statements(self) -> tuple[Statement, ...]:
@@ -371,14 +101,14 @@ class _Entry(_Role):
                 lines.append(Assign((name.id,), _allocate_barriers(number)))
             readers = 1 if one is self.query else self.consumers
             starts = tuple(
-                Do(hopper("mbarrier.init", method(name, "index", _STAGE), count=Number(count)))
+                Do(hopper("mbarrier.init", method(name, "index", STAGE), count=Number(count)))
                 for name, count in ((one.full, 1), (one.free, readers))
             )
-            lines.append(For(_STAGE.id, gl("static_range", number), starts))
+            lines.append(For(STAGE.id, gl("static_range", number), starts))
         lines.append(Do(hopper("fence_async_shared")))
         return (*self.define(self.spaces), *lines, *self._start())
 
-    def _describe(self, one: _Operand, rows: Expression) -> Statement:
+    def _describe(self, one: SharedOperand, rows: Expression) -> Statement:
         stored = one.rows
         start: Expression = Name(stored.buffer)
         if stored.start != as_expr(0):
@@ -412,7 +142,7 @@ class _Entry(_Role):
         ]
         given = tuple(map(Name, (*self.arguments(), *self.constants())))
         calls.append(Tuple((Name(self.named("load")), Tuple(given))))
-        others = [*([_GROUP_WARPS] * (self.consumers - 1)), 1]
+        others = [*([GROUP_WARPS] * (self.consumers - 1)), 1]
         each = (_REGISTERS - LOADER_REGISTERS) // self.consumers // 8 * 8
         registers = [*([each] * (self.consumers - 1)), LOADER_REGISTERS]
         lists = (List(tuple(map(Number, others))), List(tuple(map(Number, registers))))
@@ -424,14 +154,14 @@ class _Entry(_Role):
         return core
 
 
-class _Loader(_Role):
+class _Loader(Role):
     """The warp that has blocks brought."""
 
     def function(self) -> Function:
         """Its function."""
         begin = self.begin_tile()
         start = len(self.spaces)
-        again = Binary("^", Binary("&", _TURN, Number(1)), Number(1))
+        again = Binary("^", Binary("&", TURN, Number(1)), Number(1))
         size = Number(CONSUMER_ROWS * self.query.dtype.itemsize)
         lines: list[Statement] = []
         for part in range(self.consumers):
@@ -445,16 +175,16 @@ class _Loader(_Role):
             ]
         step: list[Statement] = []
         for one in (self.key, self.value):
-            full = method(one.full, "index", _STAGE)
+            full = method(one.full, "index", STAGE)
             size_of = Binary("*", Name(BLOCKS["r"]), Number(one.dtype.itemsize))
             step += [
                 # nothing was ever read from stages that are free at first
-                self.wait(one.free, _STAGE, Binary("^", _PHASE, Number(1))),
+                self.wait(one.free, STAGE, Binary("^", PHASE, Number(1))),
                 Do(hopper("mbarrier.expect", full, Binary("*", Name(one.near), size_of))),
-                self.copy(one, LOOP_OFFSET, _STAGE),
+                self.copy(one, LOOP_OFFSET, STAGE),
             ]
-        step.append(Assign((_DONE.id,), Binary("+", _DONE, Number(1))))
-        loops = self.list_loops() if self.lists is not None else [_KeyLoop(Number(0), _STEPS, False, False)]
+        step.append(Assign((DONE.id,), Binary("+", DONE, Number(1))))
+        loops = self.list_loops() if self.lists is not None else [KeyLoop(Number(0), STEPS, False, False)]
         for one_loop in loops:
             each = (*self.find_stage(), *self.find_key(one_loop.kind, Name("step")), *step)
             lines.append(For("step", call("range", one_loop.first, one_loop.last), each))
@@ -465,7 +195,7 @@ class _Loader(_Role):
         )
 
 
-class _Consumer(_Role):
+class _Consumer(Role):
     """A group of warps that has 64 rows of a tile."""
 
     def __init__(self, plan: PlannedAttention, core: AttentionCore, library: set[str]) -> None:
@@ -493,7 +223,7 @@ class _Consumer(_Role):
         start = len(self.spaces)
         loops = self.list_loops()
         masked = any(one.has_mask for one in loops), any(one.ragged for one in loops)
-        steps: list[Statement] = list(self._step(_KeyLoop(Number(0), Number(1), *masked), is_first=True))
+        steps: list[Statement] = list(self._step(KeyLoop(Number(0), Number(1), *masked), is_first=True))
         for one in loops:
             first = Number(1) if one.first == Number(0) else tl("maximum", one.first, Number(1))
             steps.append(For("step", call("range", first, one.last), self._step(one)))
@@ -526,36 +256,36 @@ class _Consumer(_Role):
             Assign((_TOTAL.id,), gl("full", rows, Number(0.0), f32, row)),
             Assign((_TOTALS.id,), gl("full", zeros, Number(0.0), f32, Name(_SUMS))),
             Assign((_QUERY.id,), method(method(self.query.stages, "index", part), "reshape", block)),
-            self.wait(self.query.full, part, Binary("&", _TURN, Number(1))),
+            self.wait(self.query.full, part, Binary("&", TURN, Number(1))),
         )
 
-    def _step(self, loop: _KeyLoop, *, is_first: bool = False) -> tuple[Statement, ...]:
+    def _step(self, loop: KeyLoop, *, is_first: bool = False) -> tuple[Statement, ...]:
         """One block of keys: its scores and their softmax, beside the product of the weights and values of
         the block before.
         """
         writer = self.writer.inner()
         keys, rows = Name(BLOCKS["r"]), Name(BLOCKS["y"])
         raw = Name("raw")
-        key = method(self.key.stages, "index", _STAGE)
+        key = method(self.key.stages, "index", STAGE)
         key = method(key, "reshape", List((keys, Name(self.key.near))))
         key = method(key, "permute", Tuple((Number(1), Number(0))))
         zeros = gl("full", List((rows, keys)), Number(0.0), tl_name("float32"), Name(_SCORES))
         writer.statements += [
             *self.find_stage(),
             *self.find_key(loop.kind, Number(0) if is_first else Name("step")),
-            self.wait(self.key.full, _STAGE, _PHASE),
+            self.wait(self.key.full, STAGE, PHASE),
         ]
         writer.assign((raw,), _multiply(_QUERY, key, zeros, use_acc=Number(False)))
         if not is_first:
-            before = Binary("%", Binary("-", _DONE, Number(1)), Name(STAGES))
+            before = Binary("%", Binary("-", DONE, Number(1)), Name(STAGES))
             writer.assign((_BEFORE,), before)
             writer.assign((_TOTALS,), self._add(_BEFORE))
         pending = Number(0 if is_first else 1)
         writer.assign((raw,), hopper("warpgroup_mma_wait", pending, deps=List((raw,))))
-        writer.statements.append(self.arrive(self.key.free, _STAGE))
+        writer.statements.append(self.arrive(self.key.free, STAGE))
         weight = self._soften(raw, loop.has_mask, loop.ragged, writer)
         # waiting branches, and what is computed before stays before the wait for the product
-        writer.statements.append(self.wait(self.value.full, _STAGE, _PHASE))
+        writer.statements.append(self.wait(self.value.full, STAGE, PHASE))
         if not is_first:
             both = (_TOTALS, _TOTAL)
             writer.assign(both, hopper("warpgroup_mma_wait", Number(0), deps=List(both)))
@@ -565,7 +295,7 @@ class _Consumer(_Role):
         rounded = method(weight, "to", get_triton_type(self.value.dtype))
         operand = gl("DotOperandLayout", Number(0), Name(_SUMS), Number(2))
         writer.assign((_WEIGHT,), gl("convert_layout", rounded, operand))
-        writer.assign((_DONE,), Binary("+", _DONE, Number(1)))
+        writer.assign((DONE,), Binary("+", DONE, Number(1)))
         return tuple(writer.statements)
 
     def _add(self, stage: Expression) -> Expression:
@@ -574,7 +304,7 @@ class _Consumer(_Role):
         values = method(method(self.value.stages, "index", stage), "reshape", block)
         return _multiply(_WEIGHT, values, _TOTALS)
 
-    def _soften(self, raw: Name, has_mask: bool, ragged: bool, writer: Any) -> Name:
+    def _soften(self, raw: Name, has_mask: bool, ragged: bool, writer: Writer) -> Name:
         """The weights of a block's scores, less the greatest ones."""
         weights = self.weights
         tiles = (self.tile("y", 0), replace(self.tile("r", 0, ragged=ragged), axis=1))
@@ -621,7 +351,7 @@ class _Consumer(_Role):
         start = len(self.spaces)
         writer = self.writer = self.writer.inner()
         lines: list[Statement] = [
-            Assign((_BEFORE.id,), Binary("%", Binary("-", _DONE, Number(1)), Name(STAGES))),
+            Assign((_BEFORE.id,), Binary("%", Binary("-", DONE, Number(1)), Name(STAGES))),
             Assign((_TOTALS.id,), self._add(_BEFORE)),
             Assign((_TOTALS.id,), hopper("warpgroup_mma_wait", Number(0), deps=List((_TOTALS,)))),
             self.arrive(self.value.free, _BEFORE),
@@ -716,7 +446,7 @@ def _slice(axis: int, layout: str) -> Expression:
 
 def _multiplied(columns: Expression) -> Expression:
     """How a group of warps holds a product of 64 rows and `columns`."""
-    version, warps = List((Number(3), Number(0))), List((Number(_GROUP_WARPS), Number(1)))
+    version, warps = List((Number(3), Number(0))), List((Number(GROUP_WARPS), Number(1)))
     return gl("NVMMADistributedLayout", version, warps, List((Number(16), columns, Number(16))))
 
 
@@ -724,7 +454,7 @@ def _multiply(left: Expression, right: Expression, total: Expression, **more: Ex
     return hopper("warpgroup_mma", left, right, total, **more, is_async=Number(True))
 
 
-def _allocate(element: Expression, extents: tuple[Expression, ...], one: _Operand) -> Expression:
+def _allocate(element: Expression, extents: tuple[Expression, ...], one: SharedOperand) -> Expression:
     return gl("allocate_shared_memory", element, List(extents), Attribute(one.blocks, "layout"))
 
 
