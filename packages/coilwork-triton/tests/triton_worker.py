@@ -205,9 +205,11 @@ def compile_(request: dict[str, Any]) -> Any:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource
 
-    source = ASTSource(
-        fn=load(request["text"])[request["entry"]],
+    function = load(request["text"])[request["entry"]]
+    source = (GluonASTSource if function.is_gluon() else ASTSource)(
+        fn=function,
         signature=request["signature"],
         constexprs=request["constexprs"],
         attrs=request["attrs"],

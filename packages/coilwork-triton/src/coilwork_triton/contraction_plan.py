@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Final
 
 from coilwork_ir.dtypes import DType
@@ -29,7 +29,6 @@ from coilwork_ir.index import (
     as_expr,
     as_int,
     ceildiv,
-    find_bounds,
     multiply_all,
     provably_divisible,
     symbol,
@@ -75,9 +74,8 @@ from coilwork_ir.mapping.product_blocks import (
 )
 from coilwork_ir.mapping.stored_matrix import StoredMatrix, find_stored_matrix
 from coilwork_ir.mapping.user_mappings import refuse_candidate
-from coilwork_ir.scalar import Contraction, Load, Scalar, list_loads
+from coilwork_ir.scalar import Contraction, Scalar
 from coilwork_ir.target import Target
-from coilwork_triton.facts.kernel_analysis import list_roots
 from coilwork_triton.iteration.mapping_parameters import (
     ParameterPlace,
     get_single_value,
@@ -90,6 +88,7 @@ from coilwork_triton.iteration.shape import Shape, Tile, build_flat_tile, must_u
 from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, WARPS, Letter, iterate_powers_of_two
 from coilwork_triton.launch.search_space import open_numbers, search_limits
 from coilwork_triton.options import TritonOptions
+from coilwork_triton.product_roles import Roles, explain_no_roles, find_roles
 
 # The plan
 
@@ -125,40 +124,39 @@ def propose_product(kernel: Kernel, target: Target, options: TritonOptions) -> P
     factors, invariant = get_contraction(kernel), options.batch_invariant
     work = compute_work(factors)
     fetched = () if invariant else find_fetched(kernel, factors, work, target)
+    resident = target.multiprocessors if fetched else 0
+
+    def outline(numbers: MappingOf[str, Number], roles: Specialise | None) -> Mapping:
+        return outline_product(kernel, factors, numbers, options, fetched, resident, roles)
+
+    def check(launch: Launch) -> None:
+        mapping = outline(open_numbers((launch.config,), SearchSpace()), launch.roles)
+        verify_mapping(kernel, mapping)
+        check_product(kernel, factors, mapping, target)
+
     if invariant:
-        found = make_invariant_product_launch(work, target)
+        found: tuple[Launch, ...] = (make_invariant_product_launch(work, target),)
     elif options.candidates:
-        check = partial(_check_launch, kernel, factors, target, options)
-        found = read_candidates(kernel, factors, options.candidates, check)[: options.max_configs]
+        found = read_candidates(kernel, factors, options.candidates, check)
     else:
-        found = propose_product_launches(work, target, options.max_configs)
-    configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in found)
+        found = propose_product_launches(work, target, check)
+    # all have the roles of the first: they are one text
+    roles = found[0].roles
+    configs = tuple(
+        replace(one.config, fp_fusion=kernel.numerics == "fast") for one in found if one.roles == roles
+    )[: options.max_configs]
     space = (
         SearchSpace()
-        if invariant
+        if invariant or roles is not None
         else make_product_search_space(
             work, target, whole=_find_unmasked_sides(factors, configs), configs=configs
         )
     )
     numbers = open_numbers(configs, space)
-    resident = target.multiprocessors if fetched else 0
-    mapping = outline_product(kernel, factors, numbers, options, fetched, resident)
+    mapping = outline(numbers, roles)
     limits = search_limits(numbers, configs, space)
     mapping = replace(mapping, directives=(*mapping.directives, *limits))
     return PlannedProduct(kernel=kernel, mapping=mapping, configs=configs, target=target)
-
-
-def _check_launch(
-    kernel: Kernel, factors: Factors, target: Target, options: TritonOptions, config: Config
-) -> None:
-    """Refuse a launch that is not legal, or has no text.
-
-    Raises:
-        VerifyError, EmitError: by the name of the directive.
-    """
-    mapping = outline_product(kernel, factors, open_numbers((config,), SearchSpace()), options)
-    verify_mapping(kernel, mapping)
-    check_product(kernel, factors, mapping, target)
 
 
 def plan_product_mapping(
@@ -201,11 +199,12 @@ def outline_product(
     options: TritonOptions,
     fetched: tuple[str, ...] = (),
     resident: int = 0,
+    roles: Specialise | None = None,
 ) -> Mapping:
     """The product `kernel` in blocks, with `numbers` for the parameters of its launch.
 
     The copy engine brings those of the arguments `fetched`, and `resident` programs go through all of them if
-    it is not 0.
+    it is not 0. Warps may have `roles`.
     """
     rows, columns, others = (
         list_names(kernel, side) for side in (factors.rows, factors.columns, factors.others)
@@ -226,6 +225,7 @@ def outline_product(
             Loop(ranges=list_names(kernel, factors.axes), by=numbers[BLOCKS["r"]], stages=numbers[STAGES]),
             factors.unit,
             *([Fetch(args=fetched)] if fetched else []),
+            *([] if roles is None else [roles]),
             Warps(count=numbers[WARPS]),
             Index(dtype="i64") if wide else Index(dtype="i32", promised=options.index_dtype == "i32"),
             *([Contract()] if kernel.numerics == "fast" else []),
@@ -270,18 +270,26 @@ def _find_unmasked_sides(factors: Factors, configs: tuple[Config, ...]) -> dict[
 # Rows of blocks that programs go through together, so that they share columns in the cache.
 GROUPED: Final = 8
 _WARPS: Final = 4
-_NAMED: Final = (TileOf, Loop, Warps, Order)
+_NAMED: Final = (TileOf, Loop, Specialise, Warps, Order)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A configuration, and the roles that warps have in it."""
+
+    config: Config
+    roles: Specialise | None = None
 
 
 def read_candidates(
-    kernel: Kernel, factors: Factors, texts: Sequence[str], check: Callable[[Config], None]
-) -> tuple[Config, ...]:
+    kernel: Kernel, factors: Factors, texts: Sequence[str], check: Callable[[Launch], None]
+) -> tuple[Launch, ...]:
     """The launches of `kernel` that `texts` name, as far as `check` takes them.
 
     Raises:
         EmitError: there is none, for the reason that the first text is none.
     """
-    found: dict[Config, None] = {}
+    found: dict[Launch, None] = {}
     faults: list[EmitError] = []
     for text in texts:
         try:
@@ -295,7 +303,7 @@ def read_candidates(
     return tuple(found)
 
 
-def _read_candidate(kernel: Kernel, factors: Factors, text: str) -> Config:
+def _read_candidate(kernel: Kernel, factors: Factors, text: str) -> Launch:
     """The launch that `text` names: both tiles, the loop over terms, and perhaps warps and an order."""
     mapping = parse_mapping(text)
     odd = next((one for one in mapping.directives if not isinstance(one, _NAMED)), None)
@@ -317,15 +325,29 @@ def _read_candidate(kernel: Kernel, factors: Factors, text: str) -> Config:
     if any(isinstance(number, Open) for number in (*wanted.values(), count)):
         raise refuse(kernel, "choose", "a candidate leaves nothing open")
     meta = tuple((name, get_single_value(number)) for name, number in wanted.items())
-    return Config(meta=meta, num_warps=get_single_value(count), num_stages=1)
+    config = Config(meta=meta, num_warps=get_single_value(count), num_stages=1)
+    return Launch(config=config, roles=mapping.find(Specialise))
 
 
-def propose_product_launches(work: Work, target: Target, limit: int) -> tuple[Config, ...]:
-    """At most `limit` candidates. Each block fits the device's shared memory with all its stages."""
-    return tuple(_config(block) for block in propose_blocks(work, target))[:limit]
+def propose_product_launches(
+    work: Work, target: Target, check: Callable[[Launch], None]
+) -> tuple[Launch, ...]:
+    """The candidates. Each block fits the device's shared memory with all its stages, and `check` takes roles
+    of warps.
+    """
+    found: list[Launch] = []
+    for block in propose_blocks(work, target):
+        one = _launch(block)
+        if one.roles is not None:
+            try:
+                check(one)
+            except (EmitError, VerifyError):
+                continue
+        found.append(one)
+    return tuple(found)
 
 
-def make_invariant_product_launch(work: Work, target: Target) -> tuple[Config, ...]:
+def make_invariant_product_launch(work: Work, target: Target) -> Launch:
     """The one configuration of `batch_invariant`: it depends on what is multiplied, not on how many rows and
     columns there are.
     """
@@ -334,7 +356,7 @@ def make_invariant_product_launch(work: Work, target: Target) -> tuple[Config, .
         block = Blocks(rows=64, columns=128, depth=64, warps=4, stages=3)
     each = block.depth * max(4 * (block.rows + block.columns), work.term_bytes(block.rows, block.columns))
     block = replace(block, stages=max(1, min(block.stages, target.shared_memory_bytes // each)))
-    return (_config(fit_registers(block, work, target)),)
+    return _launch(fit_registers(block, work, target))
 
 
 def make_product_search_space(
@@ -367,33 +389,13 @@ def make_product_search_space(
     return SearchSpace(values=tuple(values.items()), limits=limits)
 
 
-def _config(block: Blocks) -> Config:
+def _launch(block: Blocks) -> Launch:
     sides = (("y", block.rows), ("x", block.columns), ("r", block.depth))
     meta = (*((BLOCKS[letter], size) for letter, size in sides), (GROUP, GROUPED), (STAGES, block.stages))
-    return Config(meta=meta, num_warps=block.warps, num_stages=1)
+    return Launch(config=Config(meta=meta, num_warps=block.warps, num_stages=1), roles=block.roles)
 
 
 # The shape
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roles:
-    """Roles of a program's warps: one brings blocks, and groups of warps multiply them.
-
-    Attributes:
-        consumers: groups that multiply.
-        pingpong: each of them has a tile of its own; else they share a tile's rows.
-        warps: of a group.
-    """
-
-    consumers: int
-    pingpong: bool
-    warps: int
-
-    @property
-    def parts(self) -> int:
-        """Parts of a tile's rows, each of which a group multiplies."""
-        return 1 if self.pingpong else self.consumers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -481,16 +483,9 @@ def get_product_shape(kernel: Kernel, mapping: Mapping, target: Target) -> Contr
         batch=batch,
         resident=0 if resident is None else resident.count,
         fetched=tuple(_list_fetched(kernel, factors, mapping)),
-        roles=_find_roles(mapping),
+        roles=find_roles(mapping),
         index_dtype=index_dtype,
     )
-
-
-def _find_roles(mapping: Mapping) -> Roles | None:
-    one, warps = mapping.find(Specialise), mapping.find(Warps)
-    if one is None or warps is None:
-        return None
-    return Roles(consumers=one.consumers, pingpong=one.pingpong, warps=get_single_value(warps.count))
 
 
 def _list_fetched(
@@ -537,12 +532,6 @@ MOST_RESULTS: Final = 256
 MOST_DEPTH: Final = 512
 MOST_STAGES: Final = 6
 MOST_WARPS: Final = 8
-# Warps that multiply together on `WARP_GROUPS`, and the least results that they have.
-WARP_GROUPS: Final = "wgmma"
-GROUP_WARPS: Final = 4
-GROUP_ROWS: Final = 64
-LEAST_COLUMNS: Final = 64
-MOST_CONSUMERS: Final = 2
 # The longest side of a block that it takes.
 MOST_FETCHED: Final = 256
 _TAKES: Final = (
@@ -580,50 +569,19 @@ def _reasons(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target)
         yield from _loop(kernel, factors, loop)
     if mapping.find(Fetch) is not None and not target.has(COPY_ENGINE):
         yield "fetch", f"{target.name} has no engine that copies blocks"
-    if mapping.find(Fetch) is not None and loop is not None and max(list_values(loop.by)) > MOST_FETCHED:
-        yield "fetch", f"a block that is copied has at most {MOST_FETCHED} terms"
     warps = mapping.find(Warps)
     if warps is not None and any(n > MOST_WARPS or n & (n - 1) for n in list_values(warps.count)):
         yield "warps", f"a program has 1, 2, 4 or {MOST_WARPS}"
-    yield from _roles(kernel, factors, mapping, target)
+    yield from explain_no_roles(kernel, factors, mapping, target)
     yield from _memory(kernel, factors, mapping, target)
+    if mapping.find(Fetch) is not None and loop is not None and max(list_values(loop.by)) > MOST_FETCHED:
+        yield "fetch", f"a block that is copied has at most {MOST_FETCHED} terms"
     index = mapping.find(Index)
     if index is not None and index.dtype == "i32" and not index.promised:
         sides = (factors.rows, factors.columns, factors.axes, factors.others)
         numels = tuple(multiply_all(r.extent for r in side) for side in sides)
         if must_use_64_bits(kernel, numels, [store.value for store in kernel.stores]):
             yield "index", "32 bits may not be enough for what positions are computed from"
-
-
-def _roles(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
-    """What there is text for where warps have roles."""
-    one, warps = mapping.find(Specialise), mapping.find(Warps)
-    if one is None:
-        return
-    if not target.has(WARP_GROUPS):
-        yield "specialise", f"no groups of warps multiply on {target.name}"
-    if one.consumers > MOST_CONSUMERS:
-        yield "specialise", f"there are at most {MOST_CONSUMERS} groups of warps that multiply"
-    if warps is None or set(list_values(warps.count)) != {GROUP_WARPS}:
-        yield "warps", f"a group that multiplies has {GROUP_WARPS}"
-    if factors.others:
-        yield "specialise", "there is a batch"
-    if any(not isinstance(factor, Load) for node in factors.nodes for factor in node.operands):
-        yield "specialise", "a factor is computed"
-    lowest = find_bounds(multiply_all(r.extent for r in factors.axes)).lo
-    if lowest is None or lowest < 1:
-        yield "specialise", "the sum may have no terms"
-    if kernel.checks:
-        yield "specialise", "the kernel checks what it loads"
-    stored = {store.buffer for store in kernel.stores}
-    if any(load.buffer in stored for load in list_loads(list_roots(kernel))):
-        yield "specialise", "the kernel stores over what it loads"
-    rows, columns = (find_tile(kernel, mapping, side) for side in (factors.rows, factors.columns))
-    parts = 1 if one.pingpong else one.consumers
-    if rows is not None and min(list_values(rows.by)) < GROUP_ROWS * parts:
-        yield "tile", f"a group that multiplies has at least {GROUP_ROWS} rows"
-    if columns is not None and min(list_values(columns.by)) < LEAST_COLUMNS:
-        yield "tile", f"a group that multiplies has at least {LEAST_COLUMNS} columns"
 
 
 def _tiles(kernel: Kernel, factors: Factors, mapping: Mapping) -> Iterator[tuple[str, str]]:

@@ -25,7 +25,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, evaluate, find_bounds, multiply_all
 from coilwork_ir.kernels.nodes import Candidate, Kernel, Range
 from coilwork_ir.kernels.rewrite import list_kernel_roots
-from coilwork_ir.mapping.arithmetic import Unit
+from coilwork_ir.mapping.arithmetic import Specialise, Unit
 from coilwork_ir.mapping.directive import Directive
 from coilwork_ir.mapping.nodes import Mapping
 from coilwork_ir.mapping.text import format_mapping
@@ -45,6 +45,9 @@ SHORT_SUMS: Final = 256
 
 COPY_ENGINE: Final = "tma"
 """The feature of targets that have an engine which copies blocks of matrices."""
+
+WARP_GROUPS: Final = "wgmma"
+"""The feature of targets on which groups of four warps multiply blocks in shared memory."""
 
 UNKNOWN_SIDE: Final = 1024
 """What a side of unknown length is taken to have."""
@@ -152,6 +155,7 @@ class Blocks:
         depth: terms that are multiplied at a time.
         warps: of a program.
         stages: blocks of terms on their way at a time.
+        roles: of the warps, which are then those of a group; None if all do the same.
         reason: why they are tried.
     """
 
@@ -160,6 +164,7 @@ class Blocks:
     depth: int
     warps: int
     stages: int
+    roles: Specialise | None = None
     reason: str = ""
 
 
@@ -195,6 +200,7 @@ def name_blocks(kernel: Kernel, factors: Factors, blocks: Blocks) -> Candidate:
         Tile(ranges=list_names(kernel, factors.columns), by=blocks.columns),
         Tile(ranges=list_names(kernel, factors.rows), by=blocks.rows),
         Loop(ranges=list_names(kernel, factors.axes), by=blocks.depth, stages=blocks.stages),
+        *(() if blocks.roles is None else (blocks.roles,)),
         Warps(count=blocks.warps),
     )
     text = "  ".join(format_mapping(Mapping(directives=directives)).splitlines())

@@ -25,6 +25,7 @@ from coilwork_runtime.folders import new_folder
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels.compilation import list_constants
+from coilwork_runtime.triton_kernels.gluon_interpreter import interpret_gluon
 from coilwork_runtime.triton_kernels.versions import keep_versions
 from coilwork_runtime.triton_kernels.worker import load_function
 
@@ -256,7 +257,7 @@ class InterpretedKernel:
         # Only here: what is compiled ahead needs no Triton in this process.
         from triton.runtime.interpreter import InterpreterOptions
 
-        self._function = load_function(spec.source, spec.entry, new_folder("triton"))
+        self._function = interpret_gluon(load_function(spec.source, spec.entry, new_folder("triton")))
         self._spec = spec
         # device assertions run in debug mode only; the overflow checks that come with it are not wanted
         self._options = InterpreterOptions(debug=bool(spec.checks), sanitize_overflow=False)

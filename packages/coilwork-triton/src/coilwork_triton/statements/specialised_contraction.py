@@ -3,25 +3,27 @@
 One warp, the loader, has the copy engine bring blocks of the factors to a ring of stages in shared memory,
 for all tiles of its program one after the other. Groups of warps, the consumers, multiply what has come. A
 stage has two barriers: `full`, which the engine arrives at, and `free`, which consumers arrive at when nobody
-reads the stage any more. So loads go on while results are stored.
+reads the stage any more. So loads go on while results are stored. Consumers that have tiles of their own take
+turns in multiplying, by the barriers `turns`: a barrier tells two phases apart, and nobody may be further
+ahead.
 
     product             makes descriptors, stages and barriers, and starts the roles
     product_load        the loader
     product_multiply    a consumer: sums of a tile, or of its part of one, then what becomes of them
 
-What becomes of sums is written as in any kernel. Gluon wants a layout for each block that is made from
-nothing, and `lay_out_blocks` adds it.
+What becomes of sums is written as in any kernel, and laid out as sums are. Rows of memory want another
+layout, `RESULTS`: values get it when they are stored, or sums before all else where blocks are also loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.fresh_names import FreshNames
-from coilwork_ir.index import as_expr
+from coilwork_ir.index import as_expr, find_stride, provably_divisible
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping.stored_matrix import StoredMatrix
 from coilwork_ir.scalar import Load, Scalar
@@ -29,7 +31,6 @@ from coilwork_ir.syntax.python import (
     Assign,
     Attribute,
     Binary,
-    Call,
     Do,
     Expression,
     For,
@@ -43,42 +44,31 @@ from coilwork_ir.syntax.python import (
     call,
     method,
 )
-from coilwork_triton.contraction_plan import ContractionShape, Roles
+from coilwork_triton.contraction_plan import ContractionShape
 from coilwork_triton.facts.kernel_analysis import Levels, list_action_roots, list_actions
 from coilwork_triton.iteration.shape import Shape, Tile
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
 from coilwork_triton.launch.parameters import GROUP, STAGES
+from coilwork_triton.product_roles import Roles
 from coilwork_triton.statements.actions import perform
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.values import Values
+from coilwork_triton.text.gluon import gl, hopper, keep_used, lay_out_blocks, store_in_layout
 from coilwork_triton.text.language import Writer, define_function, tl, tl_name
 
 # Registers of a thread: a loader counts, and consumers share what it leaves of a multiprocessor's.
 LOADER_REGISTERS: Final = 24
 _REGISTERS: Final = 504
 _LANES: Final = 32
-# Neighbours that a thread stores, 16 bytes of halves, and threads side by side: a line of memory.
+# Neighbours that a thread stores at most, 16 bytes of halves, and columns that threads store side by side.
 _VECTOR: Final = 8
-_ACROSS: Final = 8
+_ACROSS: Final = 64
 
 _PART: Final = "PART"
 _SUMS: Final = "SUMS"
 _RESULTS: Final = "RESULTS"
-_FULL, _FREE = Name("full"), Name("free")
-_STAGE, _PHASE, _LAST, _DONE = Name("stage"), Name("phase"), Name("last"), Name("done")
-
-
-def gl(name: str, *args: Expression, **kwargs: Expression) -> Call:
-    """A call of the function `name` of Gluon's language."""
-    return Call(Attribute(Name("gl"), name), args, tuple(kwargs.items()))
-
-
-def hopper(name: str, *args: Expression, **kwargs: Expression) -> Call:
-    """A call of `name`, perhaps in a module, of what Gluon has for NVIDIA's Hopper."""
-    function: Expression = Name("hopper")
-    for part in name.split("."):
-        function = Attribute(function, part)
-    return Call(function, args, tuple(kwargs.items()))
+_FULL, _FREE, _TURNS = Name("full"), Name("free"), Name("turns")
+_STAGE, _PHASE, _LAST, _DONE, _TURN = map(Name, ("stage", "phase", "last", "done", "turn"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,23 +153,17 @@ class _Writing:
         lines: list[Statement] = list(self._extents())
         for one in self._factors.values():
             lines += [self._descriptor(one), self._memory(one)]
-        barriers = List((Name(STAGES), Number(1)))
-        for name in (_FULL, _FREE):
-            layout = hopper("mbarrier.MBarrierLayout")
-            memory = gl("allocate_shared_memory", Attribute(Name("gl"), "int64"), barriers, layout)
-            lines.append(Assign((name.id,), memory))
-        counts = ((_FULL, 1), (_FREE, roles.parts))
-        starts = tuple(
-            Do(hopper("mbarrier.init", method(name, "index", _STAGE), count=Number(count)))
-            for name, count in counts
-        )
-        lines.append(For(_STAGE.id, gl("static_range", Name(STAGES)), starts))
+        lines += _make_barriers(Name(STAGES), {_FULL: 1, _FREE: roles.parts})
+        if roles.pingpong:
+            lines += _make_barriers(Number(roles.consumers), {_TURNS: 1})
         columns = Name(shape.columns.block)
         warps = List((Number(roles.warps), Number(1)))
         instruction = List((Number(16), columns, Number(16)))
         sums = gl("NVMMADistributedLayout", List((Number(3), Number(0))), warps, instruction)
-        threads = List((Number(_LANES // _ACROSS), Number(_ACROSS)))
-        vector = List((Number(1), Number(_VECTOR)))
+        together = self._find_vector()
+        across = min(_LANES, _ACROSS // together)
+        threads = List((Number(_LANES // across), Number(across)))
+        vector = List((Number(1), Number(together)))
         results = gl("BlockedLayout", vector, threads, warps, List((Number(1), Number(0))))
         rows: Expression = Name(shape.rows.block)
         if roles.parts > 1:
@@ -206,6 +190,16 @@ class _Writing:
             )
         )
         return tuple(lines)
+
+    def _find_vector(self) -> int:
+        """Neighbours that a thread may store at once in all rows."""
+        inner = self._shape.columns.inner
+        others = [r.symbol for r in self._kernel.ranges if r.kind == "parallel" and r.symbol is not inner]
+        steps = [find_stride(store.index, symbol) for store in self._kernel.stores for symbol in others]
+        found = _VECTOR
+        while found > 1 and not all(step is not None and provably_divisible(step, found) for step in steps):
+            found //= 2
+        return found
 
     def _descriptor(self, one: _Factor) -> Statement:
         space, matrix = self._space, one.matrix
@@ -300,6 +294,7 @@ class _Writing:
         for action in actions:
             perform(results, scope, action)
         positions = space.positions(lambda tile: self._widen(Name(f"{tile.letter}program")))
+        after = self._finish(names, positions, top.statements, results, roots)
         extents = [Name(shape.rows.block), Name(shape.columns.block)]
         zeros = gl("full", List(tuple(extents)), Number(0.0), tl_name("float32"), Name(_SUMS))
         part: tuple[Statement, ...] = ()
@@ -309,17 +304,17 @@ class _Writing:
         each: tuple[Statement, ...] = (
             self._place(),
             *part,
-            *lay_out_blocks(positions, shape.results),
             *(Assign((name,), zeros) for name in names),
             Assign((_STAGE.id,), Binary("%", _DONE, Name(STAGES))),
             Assign((_PHASE.id,), Binary("&", Binary("//", _DONE, Name(STAGES)), Number(1))),
             Assign((_LAST.id,), _STAGE),
+            *self._take_turn(),
             self._terms(self._multiply(names)),
+            *self._end_turn(),
             _wait(names, 0),
             Do(hopper("mbarrier.arrive", method(_FREE, "index", _LAST), count=Number(1))),
             Assign((_DONE.id,), Binary("+", _DONE, self._stages_of_tiles(Number(self._turns)))),
-            *(Assign((name,), gl("convert_layout", Name(name), Name(_RESULTS))) for name in names),
-            *lay_out_blocks(top.statements, shape.results),
+            *after,
         )
         first: Expression = Number(0)
         if roles.pingpong:
@@ -328,6 +323,7 @@ class _Writing:
             *self._extents(),
             *self._counts(roles.parts),
             Assign((_DONE.id,), first),
+            *((Assign((_TURN.id,), self._first_turn()),) if roles.pingpong else ()),
             self._tiles(Name(_PART) if roles.pingpong else None, each),
         )
         return define_function(
@@ -337,6 +333,53 @@ class _Writing:
             constants=(_PART, _SUMS, _RESULTS, *self._constants()),
             gluon=True,
         )
+
+    def _finish(
+        self,
+        names: Sequence[str],
+        positions: Sequence[Statement],
+        statements: Sequence[Statement],
+        results: Values,
+        roots: Sequence[Scalar],
+    ) -> tuple[Statement, ...]:
+        """What becomes of sums, in the layouts that it has on the way."""
+        tiles = (self._shape.rows, self._shape.columns)
+        axes = {tile.block: axis for axis, tile in enumerate(tiles)}
+        whole = tuple(tile.block for tile in tiles)
+        loads = [node for node in results.order if isinstance(node, Load)]
+        early = any(results.block(node) == whole for node in loads)
+        stored = None
+        if not early and all(results.block(root) == whole for root in roots):
+            stored = store_in_layout(statements, positions, Name(_RESULTS))
+        if stored is None:
+            lines = (*positions, *statements)
+            turned = tuple(Assign((n,), gl("convert_layout", Name(n), Name(_RESULTS))) for n in names)
+            return (*turned, *lay_out_blocks(lines, axes, Name(_RESULTS)))
+        body, places = stored
+        return (
+            *lay_out_blocks(keep_used(positions, body), axes, Name(_SUMS)),
+            *lay_out_blocks(places, axes, Name(_RESULTS)),
+            *lay_out_blocks(body, axes, Name(_SUMS)),
+        )
+
+    def _first_turn(self) -> Expression:
+        """The phase that a consumer waits for first: the first consumer is told by nobody, and goes ahead."""
+        return Binary("-", Number(1), Name(_PART))
+
+    def _take_turn(self) -> tuple[Statement, ...]:
+        """Wait until the consumer before has got all that it multiplies."""
+        if not self._roles.pingpong:
+            return ()
+        own = method(_TURNS, "index", Name(_PART))
+        again = Assign((_TURN.id,), Binary("^", _TURN, Number(1)))
+        return (Do(hopper("mbarrier.wait", own, _TURN)), again)
+
+    def _end_turn(self) -> tuple[Statement, ...]:
+        """Tell the next consumer."""
+        if not self._roles.pingpong:
+            return ()
+        after = Binary("%", Binary("+", Name(_PART), Number(1)), Number(self._roles.consumers))
+        return (Do(hopper("mbarrier.arrive", method(_TURNS, "index", after), count=Number(1))),)
 
     def _multiply(self, names: Sequence[str]) -> tuple[Statement, ...]:
         """One block of terms: once the sums of the last one are done, its stage is free."""
@@ -390,7 +433,8 @@ class _Writing:
         }
         stored = {store.buffer for store in self._kernel.stores}
         tensors = [a.name for a in self._kernel.args if a.name in loaded | stored]
-        return (*memory, _FULL.id, _FREE.id, *tensors, *(size.name for size in self._kernel.sizes))
+        turns = (_TURNS.id,) if self._roles.pingpong else ()
+        return (*memory, _FULL.id, _FREE.id, *turns, *tensors, *(size.name for size in self._kernel.sizes))
 
     @property
     def _turns(self) -> int:
@@ -452,6 +496,20 @@ class _Writing:
         return number if self._shape.index_dtype is DType.I32 else tl("cast", number, tl_name("int64"))
 
 
+def _make_barriers(number: Expression, counts: Mapping[Name, int]) -> Iterator[Statement]:
+    """`number` barriers by each name, and how many arrive at one in a phase."""
+    for name in counts:
+        layout = hopper("mbarrier.MBarrierLayout")
+        extents = List((number, Number(1)))
+        memory = gl("allocate_shared_memory", Attribute(Name("gl"), "int64"), extents, layout)
+        yield Assign((name.id,), memory)
+    starts = tuple(
+        Do(hopper("mbarrier.init", method(name, "index", _STAGE), count=Number(count)))
+        for name, count in counts.items()
+    )
+    yield For(_STAGE.id, gl("static_range", number), starts)
+
+
 def _advance() -> tuple[Statement, ...]:
     """The next stage."""
     again = (
@@ -468,34 +526,3 @@ def _wait(names: Sequence[str], pending: int) -> Statement:
     """Wait until at most `pending` products that add to `names` are not done."""
     sums = List(tuple(map(Name, names)))
     return Assign(tuple(names), hopper("warpgroup_mma_wait", Number(pending), deps=sums))
-
-
-def lay_out_blocks(statements: Sequence[Statement], shape: Shape) -> tuple[Statement, ...]:
-    """`statements` with the layout `RESULTS` of blocks that they make from nothing: positions along the tiles
-    of `shape`, and constants.
-    """
-    axes = {tile.block: tile.axis for tile in shape.tiles if tile.axis is not None}
-
-    def lay_out(found: Call) -> Call:
-        if not isinstance(found.function, Attribute) or found.function.value != Name("tl"):
-            return found
-        if found.function.name == "arange":
-            last = found.args[-1]
-            assert isinstance(last, Name)
-            across = Number(1 - axes[last.id])
-            return gl("arange", *found.args, layout=gl("SliceLayout", across, Name(_RESULTS)))
-        if found.function.name == "full":
-            extents = found.args[0]
-            is_scalar = isinstance(extents, List) and not extents.items
-            return gl("full", *found.args, **({} if is_scalar else {"layout": Name(_RESULTS)}))
-        return found
-
-    def rewrite(node: Any) -> Any:
-        if isinstance(node, tuple):
-            return tuple(map(rewrite, node))
-        if not is_dataclass(node) or isinstance(node, type):
-            return node
-        made = replace(node, **{field.name: rewrite(getattr(node, field.name)) for field in fields(node)})
-        return lay_out(made) if isinstance(made, Call) else made
-
-    return tuple(rewrite(statement) for statement in statements)
