@@ -1,133 +1,153 @@
-"""Attention whose warps have roles: what it computes, in a simulation of its barriers; what has roles, and what
-is refused by name.
+"""Attention whose warps have roles: which attention has them, what is refused by name, and machine code.
+
+What the text computes is tested in `integration_tests/test_specialised_attention.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
-import torch
-from gluon_simulator import simulate
-from kernel_bench import TritonProcess
-from torch import Tensor
+from kernel_bench import TritonProcess, compile_source
 
-from coilwork_ir.errors import EmitError
-from coilwork_ir.index import as_expr, as_int
+from coilwork_ir.errors import EmitError, VerifyError
+from coilwork_ir.index import as_int
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.attention import find_core, roles_of
+from coilwork_ir.kernels.attention import find_core
 from coilwork_ir.kernels.nodes import AttentionCore
 from coilwork_ir.kernels.text import parse_kernel
-from coilwork_ir.kernels.verify import verify_kernel
-from coilwork_ir.mapping import Loop, Mapping, Resident, Specialise, Tile
+from coilwork_ir.mapping import parse_mapping
 from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.attention_roles import find_operands
+from coilwork_triton.attention_roles import explain_no_roles, find_operands
 
 HOPPER = get_target("sm_90")
-CAUSAL = ("t10 = ge(t7, t8)", "mask t10")
-WINDOW = (
-    "t10 = ge(t7, t8)\n t11 = index [y2 - r0]\n t12 = const 200 : i64\n t13 = le(t11, t12)\n"
-    " t14 = bitwise_and(t10, t13)",
-    "mask t14",
-)
-SLOPED = "t15 = load %in3[y1] : f32\n t16 = index [r0 - y2]\n t17 = cast(t16) : f32\n t18 = mul(t15, t17)\n t19 = mul(t3, t4)\n t5 = add(t19, t18)"
-CAPPED = "t15 = mul(t3, t4)\n t16 = tanh(t15)\n t17 = const 3.0 : f32\n t5 = mul(t16, t17)"
-
-
-def write_kernel(
-    *,
-    rows: int = 600,
-    group: int = 1,
-    mask: tuple[str, str] = CAUSAL,
-    score: str = "t5 = mul(t3, t4)",
-    query: str = "",
-) -> str:
-    """Two heads of queries, `group` of which share keys, in one batch."""
-    inner, heads = 64 * rows, 2 // group
-    at = f"{inner * heads} * y0 + {inner} * " + ("y1" if group == 1 else f"(y1 // {group})")
-    lines, asked = mask
-    return f"""kernel @attention fast {{
-  range y0: `1` parallel
-  range y1: `2` parallel
-  range y2: `{rows}` parallel
+# Causal, with slopes. Queries, keys and values of each head are columns of one matrix; two heads share keys.
+TEXT = """kernel @attention fast {
+  range y0: `8` parallel
+  range y1: `1024` parallel
   range x0: `64` parallel
-  range r0: `{rows}` reduction
+  range r0: `1024` reduction
   range r1: `64` reduction
-  arg in0: bf16 in span `{2 * inner}` aligned
-  arg in1: bf16 in span `{heads * inner}` aligned
-  arg in2: bf16 in span `{heads * inner}` aligned
-  {"arg in3: f32 in span `2` aligned" if "in3" in score else ""}
-  arg out0: bf16 out span `{2 * inner}` aligned
-  arg out1: f32 out span `{2 * rows}`
-  attention f32 (y0, y1, y2, x0) over (r0, r1) {{
-    t0 = load %in0[{2 * inner} * y0 + {inner} * y1 + 64 * y2 + r1] : bf16
-    t1 = load %in1[{at} + 64 * r0 + r1] : bf16
-    t2 = load %in2[{at} + 64 * r0 + x0] : bf16
+  arg in0: bf16 in span `1048576` aligned
+  arg in3: f32 in span `8` aligned
+  arg out0: bf16 out span `524288` aligned
+  attention f32 (y0, y1, x0) over (r0, r1) {
+    t0 = load %in0[64*y0 + 1024*y1 + r1] : bf16
+    t1 = load %in0[512 + 64*(y0 // 2) + 1024*r0 + r1] : bf16
+    t2 = load %in0[768 + 64*(y0 // 2) + 1024*r0 + x0] : bf16
     t3 = parameter 0 : f32
     t4 = const 0.125 : f32
-    {score}
-    t7 = index [y2]
+    t5 = mul(t3, t4)
+    t6 = load %in3[y0] : f32
+    t7 = index [y1]
     t8 = index [r0]
-    {query}
-    {lines}
-    query {"t9" if query else "t0"}, key t1, value t2
-    score t5
-    {asked}
+    t9 = sub(t8, t7)
+    t10 = cast(t9) : f32
+    t11 = mul(t6, t10)
+    t12 = add(t5, t11)
+    t13 = ge(t7, t8)
+    query t0, key t1, value t2
+    score t12
+    mask t13
     logarithms binary
-  }}
-  body {{
+  }
+  body {
     t0 = parameter 0 : f32
     t1 = cast(t0) : bf16
-    t2 = parameter 1 : f32
-    store %out0[{2 * inner} * y0 + {inner} * y1 + 64 * y2 + x0] = t1
-    store %out1[{2 * rows} * y0 + {rows} * y1 + y2] = t2
-  }}
-}}
-"""
-
-
-def compute(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """Attention and logarithms of the variant `name`, in float64."""
-    rows = q.shape[1]
-    k, v = (x.repeat_interleave(2 // x.shape[0], 0).double() for x in (k, v))
-    scores = q.double() @ k.mT * 0.125
-    i, j = torch.arange(rows)[:, None], torch.arange(rows)
-    if name == "sloped":
-        scores = scores + slopes.double()[:, None, None] * (j - i)
-    elif name == "capped":
-        scores = 3 * torch.tanh(scores)
-    if name != "all":
-        scores = scores.masked_fill(i < j, -torch.inf)
-    if name == "window":
-        scores = scores.masked_fill(i - j > 200, -torch.inf)
-    return scores.softmax(-1) @ v, scores.logsumexp(-1) / torch.log(torch.tensor(2.0))
-
-
-CASES = {
-    "causal": write_kernel(),
-    "all": write_kernel(mask=("", "")),
-    "window": write_kernel(mask=WINDOW),
-    "sloped": write_kernel(score=SLOPED),
-    "capped": write_kernel(score=CAPPED, group=2),
+    store %out0[65536*y0 + 64*y1 + x0] = t1
+  }
 }
+"""
+MAPPING = (
+    "tile x0 by 64 tile y1 by 128 tile y0 by 1 flat resident 4 loop r0 by 128 stages 2 keep r1 by 64 "
+    "unit mma specialise 2 consumers warps 4 index i32 contract"
+)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_roles_compute_attention(name: str, tmp_path: Path) -> None:
-    """Rows end within a tile and keys within a block; programs have several tiles, and stages several rounds."""
-    kernel = parse_kernel(CASES[name])
-    verify_kernel(kernel)
+def get_core(kernel: Kernel) -> AttentionCore:
+    core = find_core(kernel)
+    assert isinstance(core, AttentionCore)
+    return core
+
+
+def test_long_attention_has_roles_on_hopper() -> None:
+    kernel = parse_kernel(TEXT)
     source = TritonCodegen().emit(kernel, HOPPER, {})
-    generator = torch.Generator().manual_seed(0)
-    heads = as_int(kernel.args[1].span // (600 * 64))
-    q, k, v = (
-        torch.randn(n, 600, 64, generator=generator).bfloat16() for n in (2, heads or 2, heads or 2)
-    )
-    slopes, out, logs = torch.tensor([0.01, 0.05]), torch.zeros(2, 600, 64).bfloat16(), torch.zeros(2, 600)
-    given = [q, k, v, *([slopes] if name == "sloped" else []), out, logs]
-    simulate(source, [x.view(-1) for x in given], tmp_path, programs=3)
-    wanted, wanted_logs = compute(q, k, v, slopes, name)
-    torch.testing.assert_close(out.double(), wanted, rtol=1e-2, atol=1e-2)
-    torch.testing.assert_close(logs.double(), wanted_logs, rtol=1e-4, atol=1e-4)
+    assert "gl.warp_specialize(" in source.text and "tl.dot(" not in source.text
+    assert [as_int(extent) for extent in source.grid] == [HOPPER.multiprocessors]
+    assert "resident 132" in TritonCodegen().describe(kernel, HOPPER, {})
+    older = TritonCodegen().emit(kernel, get_target("sm_80"), {})
+    assert "tl.dot(" in older.text
+
+
+def test_operands_are_parts_of_one_matrix() -> None:
+    kernel = parse_kernel(TEXT)
+    found = find_operands(kernel, get_core(kernel))
+    assert not isinstance(found, str)
+    query, key, value = found
+    assert [as_int(rows.start) for rows in found] == [0, 512, 768]
+    assert [as_int(rows.stride) for rows in found] == [1024] * 3
+    assert [as_int(one.extent) for rows in found for one in rows.outer] == [8, 4, 4]
+    assert [as_int(one.stride) for rows in (query, key, value) for one in rows.outer] == [64] * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ((("bf16", "f32"),), "the query has no 16 bits"),
+        ((("query t0", "query t14"), ("query", "t14 = neg(t0)\n    query")), "the query is computed"),
+        ((("1048576` aligned", "1048576`"),), "in0 may begin anywhere"),
+        ((("512 + 64", "510 + 64"),), "rows of in0 begin between vectors"),
+        ((("1024*y1 + r1", "1024*r1 + y1"),), "neighbours in in0 are no neighbours of a row"),
+        ((("range x0: `64`", "range x0: `24`"),), "a block has no 64 to 128 columns"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_attention_has_none(changes: tuple[tuple[str, str], ...], reason: str) -> None:
+    text = TEXT
+    for old, new in changes:
+        text = text.replace(old, new, 1 if "t14" in new else -1)
+    kernel = parse_kernel(text)
+    assert explain_no_roles(kernel, HOPPER) == reason
+    assert "tl.dot(" in TritonCodegen().emit(kernel, HOPPER, {}).text
+
+
+def test_few_rows_have_none() -> None:
+    text = TEXT.replace("range y1: `1024`", "range y1: `256`")
+    assert "tl.dot(" in TritonCodegen().emit(parse_kernel(text), HOPPER, {}).text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("y1 by 128", "y1 by 64", "tile"),
+        ("specialise 2", "specialise 3", "specialise"),
+        ("consumers", "consumers pingpong", "specialise"),
+        ("by 128 stages", "by 32 stages", "loop"),
+        ("stages 2", "stages 6", "loop"),
+        ("warps 4", "warps 8", "warps"),
+        ("index i32", "index i64", "index"),
+        ("specialise 2 consumers", "", "resident"),
+    ],
+)
+def test_mappings_are_refused_by_name(old: str, new: str, code: str) -> None:
+    kernel = parse_kernel(TEXT.replace("`64`", "`128`"))
+    mapping = MAPPING.replace("64", "128")
+    TritonCodegen().emit_mapping(kernel, parse_mapping(mapping), HOPPER)
+    with pytest.raises(EmitError) as caught:
+        TritonCodegen().emit_mapping(kernel, parse_mapping(mapping.replace(old, new)), HOPPER)
+    assert code in caught.value.code
+
+
+def test_a_program_with_one_tile_has_no_roles() -> None:
+    kernel = parse_kernel(TEXT)
+    with pytest.raises(VerifyError, match="a program has one tile"):
+        TritonCodegen().emit_mapping(kernel, parse_mapping(MAPPING.replace("resident 4", "")), HOPPER)
+
+
+def test_roles_become_machine_code(compiler: TritonProcess) -> None:
+    """The tensor cores take weights from registers, and consumers have what registers the loader leaves."""
+    kernel = parse_kernel(TEXT.replace("    mask t13\n", ""))
+    source = TritonCodegen().emit_mapping(kernel, parse_mapping(MAPPING), HOPPER)
+    text = compile_source(compiler, source, "sm_90")
+    assert "wgmma.mma_async" in text and "cp.async.bulk.tensor" in text
+    assert "setmaxnreg" in text

@@ -15,11 +15,12 @@ from coilwork_ir.kernels.attention import find_core, roles_of
 from coilwork_ir.kernels.nodes import AttentionCore
 from coilwork_ir.mapping import Index, Loop, Mapping, Resident, Specialise, Tile, Warps, find_all
 from coilwork_ir.mapping.directive import list_values
+from coilwork_ir.mapping.product_blocks import WARP_GROUPS
 from coilwork_ir.scalar import Load, Op, Parameter, Scalar
 from coilwork_ir.target import Target
-from coilwork_triton.contraction_plan import GROUP_ROWS, GROUP_WARPS, MOST_CONSUMERS, WARP_GROUPS
 from coilwork_triton.facts.stored_rows import StoredRows, find_stored_rows
 from coilwork_triton.launch.parameters import round_up_to_power_of_two
+from coilwork_triton.product_roles import GROUP_ROWS, GROUP_WARPS, MOST_CONSUMERS
 
 CONSUMER_ROWS: Final = GROUP_ROWS
 # Columns of values, and terms of products, that registers and shared memory have room for.

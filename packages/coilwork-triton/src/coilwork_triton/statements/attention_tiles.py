@@ -39,7 +39,7 @@ from coilwork_triton.iteration.shape import Tile
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
 from coilwork_triton.launch.parameters import BLOCKS, STAGES
 from coilwork_triton.statements.attention_blocks import BLOCK, OFFSET, PLACE, PROGRAM, STEP, AttentionBranch
-from coilwork_triton.statements.specialised_contraction import hopper
+from coilwork_triton.text.gluon import hopper
 from coilwork_triton.text.language import tl
 
 DONE, TURN, STAGE, PHASE = Name("done"), Name("turn"), Name("stage"), Name("phase")

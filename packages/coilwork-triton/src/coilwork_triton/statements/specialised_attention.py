@@ -17,9 +17,9 @@ causal mask comes first, where nothing is to be overlapped yet.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from math import log
-from typing import Any, Final
+from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
@@ -29,7 +29,6 @@ from coilwork_ir.syntax.python import (
     Assign,
     Attribute,
     Binary,
-    Call,
     Do,
     Expression,
     For,
@@ -44,9 +43,9 @@ from coilwork_ir.syntax.python import (
 )
 from coilwork_triton.attention_plan import PlannedAttention
 from coilwork_triton.attention_roles import CONSUMER_ROWS
-from coilwork_triton.contraction_plan import GROUP_WARPS
 from coilwork_triton.iteration.space import LOOP_OFFSET
 from coilwork_triton.launch.parameters import BLOCKS, STAGES
+from coilwork_triton.product_roles import GROUP_WARPS
 from coilwork_triton.statements.attention_blocks import LOG2_E, NOWHERE, OFFSET, hide, insert_column, scale_of
 from coilwork_triton.statements.attention_tiles import (
     DONE,
@@ -59,7 +58,8 @@ from coilwork_triton.statements.attention_tiles import (
     SharedOperand,
 )
 from coilwork_triton.statements.scope import Scope
-from coilwork_triton.statements.specialised_contraction import LOADER_REGISTERS, gl, hopper
+from coilwork_triton.statements.specialised_contraction import LOADER_REGISTERS
+from coilwork_triton.text.gluon import gl, hopper, lay_out_blocks
 from coilwork_triton.text.language import Writer, define_function, get_triton_type, tl, tl_name
 
 # Registers of a thread of each consumer, if there is one: a multiprocessor has 64 Ki, and the loader's are
@@ -227,13 +227,13 @@ class _Consumer(Role):
         for one in loops:
             first = Number(1) if one.first == Number(0) else tl("maximum", one.first, Number(1))
             steps.append(For("step", call("range", first, one.last), self._step(one)))
-        outside = lay_out((*self.define(self.spaces[start:]), *self.writer.statements), _SCORES)
+        outside = _lay_out((*self.define(self.spaces[start:]), *self.writer.statements), _SCORES)
         lines = (
             *begin,
             Assign(("yprogram",), part),
             *outside,
             *self._start(),
-            *lay_out(steps, _SCORES),
+            *_lay_out(steps, _SCORES),
             *self._results(),
         )
         return define_function(
@@ -381,7 +381,7 @@ class _Consumer(Role):
         inside = self.define(self.spaces[start:])
         return (
             *lines,
-            *lay_out((*inside, *writer.statements), _SUMS),
+            *_lay_out((*inside, *writer.statements), _SUMS),
             *sent,
             self.arrive(self.query.free, part),
         )
@@ -412,32 +412,10 @@ class _Consumer(Role):
 # ---- Layouts ----
 
 
-def lay_out(statements: Sequence[Statement], layout: str) -> tuple[Statement, ...]:
+def _lay_out(statements: Sequence[Statement], layout: str) -> tuple[Statement, ...]:
     """`statements` with `layout` of blocks that they make from nothing: positions, and constants."""
-    axes = {BLOCKS["y"]: 0, BLOCKS["x"]: 1, BLOCKS["r"]: 1, BLOCKS["l"]: 1}
-
-    def change(found: Call) -> Call:
-        if not isinstance(found.function, Attribute) or found.function.value != Name("tl"):
-            return found
-        if found.function.name == "arange":
-            last = found.args[-1]
-            assert isinstance(last, Name)
-            return gl("arange", *found.args, layout=_slice(1 - axes[last.id], layout))
-        if found.function.name == "full":
-            extents = found.args[0]
-            is_scalar = isinstance(extents, List) and not extents.items
-            return gl("full", *found.args, **({} if is_scalar else {"layout": Name(layout)}))
-        return found
-
-    def rewrite(node: Any) -> Any:
-        if isinstance(node, tuple):
-            return tuple(map(rewrite, node))
-        if not is_dataclass(node) or isinstance(node, type):
-            return node
-        made = replace(node, **{field.name: rewrite(getattr(node, field.name)) for field in fields(node)})
-        return change(made) if isinstance(made, Call) else made
-
-    return tuple(rewrite(statement) for statement in statements)
+    axes = {BLOCKS["y"]: 0, BLOCKS["x"]: 1, BLOCKS["r"]: 1}
+    return lay_out_blocks(statements, axes, Name(layout))
 
 
 def _slice(axis: int, layout: str) -> Expression:
