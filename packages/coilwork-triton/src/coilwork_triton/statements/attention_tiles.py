@@ -44,6 +44,7 @@ from coilwork_triton.text.language import tl
 
 DONE, TURN, STAGE, PHASE = Name("done"), Name("turn"), Name("stage"), Name("phase")
 STEPS: Final = Name("steps")
+_TILES, _PROGRAMS, _OWN = Name("tiles"), Name("programs"), Name("own")
 _FIRST, _HIGH, _LOW, _LISTED = Name("first_key"), Name("high"), Name("low"), Name("listed")
 
 
@@ -285,20 +286,38 @@ class Role(AttentionBranch):
         return tuple(dict.fromkeys((*extents, *positions)))
 
     def tiles(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
-        """A loop over the program's tiles, which are `program`."""
+        """A loop over the program's tiles, which are `program`: one in each turn."""
         start = len(self.spaces)
         count = multiply_all(r.extent for r in self.roles.others)
         blocks = tl("cdiv", self.print_index(self.fixed.extent), self.print_index(self.points))
         total = Binary("*", blocks, self.print_index(count))
-        bounds = (tl("program_id", Number(0)), Name("tiles"), tl("num_programs", Number(0)))
-        each = (*body, Assign((TURN.id,), Binary("+", TURN, Number(1))))
+        turns = tl("cdiv", Binary("-", _TILES, _OWN), _PROGRAMS)
         return (
             *self.define(self.spaces[start:]),
-            Assign(("tiles",), total),
+            Assign((_TILES.id,), total),
+            Assign((_OWN.id,), tl("program_id", Number(0))),
+            Assign((_PROGRAMS.id,), tl("num_programs", Number(0))),
             Assign((DONE.id,), Number(0)),
-            Assign((TURN.id,), Number(0)),
-            For("program", call("range", *bounds), each),
+            For(TURN.id, call("range", Number(0), turns), (*self._choose_tile(), *body)),
         )
+
+    def _choose_tile(self) -> tuple[Statement, ...]:
+        """The tile of a turn. Where tiles differ in length, programs with the longest one of a turn get the
+        shortest one of the next: every other turn, unless some have none, deals tiles out backwards.
+        """
+        before = Binary("*", TURN, _PROGRAMS)
+        span = self.find_span()
+        own = _OWN
+        lines: list[Statement] = []
+        if (OFFSET in span.last.free_symbols) is not (OFFSET in span.first.free_symbols):
+            later = Binary("*", Binary("+", TURN, Number(1)), _PROGRAMS)
+            is_back = Binary(
+                "&", Binary("==", Binary("%", TURN, Number(2)), Number(1)), Binary("<=", later, _TILES)
+            )
+            back = Binary("-", Binary("-", _PROGRAMS, Number(1)), _OWN)
+            own = Name("dealt")
+            lines.append(Assign((own.id,), tl("where", is_back, back, _OWN)))
+        return (*lines, Assign(("program",), Binary("+", before, own)))
 
     def find_stage(self) -> tuple[Statement, ...]:
         """The stage of block `done`, and how often it was filled."""
