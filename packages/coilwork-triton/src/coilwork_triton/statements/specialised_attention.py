@@ -66,7 +66,8 @@ from coilwork_triton.text.language import Writer, define_function, get_triton_ty
 # few.
 _REGISTERS: Final = 504
 _PART, _SCORES, _SUMS = "PART", "SCORES", "SUMS"
-_BEFORE, _QUERY, _WEIGHT, _KEPT = Name("before"), Name("query"), Name("weight"), Name("kept")
+_BEFORE, _QUERY, _KEPT = Name("before"), Name("query"), Name("kept")
+_POWER, _WEIGHT = Name("power"), Name("weight")
 _MOST, _TOTAL, _TOTALS = Name("most"), Name("total"), Name("sums")
 
 
@@ -224,9 +225,15 @@ class _Consumer(Role):
         loops = self.list_loops()
         masked = any(one.has_mask for one in loops), any(one.ragged for one in loops)
         steps: list[Statement] = list(self._step(KeyLoop(Number(0), Number(1), *masked), is_first=True))
+        longest = next((one for one in loops if not one.has_mask), loops[-1])
+        is_wide = True
         for one in loops:
+            if one is longest:
+                # rounded weights that come from several loops would be unpacked and packed in each step
+                steps.append(self._round())
+                is_wide = False
             first = Number(1) if one.first == Number(0) else tl("maximum", one.first, Number(1))
-            steps.append(For("step", call("range", first, one.last), self._step(one)))
+            steps.append(For("step", call("range", first, one.last), self._step(one, is_wide=is_wide)))
         outside = _lay_out((*self.define(self.spaces[start:]), *self.writer.statements), _SCORES)
         lines = (
             *begin,
@@ -259,9 +266,9 @@ class _Consumer(Role):
             self.wait(self.query.full, part, Binary("&", TURN, Number(1))),
         )
 
-    def _step(self, loop: KeyLoop, *, is_first: bool = False) -> tuple[Statement, ...]:
+    def _step(self, loop: KeyLoop, *, is_first: bool = False, is_wide: bool = True) -> tuple[Statement, ...]:
         """One block of keys: its scores and their softmax, beside the product of the weights and values of
-        the block before.
+        the block before. If `is_wide`, weights are rounded in the step that multiplies them.
         """
         writer = self.writer.inner()
         keys, rows = Name(BLOCKS["r"]), Name(BLOCKS["y"])
@@ -275,6 +282,8 @@ class _Consumer(Role):
             *self.find_key(loop.kind, Number(0) if is_first else Name("step")),
             self.wait(self.key.full, STAGE, PHASE),
         ]
+        if is_wide and not is_first:
+            writer.statements.append(self._round())
         writer.assign((raw,), _multiply(_QUERY, key, zeros, use_acc=Number(False)))
         if not is_first:
             before = Binary("%", Binary("-", DONE, Number(1)), Name(STAGES))
@@ -283,7 +292,7 @@ class _Consumer(Role):
         pending = Number(0 if is_first else 1)
         writer.assign((raw,), hopper("warpgroup_mma_wait", pending, deps=List((raw,))))
         writer.statements.append(self.arrive(self.key.free, STAGE))
-        weight = self._soften(raw, loop.has_mask, loop.ragged, writer)
+        self._soften(raw, loop.has_mask, loop.ragged, writer)
         # waiting branches, and what is computed before stays before the wait for the product
         writer.statements.append(self.wait(self.value.full, STAGE, PHASE))
         if not is_first:
@@ -292,11 +301,16 @@ class _Consumer(Role):
             writer.statements.append(self.arrive(self.value.free, _BEFORE))
             kept = gl("convert_layout", _KEPT, _slice(1, _SUMS))
             writer.assign((_TOTALS,), Binary("*", _TOTALS, insert_column(kept)))
-        rounded = method(weight, "to", get_triton_type(self.value.dtype))
-        operand = gl("DotOperandLayout", Number(0), Name(_SUMS), Number(2))
-        writer.assign((_WEIGHT,), gl("convert_layout", rounded, operand))
+        if not is_wide:
+            writer.statements.append(self._round())
         writer.assign((DONE,), Binary("+", DONE, Number(1)))
         return tuple(writer.statements)
+
+    def _round(self) -> Statement:
+        """Weights as the tensor cores take them."""
+        rounded = method(_POWER, "to", get_triton_type(self.value.dtype))
+        operand = gl("DotOperandLayout", Number(0), Name(_SUMS), Number(2))
+        return Assign((_WEIGHT.id,), gl("convert_layout", rounded, operand))
 
     def _add(self, stage: Expression) -> Expression:
         """The sums, and the product of weights and the values at `stage`, which begins."""
@@ -304,8 +318,8 @@ class _Consumer(Role):
         values = method(method(self.value.stages, "index", stage), "reshape", block)
         return _multiply(_WEIGHT, values, _TOTALS)
 
-    def _soften(self, raw: Name, has_mask: bool, ragged: bool, writer: Writer) -> Name:
-        """The weights of a block's scores, less the greatest ones."""
+    def _soften(self, raw: Name, has_mask: bool, ragged: bool, writer: Writer) -> None:
+        """The weights of a block's scores, whose sums they join."""
         weights = self.weights
         tiles = (self.tile("y", 0), replace(self.tile("r", 0, ragged=ragged), axis=1))
         mask = weights.mask if has_mask else None
@@ -338,12 +352,11 @@ class _Consumer(Role):
         else:
             power = Binary("-", _times(score, factor), insert_column(base))
             shrunk = Binary("-", _MOST, base)
-        found: Name = writer.bind("power", tl("exp2", power))
+        writer.assign((_POWER,), tl("exp2", power))
         writer.assign((_KEPT,), tl("exp2", shrunk))
-        total = Binary("+", Binary("*", _TOTAL, _KEPT), gl("sum", found, Number(1)))
+        total = Binary("+", Binary("*", _TOTAL, _KEPT), gl("sum", _POWER, Number(1)))
         writer.assign((_TOTAL,), total)
         writer.assign((_MOST,), new)
-        return found
 
     def _results(self) -> tuple[Statement, ...]:
         """The last product, and what becomes of sums."""
