@@ -229,18 +229,53 @@ def consume(o_desc, lse_ptr, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_
             mbarrier.wait(v_full.index(st), ph)
         it += 1
         skip = it
-        if OVERLAP == 2:
-            o = warpgroup_mma_init(o)
-        if CAUSAL and MASKED > 1:
-            for i in range(1, gl.minimum(n, MASKED)):
+        if OVERLAP == 6:
+            for i in range(1, gl.minimum(n, 2)):
+                st = it % S
+                mbarrier.wait(k_full.index(st), (it // S) & 1)
+                s = warpgroup_mma(q, k_smem.index(st).reshape([BN, D]).permute([1, 0]), zero, use_acc=False, is_async=True)
+                s = warpgroup_mma_wait(0, [s])
+                mbarrier.arrive(k_empty.index(st), count=1)
+            for i in range(1, n - 1):
+                st = it % S
+                last = (it - 1) % S
+                nxt = (it + 1) % S
+                mbarrier.wait(k_full.index(nxt), ((it + 1) // S) & 1)
+                o = warpgroup_mma(p, v_smem.index(last).reshape([BN, D]), o, is_async=True)
+                s2 = warpgroup_mma(q, k_smem.index(nxt).reshape([BN, D]).permute([1, 0]), zero, use_acc=False, is_async=True)
+                p32, m, l, alpha = softmax_step(s, m, l, scale, False)
+                mbarrier.wait(v_full.index(st), (it // S) & 1)
+                o, s2, l = warpgroup_mma_wait(0, [o, s2, l])
+                mbarrier.arrive(v_empty.index(last), count=1)
+                mbarrier.arrive(k_empty.index(nxt), count=1)
+                o = o * gl.convert_layout(alpha, gl.SliceLayout(1, O_L), assert_trivial=True)[:, None]
+                p = gl.convert_layout(p32.to(gl.bfloat16), P_L, assert_trivial=True)
+                s = s2
+                it += 1
+            for i in range(gl.maximum(n - 1, 1), n):
+                st = it % S
+                last = (it - 1) % S
+                o = warpgroup_mma(p, v_smem.index(last).reshape([BN, D]), o, is_async=True)
+                p32, m, l, alpha = softmax_step(s, m, l, scale, False)
+                mbarrier.wait(v_full.index(st), (it // S) & 1)
+                o, l = warpgroup_mma_wait(0, [o, l])
+                mbarrier.arrive(v_empty.index(last), count=1)
+                o = o * gl.convert_layout(alpha, gl.SliceLayout(1, O_L), assert_trivial=True)[:, None]
+                p = gl.convert_layout(p32.to(gl.bfloat16), P_L, assert_trivial=True)
+                it += 1
+        else:
+            if OVERLAP == 2:
+                o = warpgroup_mma_init(o)
+            if CAUSAL and MASKED > 1:
+                for i in range(1, gl.minimum(n, MASKED)):
+                    p, m, l, alpha, o, it, beat = step(
+                        q, k_smem, v_smem, k_full, k_empty, v_full, v_empty, turns, p, m, l, alpha, o, it, beat, skip,
+                        rows0, (n - 1 - i) * BN, length, scale, g, G, BN, D, S, PING, True, S_L, O_L, P_L, OVERLAP, ARR)
+            first: gl.constexpr = MASKED if CAUSAL and MASKED > 1 else 1
+            for i in range(first, n):
                 p, m, l, alpha, o, it, beat = step(
                     q, k_smem, v_smem, k_full, k_empty, v_full, v_empty, turns, p, m, l, alpha, o, it, beat, skip,
-                    rows0, (n - 1 - i) * BN, length, scale, g, G, BN, D, S, PING, True, S_L, O_L, P_L, OVERLAP, ARR)
-        first: gl.constexpr = MASKED if CAUSAL and MASKED > 1 else 1
-        for i in range(first, n):
-            p, m, l, alpha, o, it, beat = step(
-                q, k_smem, v_smem, k_full, k_empty, v_full, v_empty, turns, p, m, l, alpha, o, it, beat, skip,
-                rows0, (n - 1 - i) * BN, length, scale, g, G, BN, D, S, PING, False, S_L, O_L, P_L, OVERLAP, ARR)
+                    rows0, (n - 1 - i) * BN, length, scale, g, G, BN, D, S, PING, False, S_L, O_L, P_L, OVERLAP, ARR)
         last = (it - 1) % S
         last_ph = ((it - 1) // S) & 1
         if OVERLAP < 3:
@@ -249,7 +284,7 @@ def consume(o_desc, lse_ptr, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_
             o = warpgroup_mma_wait(0, [o])
             mbarrier.arrive(v_empty.index((it - 2) % S), count=1, pred=it > skip)
         p16 = p
-        if OVERLAP != 4:
+        if OVERLAP != 4 and OVERLAP != 6:
             o = o * gl.convert_layout(alpha, gl.SliceLayout(1, O_L), assert_trivial=True)[:, None]
         if OVERLAP < 4:
             p16 = gl.convert_layout(p.to(gl.bfloat16), P_L, assert_trivial=True)
