@@ -53,7 +53,7 @@ def count_blocks(start, ROWS: gl.constexpr, BN: gl.constexpr, length, CAUSAL: gl
 @gluon.jit
 def produce(q_desc, k_desc, v_desc, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty,
             length, heads, tiles, blocks,
-            G: gl.constexpr, BN: gl.constexpr, D: gl.constexpr, S: gl.constexpr, CAUSAL: gl.constexpr, SNAKE: gl.constexpr, GROUP: gl.constexpr):
+            G: gl.constexpr, BN: gl.constexpr, D: gl.constexpr, S: gl.constexpr, CAUSAL: gl.constexpr, SNAKE: gl.constexpr, GROUP: gl.constexpr, AHEAD: gl.constexpr):
     ROWS: gl.constexpr = 64 * G
     programs = gl.num_programs(0)
     program = gl.program_id(0)
@@ -66,13 +66,25 @@ def produce(q_desc, k_desc, v_desc, q_smem, k_smem, v_smem, q_full, q_empty, k_f
             mbarrier.wait(q_empty.index(g), (turn & 1) ^ 1)
             mbarrier.expect(q_full.index(g), 64 * D * 2)
             tma.async_copy_global_to_shared(q_desc, [head, start + 64 * g, 0], q_full.index(g), q_smem.index(g))
+        if AHEAD:
+            s = it % S
+            mbarrier.wait(k_empty.index(s), ((it // S) & 1) ^ 1)
+            mbarrier.expect(k_full.index(s), BN * D * 2)
+            tma.async_copy_global_to_shared(k_desc, [head, (n - 1) * BN, 0], k_full.index(s), k_smem.index(s))
         for i in range(n):
             j = n - 1 - i
             s = it % S
             phase = (it // S) & 1
-            mbarrier.wait(k_empty.index(s), phase ^ 1)
-            mbarrier.expect(k_full.index(s), BN * D * 2)
-            tma.async_copy_global_to_shared(k_desc, [head, j * BN, 0], k_full.index(s), k_smem.index(s))
+            if AHEAD:
+                if i + 1 < n:
+                    s2 = (it + 1) % S
+                    mbarrier.wait(k_empty.index(s2), (((it + 1) // S) & 1) ^ 1)
+                    mbarrier.expect(k_full.index(s2), BN * D * 2)
+                    tma.async_copy_global_to_shared(k_desc, [head, (j - 1) * BN, 0], k_full.index(s2), k_smem.index(s2))
+            else:
+                mbarrier.wait(k_empty.index(s), phase ^ 1)
+                mbarrier.expect(k_full.index(s), BN * D * 2)
+                tma.async_copy_global_to_shared(k_desc, [head, j * BN, 0], k_full.index(s), k_smem.index(s))
             mbarrier.wait(v_empty.index(s), phase ^ 1)
             mbarrier.expect(v_full.index(s), BN * D * 2)
             tma.async_copy_global_to_shared(v_desc, [head, j * BN, 0], v_full.index(s), v_smem.index(s))
@@ -333,7 +345,7 @@ def run(q_desc, k_desc, v_desc, o_desc, lse_ptr, length, heads, scale, G: gl.con
             (consume, (o_desc, lse_ptr, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty,
                        turns, length, heads, tiles, blocks, scale, 0, G, BN, D, S, CAUSAL, SNAKE, GROUP, PING, OVERLAP, ARR, QREG)),
             (produce, (q_desc, k_desc, v_desc, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-            length, heads, tiles, blocks, G, BN, D, S, CAUSAL, SNAKE, GROUP))], [1], [24])
+            length, heads, tiles, blocks, G, BN, D, S, CAUSAL, SNAKE, GROUP, OVERLAP == 6))], [1], [24])
     elif G == 2:
         gl.warp_specialize([
             (consume, (o_desc, lse_ptr, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty,
@@ -341,7 +353,7 @@ def run(q_desc, k_desc, v_desc, o_desc, lse_ptr, length, heads, scale, G: gl.con
             (consume, (o_desc, lse_ptr, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty,
                        turns, length, heads, tiles, blocks, scale, 1, G, BN, D, S, CAUSAL, SNAKE, GROUP, PING, OVERLAP, ARR, QREG)),
             (produce, (q_desc, k_desc, v_desc, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-            length, heads, tiles, blocks, G, BN, D, S, CAUSAL, SNAKE, GROUP))], [4, 1], [REGS, 24])
+            length, heads, tiles, blocks, G, BN, D, S, CAUSAL, SNAKE, GROUP, OVERLAP == 6))], [4, 1], [REGS, 24])
     else:
         gl.warp_specialize([
             (consume, (o_desc, lse_ptr, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty,
@@ -351,7 +363,7 @@ def run(q_desc, k_desc, v_desc, o_desc, lse_ptr, length, heads, scale, G: gl.con
             (consume, (o_desc, lse_ptr, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty,
                        turns, length, heads, tiles, blocks, scale, 2, G, BN, D, S, CAUSAL, SNAKE, GROUP, PING, OVERLAP, ARR, QREG)),
             (produce, (q_desc, k_desc, v_desc, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-            length, heads, tiles, blocks, G, BN, D, S, CAUSAL, SNAKE, GROUP))], [4, 4, 1], [REGS, REGS, 24])
+            length, heads, tiles, blocks, G, BN, D, S, CAUSAL, SNAKE, GROUP, OVERLAP == 6))], [4, 4, 1], [REGS, REGS, 24])
 
 
 @gluon.jit

@@ -9,13 +9,13 @@ triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.i
 SMS = 132
 base = {128: dict(G=2, BN=128, D=128, S=2, SNAKE=True, GROUP=32, PING=False, OVERLAP=4, REGS=240, ARR=0, QREG=0),
         64: dict(G=2, BN=128, D=64, S=2, SNAKE=True, GROUP=32, PING=False, OVERLAP=4, REGS=240, ARR=0, QREG=0)}
-tries = [{}, dict(OVERLAP=6), dict(OVERLAP=6, SNAKE=2), dict(OVERLAP=6, BN=64, S=4, QREG=1), dict(PING=2), dict(OVERLAP=5), dict(ARR=1), dict(QREG=1), dict(SNAKE=2), dict(SNAKE=2, PING=2), dict(SNAKE=2, QREG=1, ARR=1),
+tries = [{}, dict(OVERLAP=6), dict(OVERLAP=6, SNAKE=2), dict(OVERLAP=6, S=3), dict(OVERLAP=6, BN=64, S=4, QREG=1), dict(PING=2), dict(OVERLAP=5), dict(ARR=1), dict(QREG=1), dict(SNAKE=2), dict(SNAKE=2, PING=2), dict(SNAKE=2, QREG=1, ARR=1),
          dict(PING=2, OVERLAP=5), dict(PING=2, QREG=1), dict(SNAKE=2, PING=2, OVERLAP=5, QREG=1, ARR=1), dict(one=1, SNAKE=False, host=1), dict(one=1, SNAKE=False, host=1, GROUP=8)]
 many = {
     128: tries + [dict(BN=64, S=4), dict(BN=64, S=4, PING=2), dict(G=1, BN=64, S=2, two=1, SNAKE=2), dict(G=1, BN=64, S=2, two=1)],
     64: tries + [dict(G=3, REGS=160), dict(G=3, REGS=160, QREG=1), dict(G=1, two=1), dict(G=1, two=1, SNAKE=2), dict(G=1, two=1, QREG=1), dict(OVERLAP=0, SNAKE=2), dict(OVERLAP=0, PING=2)],
 }
-full = [dict(GROUP=4), dict(OVERLAP=6, GROUP=4), dict(OVERLAP=6, GROUP=4, QREG=1), dict(OVERLAP=6, BN=64, S=4, QREG=1, GROUP=4), dict(GROUP=4, PING=2), dict(GROUP=4, ARR=1), dict(GROUP=4, QREG=1), dict(GROUP=4, OVERLAP=5), dict(GROUP=4, PING=2, OVERLAP=5), dict(GROUP=2), dict(GROUP=4, PING=2, QREG=1), dict(GROUP=1)]
+full = [dict(GROUP=4), dict(OVERLAP=6, GROUP=4), dict(OVERLAP=6, GROUP=4, S=3), dict(OVERLAP=6, GROUP=4, QREG=1), dict(OVERLAP=6, BN=64, S=4, QREG=1, GROUP=4), dict(GROUP=4, PING=2), dict(GROUP=4, ARR=1), dict(GROUP=4, QREG=1), dict(GROUP=4, OVERLAP=5), dict(GROUP=4, PING=2, OVERLAP=5), dict(GROUP=2), dict(GROUP=4, PING=2, QREG=1), dict(GROUP=1)]
 few = {128: full + [dict(G=1, BN=64, S=2, two=1, GROUP=4)],
        64: full + [dict(G=3, REGS=160, GROUP=4), dict(G=1, two=1, GROUP=4), dict(GROUP=4, OVERLAP=0)]}
 long = [{}, dict(OVERLAP=6), dict(OVERLAP=6, SNAKE=2), dict(PING=2), dict(SNAKE=2), dict(SNAKE=2, PING=2), dict(SNAKE=2, QREG=1)]
