@@ -3,6 +3,10 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 import benchmarks.flex_attention as B
 import coilwork_triton.attention_plan as plan
+import coilwork_triton.statements.attention as emit
+import os; sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import form4_attention
+form6 = emit.emit_specialised_attention
 from dataclasses import replace
 begin = time.time()
 
@@ -29,7 +33,8 @@ def reference(v, q, k, x, rows, heads):
 
 def run(v, many, note, lse=False, length=None):
     old, B.LENGTH = B.LENGTH, length or B.LENGTH
-    plan._MANY_ROWS = many
+    plan._MANY_ROWS = 1 << 30 if note == "old" else 512
+    emit.emit_specialised_attention = form4_attention.emit_specialised_attention if note == "four" else form6
     torch._dynamo.reset()
     mask = None if v.mask is None else create_block_mask(v.mask, None, None, B.LENGTH, B.LENGTH, device="cuda")
     f = torch.compile(lambda q, k, x: flex_attention(q, k, x, score_mod=v.score, block_mask=mask, enable_gqa=v.key_heads != 16, return_lse=lse), backend="coilwork", dynamic=False)
@@ -55,8 +60,13 @@ def run(v, many, note, lse=False, length=None):
     B.LENGTH = old
 
 vs = {v.name: v for v in B.list_variants("cuda")}
-plans = [("causal", 512, "new"), ("causal128", 512, "new"), ("causal", 1 << 30, "old"), ("causal128", 1 << 30, "old"), ("full128", 512, "new"), ("cap", 512, "new"), ("alibi", 512, "new"), ("gqa", 512, "new"), ("window", 512, "new")]
-for name, many, note in plans: run(vs[name], many, note)
-run(vs["causal"], 512, "lse", lse=True)
-run(vs["cap"], 512, "4000", lse=True, length=4000)
-for name, many, note in [("full128", 1 << 30, "old"), ("cap", 1 << 30, "old"), ("alibi", 1 << 30, "old"), ("window", 1 << 30, "old"), ("captured", 512, "new"), ("full", 512, "new"), ("full", 1 << 30, "old"), ("document", 512, "new")]: run(vs[name], many, note)
+def go(names, notes, **k):
+    for name in names:
+        for note in notes: run(vs[name], 0, note, **k)
+go(["causal128", "causal"], ["four", "six", "old"])
+go(["full128", "full"], ["four", "six", "old"])
+go(["alibi", "cap", "gqa", "window", "document", "captured"], ["four", "six"])
+run(vs["causal"], 0, "four", lse=True)
+run(vs["cap"], 0, "four", lse=True, length=4000)
+run(vs["cap"], 0, "six", lse=True, length=4000)
+go(["alibi", "cap", "gqa", "window", "document", "captured"], ["old"])
