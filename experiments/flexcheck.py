@@ -37,7 +37,7 @@ def run(v, many, note, lse=False, length=None):
     emit.emit_specialised_attention = form4_attention.emit_specialised_attention if note == "four" else form6
     torch._dynamo.reset()
     mask = None if v.mask is None else create_block_mask(v.mask, None, None, B.LENGTH, B.LENGTH, device="cuda")
-    f = torch.compile(lambda q, k, x: flex_attention(q, k, x, score_mod=v.score, block_mask=mask, enable_gqa=v.key_heads != 16, return_lse=lse), backend="coilwork", dynamic=False)
+    f = torch.compile(lambda q, k, x: flex_attention(q, k, x, score_mod=v.score, block_mask=mask, enable_gqa=v.key_heads != 16, return_lse=lse), backend="coilwork", dynamic=False, options={"cache": False})
     try:
         given = B.draw(v, "cuda")
         with torch.no_grad():
