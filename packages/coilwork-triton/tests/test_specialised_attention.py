@@ -124,6 +124,7 @@ def test_few_rows_have_none() -> None:
         ("consumers", "consumers pingpong", "specialise"),
         ("by 128 stages", "by 32 stages", "loop"),
         ("stages 2", "stages 6", "loop"),
+        ("stages 2", "stages 1", "loop"),
         ("warps 4", "warps 8", "warps"),
         ("index i32", "index i64", "index"),
         ("specialise 2 consumers", "", "resident"),

@@ -135,6 +135,9 @@ def check_roles(kernel: Kernel, mapping: Mapping, target: Target) -> Iterator[tu
     if loop is None or not set(list_values(loop.by)) <= set(_KEYS):
         yield "loop", f"blocks have {' or '.join(map(str, _KEYS))} keys"
         return
+    if min(list_values(loop.stages)) < 2:
+        # the values of a block are multiplied after the keys of the next one
+        yield "loop", "blocks of two steps are on their way where warps have roles"
     sizes = (
         count_shared_bytes(kernel, one.consumers, k, s)
         for k in list_values(loop.by)
