@@ -249,23 +249,19 @@ class Role(AttentionBranch):
             return (Assign((LOOP_OFFSET.id,), Binary("+", _FIRST, Binary("*", last, keys))),)
         writer = self.writer.inner()
         length, start = self.lists.key_block, len(self.spaces)
-        sides = dict(self._sides())
-        place, rest = Name(PLACE.name), step
         if kind == "full_keys":
-            rest = Binary("-", step, _LISTED)
-        if kind or len(sides) == 1:
-            writer.assign((place,), Binary("//", rest, self._steps()))
-            number = self.read_list(sides[kind or "keys"].index, writer, length)
-        else:
-            is_listed = Binary("<", step, _LISTED)
-            writer.assign((place,), tl("where", is_listed, Binary("//", step, self._steps()), Number(0)))
-            number = self.read_list(sides["keys"].index, writer, length)
-            later = tl("maximum", Binary("-", step, _LISTED), Number(0))
-            writer.assign((place,), Binary("//", later, self._steps()))
-            number = tl("where", is_listed, number, self.read_list(sides["full_keys"].index, writer, length))
-            rest = tl("where", is_listed, step, later)
-        within = Binary("*", Binary("%", rest, self._steps()), keys)
-        writer.assign((LOOP_OFFSET,), Binary("+", Binary("*", number, Number(length)), within))
+            step = Binary("-", step, _LISTED)
+        place = Number(0) if step == Number(0) else Binary("//", step, self._steps())
+        writer.assign((Name(PLACE.name),), place)
+        sides = dict(self._sides())
+        number = self.read_list(sides[kind or "keys"].index, writer, length)
+        if not kind and "full_keys" in sides:
+            other = self.read_list(sides["full_keys"].index, writer, length)
+            number = tl("where", Binary(">", _LISTED, Number(0)), number, other)
+        key: Expression = Binary("*", number, Number(length))
+        if step != Number(0):
+            key = Binary("+", key, Binary("*", Binary("%", step, self._steps()), keys))
+        writer.assign((LOOP_OFFSET,), key)
         return (*self.define(self.spaces[start:]), *writer.statements)
 
     def list_tensors(self) -> tuple[str, ...]:
@@ -323,11 +319,10 @@ class Role(AttentionBranch):
             lines.append(Assign((own.id,), tl("where", is_back, back, _OWN)))
         return (*lines, Assign(("program",), Binary("+", before, own)))
 
-
-def find_stage(block: Expression, stage: Name, phase: Name) -> tuple[Statement, ...]:
-    """The `stage` of `block`, counted over all tiles, and the `phase` in which it is filled."""
-    rounds = Binary("//", block, Name(STAGES))
-    return (
-        Assign((stage.id,), Binary("%", block, Name(STAGES))),
-        Assign((phase.id,), Binary("&", rounds, Number(1))),
-    )
+    def find_stage(self) -> tuple[Statement, ...]:
+        """The stage of block `done`, and how often it was filled."""
+        rounds = Binary("//", DONE, Name(STAGES))
+        return (
+            Assign((STAGE.id,), Binary("%", DONE, Name(STAGES))),
+            Assign((PHASE.id,), Binary("&", rounds, Number(1))),
+        )

@@ -33,7 +33,6 @@ from coilwork_ir.syntax.python import (
     Expression,
     For,
     Function,
-    If,
     List,
     Name,
     Number,
@@ -57,7 +56,6 @@ from coilwork_triton.statements.attention_tiles import (
     KeyLoop,
     Role,
     SharedOperand,
-    find_stage,
 )
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.specialised_contraction import LOADER_REGISTERS
@@ -70,7 +68,6 @@ _REGISTERS: Final = 504
 _PART, _SCORES, _SUMS = "PART", "SCORES", "SUMS"
 _BEFORE, _QUERY, _KEPT = Name("before"), Name("query"), Name("kept")
 _POWER, _WEIGHT = Name("power"), Name("weight")
-_RAW, _AHEAD, _NEXT, _NEXT_PHASE = Name("raw"), Name("ahead"), Name("next_stage"), Name("next_phase")
 _MOST, _TOTAL, _TOTALS = Name("most"), Name("total"), Name("sums")
 
 
@@ -177,43 +174,25 @@ class _Loader(Role):
                 Do(hopper("mbarrier.expect", full, Binary("*", Name(self.query.near), size))),
                 self.copy(self.query, row, number),
             ]
-        before = Binary("-", DONE, Number(1))
-        each: tuple[Statement, ...] = (
-            Assign((_BEFORE.id,), LOOP_OFFSET),
-            If(
-                Binary("<", Name("step"), STEPS),
-                (
-                    *find_stage(DONE, STAGE, PHASE),
-                    *self.find_key("", Name("step")),
-                    *self._bring(self.key, LOOP_OFFSET),
-                ),
-            ),
-            If(
-                Binary(">", Name("step"), Number(0)),
-                (*find_stage(before, STAGE, PHASE), *self._bring(self.value, _BEFORE)),
-            ),
-            Assign((DONE.id,), Binary("+", DONE, Number(1))),
-        )
-        lines += [
-            Assign((LOOP_OFFSET.id,), Number(0)),
-            For("step", call("range", Number(0), Binary("+", STEPS, Number(1))), each),
-            Assign((DONE.id,), before),
-        ]
+        step: list[Statement] = []
+        for one in (self.key, self.value):
+            full = method(one.full, "index", STAGE)
+            size_of = Binary("*", Name(BLOCKS["r"]), Number(one.dtype.itemsize))
+            step += [
+                # nothing was ever read from stages that are free at first
+                self.wait(one.free, STAGE, Binary("^", PHASE, Number(1))),
+                Do(hopper("mbarrier.expect", full, Binary("*", Name(one.near), size_of))),
+                self.copy(one, LOOP_OFFSET, STAGE),
+            ]
+        step.append(Assign((DONE.id,), Binary("+", DONE, Number(1))))
+        loops = self.list_loops() if self.lists is not None else [KeyLoop(Number(0), STEPS, False, False)]
+        for one_loop in loops:
+            each = (*self.find_stage(), *self.find_key(one_loop.kind, Name("step")), *step)
+            lines.append(For("step", call("range", one_loop.first, one_loop.last), each))
         body = (*begin, *self.define(self.spaces[start:]), *lines)
         arguments, constants = self.arguments(), self.constants()
         return define_function(
             self.named("load"), arguments, self.tiles(body), constants=constants, gluon=True
-        )
-
-    def _bring(self, one: SharedOperand, key: Expression) -> tuple[Statement, ...]:
-        """Have a block of keys or of values brought to `stage`."""
-        full = method(one.full, "index", STAGE)
-        size = Binary("*", Name(BLOCKS["r"]), Number(one.dtype.itemsize))
-        return (
-            # nothing was ever read from stages that are free at first
-            self.wait(one.free, STAGE, Binary("^", PHASE, Number(1))),
-            Do(hopper("mbarrier.expect", full, Binary("*", Name(one.near), size))),
-            self.copy(one, key, STAGE),
         )
 
 
@@ -245,8 +224,7 @@ class _Consumer(Role):
         start = len(self.spaces)
         loops = self.list_loops()
         masked = any(one.has_mask for one in loops), any(one.ragged for one in loops)
-        last = Binary("-", STEPS, Number(1))
-        steps = [*self._begin(KeyLoop(Number(0), Number(1), *masked))]
+        steps: list[Statement] = list(self._step(KeyLoop(Number(0), Number(1), *masked), is_first=True))
         longest = next((one for one in loops if not one.has_mask), loops[-1])
         is_wide = True
         for one in loops:
@@ -255,11 +233,7 @@ class _Consumer(Role):
                 steps.append(self._round())
                 is_wide = False
             first = Number(1) if one.first == Number(0) else tl("maximum", one.first, Number(1))
-            end = last if one.last == STEPS else tl("minimum", one.last, last)
-            steps.append(For("step", call("range", first, end), self._step(one, is_wide=is_wide)))
-        rest = KeyLoop(tl("maximum", last, Number(1)), STEPS, *masked)
-        body = self._step(rest, is_wide=False, is_last=True)
-        steps.append(For("step", call("range", rest.first, rest.last), body))
+            steps.append(For("step", call("range", first, one.last), self._step(one, is_wide=is_wide)))
         outside = _lay_out((*self.define(self.spaces[start:]), *self.writer.statements), _SCORES)
         lines = (
             *begin,
@@ -292,81 +266,45 @@ class _Consumer(Role):
             self.wait(self.query.full, part, Binary("&", TURN, Number(1))),
         )
 
-    def _begin(self, loop: KeyLoop) -> tuple[Statement, ...]:
-        """The softmax of the first block of keys, and scores of the second one, if there is one."""
-        writer = self.writer.inner()
-        writer.statements += [
-            *find_stage(DONE, STAGE, PHASE),
-            *self.find_key("", Number(0)),
-            *self._score(STAGE, PHASE),
-        ]
-        self._soften(loop.has_mask, loop.ragged, writer)
-        second = (
-            *find_stage(Binary("+", DONE, Number(1)), _NEXT, _NEXT_PHASE),
-            *self._score(_NEXT, _NEXT_PHASE),
-        )
-        writer.statements += [
-            self.wait(self.value.full, STAGE, PHASE),
-            For("step", call("range", Number(1), tl("minimum", STEPS, Number(2))), second),
-            Assign((DONE.id,), Binary("+", DONE, Number(1))),
-        ]
-        return tuple(writer.statements)
-
-    def _step(self, loop: KeyLoop, *, is_wide: bool, is_last: bool = False) -> tuple[Statement, ...]:
-        """The softmax of a block of keys, while the tensor cores add the product of the weights and values of
-        the block before, and compute the scores of the next one, unless the block `is_last`. If `is_wide`,
-        weights are rounded in the step that multiplies them.
+    def _step(self, loop: KeyLoop, *, is_first: bool = False, is_wide: bool = True) -> tuple[Statement, ...]:
+        """One block of keys: its scores and their softmax, beside the product of the weights and values of
+        the block before. If `is_wide`, weights are rounded in the step that multiplies them.
         """
         writer = self.writer.inner()
-        writer.statements += [
-            *find_stage(DONE, STAGE, PHASE),
-            *self.find_key(loop.kind, Name("step")),
-            Assign((_BEFORE.id,), Binary("%", Binary("-", DONE, Number(1)), Name(STAGES))),
-        ]
-        if is_wide:
-            writer.statements.append(self._round())
-        if not is_last:
-            writer.statements += find_stage(Binary("+", DONE, Number(1)), _NEXT, _NEXT_PHASE)
-            writer.statements.append(self.wait(self.key.full, _NEXT, _NEXT_PHASE))
-        writer.assign((_TOTALS,), self._add(_BEFORE))
-        pending: tuple[Name, ...] = (_TOTALS, _TOTAL)
-        if not is_last:
-            writer.assign((_AHEAD,), self._multiply_keys(_NEXT))
-            pending = (_TOTALS, _AHEAD, _TOTAL)
-        self._soften(loop.has_mask, loop.ragged, writer)
-        # waiting branches, and what is computed before stays before the wait for the products
-        writer.statements += [
-            self.wait(self.value.full, STAGE, PHASE),
-            _wait(0, *pending),
-            self.arrive(self.value.free, _BEFORE),
-        ]
-        if not is_last:
-            writer.statements.append(self.arrive(self.key.free, _NEXT))
-        kept = gl("convert_layout", _KEPT, _slice(1, _SUMS))
-        writer.assign((_TOTALS,), Binary("*", _TOTALS, insert_column(kept)))
-        if not is_wide:
-            writer.statements.append(self._round())
-        if not is_last:
-            writer.assign((_RAW,), _AHEAD)
-        writer.assign((DONE,), Binary("+", DONE, Number(1)))
-        return tuple(writer.statements)
-
-    def _score(self, stage: Name, phase: Name) -> tuple[Statement, ...]:
-        """The scores of the keys at `stage`, once they are there."""
-        return (
-            self.wait(self.key.full, stage, phase),
-            Assign((_RAW.id,), self._multiply_keys(stage)),
-            _wait(0, _RAW),
-            self.arrive(self.key.free, stage),
-        )
-
-    def _multiply_keys(self, stage: Expression) -> Expression:
         keys, rows = Name(BLOCKS["r"]), Name(BLOCKS["y"])
-        key = method(self.key.stages, "index", stage)
+        raw = Name("raw")
+        key = method(self.key.stages, "index", STAGE)
         key = method(key, "reshape", List((keys, Name(self.key.near))))
         key = method(key, "permute", Tuple((Number(1), Number(0))))
         zeros = gl("full", List((rows, keys)), Number(0.0), tl_name("float32"), Name(_SCORES))
-        return _multiply(_QUERY, key, zeros, use_acc=Number(False))
+        writer.statements += [
+            *self.find_stage(),
+            *self.find_key(loop.kind, Number(0) if is_first else Name("step")),
+            self.wait(self.key.full, STAGE, PHASE),
+        ]
+        if is_wide and not is_first:
+            writer.statements.append(self._round())
+        writer.assign((raw,), _multiply(_QUERY, key, zeros, use_acc=Number(False)))
+        if not is_first:
+            before = Binary("%", Binary("-", DONE, Number(1)), Name(STAGES))
+            writer.assign((_BEFORE,), before)
+            writer.assign((_TOTALS,), self._add(_BEFORE))
+        pending = Number(0 if is_first else 1)
+        writer.assign((raw,), hopper("warpgroup_mma_wait", pending, deps=List((raw,))))
+        writer.statements.append(self.arrive(self.key.free, STAGE))
+        self._soften(raw, loop.has_mask, loop.ragged, writer)
+        # waiting branches, and what is computed before stays before the wait for the product
+        writer.statements.append(self.wait(self.value.full, STAGE, PHASE))
+        if not is_first:
+            both = (_TOTALS, _TOTAL)
+            writer.assign(both, hopper("warpgroup_mma_wait", Number(0), deps=List(both)))
+            writer.statements.append(self.arrive(self.value.free, _BEFORE))
+            kept = gl("convert_layout", _KEPT, _slice(1, _SUMS))
+            writer.assign((_TOTALS,), Binary("*", _TOTALS, insert_column(kept)))
+        if not is_wide:
+            writer.statements.append(self._round())
+        writer.assign((DONE,), Binary("+", DONE, Number(1)))
+        return tuple(writer.statements)
 
     def _round(self) -> Statement:
         """Weights as the tensor cores take them."""
@@ -380,7 +318,7 @@ class _Consumer(Role):
         values = method(method(self.value.stages, "index", stage), "reshape", block)
         return _multiply(_WEIGHT, values, _TOTALS)
 
-    def _soften(self, has_mask: bool, ragged: bool, writer: Writer) -> None:
+    def _soften(self, raw: Name, has_mask: bool, ragged: bool, writer: Writer) -> None:
         """The weights of a block's scores, whose sums they join."""
         weights = self.weights
         tiles = (self.tile("y", 0), replace(self.tile("r", 0, ragged=ragged), axis=1))
@@ -392,9 +330,9 @@ class _Consumer(Role):
         order = values.find_pending(outer, roots)
         given = parameter(0, DType.F32)
         values.compute(outer, [n for n in order if n is not given and not self._is_changing(n)])
-        inner = Scope(writer=writer.inner(), parent=outer, bound={given: _RAW})
+        inner = Scope(writer=writer.inner(), parent=outer, bound={given: raw})
         values.compute(inner, values.find_pending(inner, roots))
-        score: Expression = _RAW if scale is not None else values.expression(inner, weights.score)
+        score: Expression = raw if scale is not None else values.expression(inner, weights.score)
         hidden = hide(values, inner, mask, ragged)
         if hidden is not None:
             score = inner.writer.bind("score", tl("where", hidden, score, NOWHERE))
@@ -428,7 +366,7 @@ class _Consumer(Role):
         lines: list[Statement] = [
             Assign((_BEFORE.id,), Binary("%", Binary("-", DONE, Number(1)), Name(STAGES))),
             Assign((_TOTALS.id,), self._add(_BEFORE)),
-            _wait(0, _TOTALS),
+            Assign((_TOTALS.id,), hopper("warpgroup_mma_wait", Number(0), deps=List((_TOTALS,)))),
             self.arrive(self.value.free, _BEFORE),
         ]
         for name in (_TOTAL, _MOST):
@@ -501,12 +439,6 @@ def _multiplied(columns: Expression) -> Expression:
     """How a group of warps holds a product of 64 rows and `columns`."""
     version, warps = List((Number(3), Number(0))), List((Number(GROUP_WARPS), Number(1)))
     return gl("NVMMADistributedLayout", version, warps, List((Number(16), columns, Number(16))))
-
-
-def _wait(pending: int, *names: Name) -> Statement:
-    """Wait until at most `pending` products are under way: `names` are known then, or not before."""
-    found = hopper("warpgroup_mma_wait", Number(pending), deps=List(names))
-    return Assign(tuple(name.id for name in names), found)
 
 
 def _multiply(left: Expression, right: Expression, total: Expression, **more: Expression) -> Expression:
