@@ -12,6 +12,7 @@ from typing import Final
 
 import torch
 
+from coilwork_ir.index import evaluate
 from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.interpreter import interpret_kernel
@@ -73,6 +74,24 @@ GATED: Final = """kernel @gated fast {{
   }}
 }}
 """
+# Rows whose number the call says.
+OPEN: Final = """kernel @open fast {{
+  size s0 in [1, 100000]
+  range x0: `s0` parallel
+  range x1: `{n}` parallel
+  range r0: `{k}` reduction
+  arg in0: bf16 in span `s0*{k}` aligned
+  arg in1: bf16 in span `{n}*{k}` aligned
+  arg out0: bf16 out span `s0*{n}` aligned
+  body {{
+    t0 = load %in0[{left}] : bf16
+    t1 = load %in1[{right}] : bf16
+    t2 = contract (t0, t1) over (r0) : f32
+    t3 = cast(t2) : bf16
+    store %out0[{n}*x0 + x1] = t3
+  }}
+}}
+"""
 LEFT: Final = ("{k}*x0 + r0", "{m}*r0 + x0")
 RIGHT: Final = ("{k}*x1 + r0", "{n}*r0 + x1")
 
@@ -122,6 +141,8 @@ CASES: Final = {
     "by columns": Case(by_rows=(False, False)),
     "by columns, pingpong": Case(by_rows=(True, False), rows=64, pingpong=True, stages=4),
     "gated": Case(text=GATED),
+    "open": Case(text=OPEN),
+    "open, pingpong": Case(text=OPEN, rows=64, pingpong=True),
     "gated, pingpong": Case(text=GATED, rows=64, pingpong=True, by_rows=(False, True)),
 }
 
@@ -132,13 +153,15 @@ def explain_fault(case: Case) -> str:
     source = TritonCodegen().emit_mapping(kernel, parse_mapping(case.mapping), get_target("sm_90"))
     assert "warp_specialize" in source.text
     generator = torch.Generator().manual_seed(0)
+    sizes = (case.m,) if kernel.sizes else ()
+    known = {size.name: case.m for size in kernel.sizes}
     tensors = {
-        arg.name: torch.randn(int(repr(arg.span)), generator=generator).to(torch_dtype(arg.dtype))
+        arg.name: torch.randn(evaluate(arg.span, known), generator=generator).to(torch_dtype(arg.dtype))
         for arg in kernel.args
     }
     expected = {name: tensor.clone() for name, tensor in tensors.items()}
-    interpret_kernel(kernel, expected, ())
-    Builder().build([spec_of(source)])[kernel.name](*tensors.values())
+    interpret_kernel(kernel, expected, sizes)
+    Builder().build([spec_of(source)])[kernel.name](*tensors.values(), *sizes)
     for name, tensor in tensors.items():
         try:
             torch.testing.assert_close(tensor, expected[name], rtol=1e-2, atol=2e-2)

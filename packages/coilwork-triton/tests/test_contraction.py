@@ -10,10 +10,13 @@ from contraction_kernels import Product, gated_products, int8_linear, product_ke
 from kernel_bench import TARGETS, TritonProcess, compile_source, corners, grid_of, run_source
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
 from coilwork_ir.interpretation.ops import torch_dtype
+from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
+from coilwork_ir.mapping import parse_mapping
 from coilwork_ir.target import Target, get_target
 from coilwork_triton import TritonCodegen
 
@@ -40,6 +43,11 @@ def agree(process: TritonProcess, kernel: Kernel, on: Target | None = None, **op
     verify_kernel(kernel)
     source = TritonCodegen().emit(kernel, on or get_target("sm_90"), options)
     assert "tl.dot" in source.text
+    agree_as_written(process, kernel, source)
+
+
+def agree_as_written(process: TritonProcess, kernel: Kernel, source: KernelSource) -> None:
+    """Fail unless every candidate of `source` does what the kernel means."""
     tensors = tensors_of(kernel)
     expected = {a.name: t.clone() for a, t in zip(kernel.args, tensors, strict=True)}
     interpret_kernel(kernel, expected, ())
@@ -116,6 +124,59 @@ def test_blocks_that_the_copy_engine_brings(
     agree(engine, kernel, on=few)
     older = TritonCodegen().emit(kernel, get_target("sm_80"), {}).text
     assert "make_tensor_descriptor" not in older and "num_programs" not in older
+
+
+ROLES = (
+    "tile x1 by {columns} tile x0 by {rows} flat resident 2 order x0, x1 grouped 8 loop r0 by 64 stages 3 "
+    "unit mma fetch in0, in1, in2 specialise 2 consumers {pingpong} warps 4 index i32"
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "pingpong"), [(128, 128, ""), (64, 64, "pingpong"), (128, 64, "pingpong")]
+)
+def test_warps_with_roles(engine: TritonProcess, rows: int, columns: int, pingpong: str) -> None:
+    """Integration tests have Triton's interpreter run the same texts, and more."""
+    kernel = gated_products(m=712, n=520, k=456, half=F16)
+    mapping = parse_mapping(ROLES.format(rows=rows, columns=columns, pingpong=pingpong))
+    source = TritonCodegen().emit_mapping(kernel, mapping, get_target("sm_90"))
+    assert "gl.warp_specialize" in source.text and "tl.dot" not in source.text
+    # a variable that began as what it gets in the loop would be a constant to Triton
+    assert "last = 0\n" in source.text
+    if not engine.interprets:
+        agree_as_written(engine, kernel, source)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (("stages 3", "stages 1"), "mapping-loop"),
+        (("x0 by 128", "x0 by 64"), "mapping-tile"),
+        (("x1 by 64", "x1 by 32"), "mapping-tile"),
+        (("2 consumers", "3 consumers"), "mapping-specialise"),
+        (("warps 4", "warps 8"), "mapping-warps"),
+        (("x1 by 64", "x1 by 256"), "mapping-tile"),
+    ],
+)
+def test_roles_without_text_are_refused_by_name(change: tuple[str, str], code: str) -> None:
+    kernel = gated_products(m=712, n=520, k=456, half=F16)
+    text = ROLES.format(rows=128, columns=64, pingpong="").replace(*change)
+    with pytest.raises(EmitError) as caught:
+        TritonCodegen().emit_mapping(kernel, parse_mapping(text), get_target("sm_90"))
+    assert caught.value.code == code
+
+
+def test_roles_need_groups_of_warps_and_results_along_columns() -> None:
+    text = ROLES.format(rows=128, columns=64, pingpong="")
+    kernel = gated_products(m=712, n=520, k=456, half=F16)
+    older = replace(get_target("sm_90"), features=("bf16", "tma"))
+    with pytest.raises(EmitError, match="no groups of warps multiply"):
+        TritonCodegen().emit_mapping(kernel, parse_mapping(text), older)
+    (store,) = kernel.stores
+    turned = replace(store, index=kernel.ranges[1].symbol * 712 + kernel.ranges[0].symbol)
+    odd = replace(kernel, stores=(turned,))
+    with pytest.raises(EmitError, match="do not lie along columns"):
+        TritonCodegen().emit_mapping(odd, parse_mapping(text), get_target("sm_90"))
 
 
 def test_rows_between_vectors_are_loaded_by_threads() -> None:

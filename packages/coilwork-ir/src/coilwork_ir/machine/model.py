@@ -256,6 +256,10 @@ class ProductKernels:
         start_us: what a kernel takes besides.
         sustained_rate: the most that large products reach, and rates of blocks do not.
         gated_rate: the same of two products of one factor.
+        shared_tile_rate: rate while groups of warps that share a tile of 128 x 256 multiply, and another
+            brings blocks; 0 where nobody has measured it.
+        own_tile_rate: the same of groups with tiles of 128 x 128 of their own.
+        shared_gates_rate: the same of groups that share a tile of 128 x 128 of each of two products.
         epilogue_operations: weighted operations on results, which wait for the sums.
         loaded_rate: rate where threads load the blocks.
         memory_share: share of the bandwidth that a kernel moves whose sums are short.
@@ -274,6 +278,9 @@ class ProductKernels:
     start_us: float
     sustained_rate: float
     gated_rate: float
+    shared_tile_rate: float
+    own_tile_rate: float
+    shared_gates_rate: float
     epilogue_operations: float
     loaded_rate: float
     memory_share: float

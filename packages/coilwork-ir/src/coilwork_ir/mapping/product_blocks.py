@@ -49,6 +49,14 @@ COPY_ENGINE: Final = "tma"
 WARP_GROUPS: Final = "wgmma"
 """The feature of targets on which groups of four warps multiply blocks in shared memory."""
 
+LAYOUT_BYTES: Final = 17 * 1024
+"""Shared memory beside stages where warps have roles: for results on their way to another layout, and
+barriers.
+"""
+
+MOST_STAGES: Final = 6
+"""Blocks of terms that may be on their way at a time."""
+
 UNKNOWN_SIDE: Final = 1024
 """What a side of unknown length is taken to have."""
 
@@ -284,29 +292,74 @@ def _square(work: Work, target: Target) -> list[Blocks]:
         for rows, columns, warps, stages in shapes
     ]
     # a third was never the fastest, and these take longest to compile
-    return sorted(blocks, key=lambda block: model_blocks_us(block, work, target))[:2]
+    plain = sorted(blocks, key=lambda block: model_blocks_us(block, work, target))[:2]
+    roles = sorted(_specialise(work, target), key=lambda block: model_blocks_us(block, work, target))[:1]
+    if roles and model_blocks_us(roles[0], work, target) <= model_blocks_us(plain[0], work, target):
+        return [*roles, *plain]
+    return plain
 
 
-def model_blocks_us(block: Blocks, work: Work, target: Target) -> float:
+def _specialise(work: Work, target: Target) -> list[Blocks]:
+    """Blocks for warps that have roles, where factors of 16 bits can come by the copy engine."""
+    halves = 2 * (work.sums + 1)
+    is_wide = work.dtype.itemsize != 2 or work.left_bytes + work.right_bytes != halves
+    if is_wide or work.others > 1 or not (target.has(WARP_GROUPS) and target.has(COPY_ENGINE)):
+        return []
+    why = "one warp brings blocks for two groups that multiply, and has no part in what becomes of sums"
+    together, in_turn = Specialise(consumers=2), Specialise(consumers=2, pingpong=True)
+    if work.sums > 1:
+        shapes = [(128, 128, together)]
+    else:
+        shapes = [(128, 256, together), (128, 128, in_turn)]
+    room = target.shared_memory_bytes - LAYOUT_BYTES
+    found: list[Blocks] = []
+    for rows, columns, roles in shapes:
+        if not _find_roles_rate(roles, work, target):
+            continue
+        stages = min(MOST_STAGES, room // (64 * work.term_bytes(rows, columns)))
+        block = _block(rows, columns, 64, 4, stages, why)
+        found.append(replace(block, roles=roles))
+    return found
+
+
+def _find_roles_rate(roles: Specialise, work: Work, target: Target) -> float:
+    """Operations per microsecond where warps have `roles`; 0 where nobody has measured it."""
+    figures = target.machine.product_kernels
+    if work.sums > 1:
+        return figures.shared_gates_rate
+    return figures.own_tile_rate if roles.pingpong else figures.shared_tile_rate
+
+
+def model_blocks_us(block: Blocks, work: Work, target: Target, operations: float = 0.0) -> float:
     """Time of `work`, which arithmetic bounds, in blocks that a copy engine brings, one program for each
-    multiprocessor.
+    multiprocessor. There are so many weighted `operations` on all results.
     """
     figures = target.machine.product_kernels
     results = block.rows * block.columns
     tiles = work.others * -(-work.rows // block.rows) * -(-work.columns // block.columns)
     turns = -(-tiles // target.multiprocessors)
     whole = results * work.sums
+    if block.roles is not None:
+        rate = _find_roles_rate(block.roles, work, target)
+        multiply_us = 2 * whole * work.length * target.multiprocessors / rate
+        finish_us = results / figures.stored_results
+        finish_us += operations / tiles * target.multiprocessors / figures.epilogue_operations
+        if block.roles.pingpong:
+            each_us = max(multiply_us, (multiply_us + finish_us) / block.roles.consumers)
+            return turns * each_us + finish_us + figures.start_us
+        return turns * (multiply_us + finish_us) + figures.start_us
     rates = ((128 * 256, figures.wide_rate), (128 * 128, figures.square_rate), (0, figures.narrow_rate))
     rate = next(rate for least, rate in rates if whole >= least) / target.multiprocessors
     each_us = 2 * whole * work.length / rate + results / figures.stored_results
     flops = 2.0 * work.others * work.rows * work.columns * work.length * work.sums
     most = figures.sustained_rate if work.sums == 1 else figures.gated_rate
-    return max(turns * each_us, flops / most) + figures.start_us
+    epilogue_us = operations / figures.epilogue_operations
+    return max(turns * each_us, flops / most) + figures.start_us + epilogue_us
 
 
-def best_blocks_us(work: Work, target: Target) -> float:
-    """Time of `work`, which arithmetic bounds, in the best of its blocks."""
-    return min(model_blocks_us(block, work, target) for block in _square(work, target))
+def best_blocks_us(work: Work, target: Target, operations: float = 0.0) -> float:
+    """Time of `work`, which arithmetic bounds, in the best of its blocks, with `operations` on results."""
+    return min(model_blocks_us(block, work, target, operations) for block in _square(work, target))
 
 
 def _exact(work: Work) -> list[Blocks]:

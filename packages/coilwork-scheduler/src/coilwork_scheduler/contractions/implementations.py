@@ -206,17 +206,23 @@ class ImplementationContext:
         vector = target.machine.products.halves_per_vector
         return all(_has_whole_rows(b, vector) for b in (product.left, product.right))
 
-    def product_us(self, product: MatrixProduct, target: Target, *, sums: int = 1) -> float:
-        """Time of a kernel of ours for `product` in 16 bits, or for `sums` alike that share a factor."""
+    def product_us(
+        self, product: MatrixProduct, target: Target, *, sums: int = 1, operations: float = 0.0
+    ) -> float:
+        """Time of a kernel of ours for `product` in 16 bits, or for `sums` alike that share a factor, and for
+        weighted `operations` on all results.
+        """
         work, figures = self._work_of(product, sums), target.machine.product_kernels
         few = is_skinny(work.rows, work.columns, target)
         share = figures.skinny_memory_share if few else figures.memory_share
         memory_us = self._memory_us(product, share, sums)
+        epilogue_us = operations / figures.epilogue_operations
         if is_bound_by_memory(work.rows, work.columns, work.length, target):
-            return memory_us
+            return memory_us + epilogue_us
         if work.others > 1 or not target.has(COPY_ENGINE):
-            return max(memory_us, self.flops(product) * sums / figures.loaded_rate + figures.start_us)
-        return max(memory_us, best_blocks_us(work, target))
+            loaded_us = self.flops(product) * sums / figures.loaded_rate + figures.start_us
+            return max(memory_us, loaded_us) + epilogue_us
+        return max(memory_us, best_blocks_us(work, target, operations))
 
     def call_us(self, product: MatrixProduct, target: Target) -> float:
         """Time of a library's call for `product` in 16 bits, at its best."""

@@ -307,7 +307,8 @@ class _Writing:
             *(Assign((name,), zeros) for name in names),
             Assign((_STAGE.id,), Binary("%", _DONE, Name(STAGES))),
             Assign((_PHASE.id,), Binary("&", Binary("//", _DONE, Name(STAGES)), Number(1))),
-            Assign((_LAST.id,), _STAGE),
+            # not `stage`: Triton takes a variable that gets its own first value in a loop for a constant
+            Assign((_LAST.id,), Number(0)),
             *self._take_turn(),
             self._terms(self._multiply(names)),
             *self._end_turn(),
