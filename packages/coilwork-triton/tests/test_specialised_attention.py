@@ -69,14 +69,14 @@ def get_core(kernel: Kernel) -> AttentionCore:
     return core
 
 
-def test_long_attention_has_roles_on_hopper() -> None:
+def test_attention_has_roles_if_a_mapping_says_so() -> None:
     kernel = parse_kernel(TEXT)
-    source = TritonCodegen().emit(kernel, HOPPER, {})
+    source = TritonCodegen().emit_mapping(kernel, parse_mapping(MAPPING), HOPPER)
     assert "gl.warp_specialize(" in source.text and "tl.dot(" not in source.text
-    assert [as_int(extent) for extent in source.grid] == [HOPPER.multiprocessors]
-    assert "resident 132" in TritonCodegen().describe(kernel, HOPPER, {})
-    older = TritonCodegen().emit(kernel, get_target("sm_80"), {})
-    assert "tl.dot(" in older.text
+    assert [as_int(extent) for extent in source.grid] == [4]
+    assert "tl.dot(" in TritonCodegen().emit(kernel, HOPPER, {}).text
+    with pytest.raises(EmitError, match="no groups of warps multiply"):
+        TritonCodegen().emit_mapping(kernel, parse_mapping(MAPPING), get_target("sm_80"))
 
 
 def test_operands_are_parts_of_one_matrix() -> None:
@@ -108,12 +108,6 @@ def test_other_attention_has_none(changes: tuple[tuple[str, str], ...], reason: 
         text = text.replace(old, new, 1 if "t14" in new else -1)
     kernel = parse_kernel(text)
     assert explain_no_roles(kernel, HOPPER) == reason
-    assert "tl.dot(" in TritonCodegen().emit(kernel, HOPPER, {}).text
-
-
-def test_few_rows_have_none() -> None:
-    text = TEXT.replace("range y1: `1024`", "range y1: `256`")
-    assert "tl.dot(" in TritonCodegen().emit(parse_kernel(text), HOPPER, {}).text
 
 
 @pytest.mark.parametrize(
