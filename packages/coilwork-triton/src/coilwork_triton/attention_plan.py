@@ -43,6 +43,8 @@ from coilwork_ir.mapping import (
     Loop,
     Mapping,
     Number,
+    Resident,
+    Specialise,
     Unit,
     Warps,
     find_all,
@@ -51,6 +53,7 @@ from coilwork_ir.mapping import Tile as TileOf
 from coilwork_ir.mapping.directive import list_values
 from coilwork_ir.mapping.product_blocks import LEAST_SIDE, list_names
 from coilwork_ir.target import Target
+from coilwork_triton.attention_roles import check_roles
 from coilwork_triton.attention_scores import shorten_bodies
 from coilwork_triton.iteration.mapping_parameters import (
     ParameterPlace,
@@ -92,6 +95,18 @@ class PlannedAttention:
     def parameters(self) -> dict[str, Number]:
         """The parameters of its launch in the order of the signature."""
         return attention_parameters(self.kernel, self.mapping)
+
+    @property
+    def consumers(self) -> int:
+        """Groups of warps that multiply what another warp brings; 0 if all warps do the same."""
+        found = self.mapping.find(Specialise)
+        return 0 if found is None else found.consumers
+
+    @property
+    def resident(self) -> int:
+        """Programs that go through all tiles; 0: each tile has one of its own."""
+        found = self.mapping.find(Resident)
+        return 0 if found is None else found.count
 
     @property
     def index_dtype(self) -> DType:
@@ -153,17 +168,13 @@ def plan_attention_mapping(
 
 
 def _outline(
-    kernel: Kernel, roles: Roles, numbers: MappingOf[str, Number], options: TritonOptions
+    kernel: Kernel,
+    roles: Roles,
+    numbers: MappingOf[str, Number],
+    options: TritonOptions,
 ) -> Mapping:
     others = list_names(kernel, roles.others)
-    if options.index_dtype == "auto":
-        numels = tuple(r.extent for r in (roles.rows, roles.keys, roles.columns, roles.length))
-        core = find_core(kernel)
-        assert core is not None
-        numels = (*numels, multiply_all(r.extent for r in roles.others))
-        wide = must_use_64_bits(kernel, numels, (*core.bodies, *(store.value for store in kernel.stores)))
-    else:
-        wide = options.index_dtype == "i64"
+    wide = _is_wide(kernel, roles, options)
     return Mapping(
         directives=(
             TileOf(ranges=(roles.columns.symbol.name,), by=numbers[BLOCKS["x"]]),
@@ -178,6 +189,17 @@ def _outline(
             *([Contract()] if kernel.numerics == "fast" else []),
         )
     )
+
+
+def _is_wide(kernel: Kernel, roles: Roles, options: TritonOptions) -> bool:
+    """True if offsets and sizes have 64 bits."""
+    if options.index_dtype != "auto":
+        return options.index_dtype == "i64"
+    numels = tuple(r.extent for r in (roles.rows, roles.keys, roles.columns, roles.length))
+    core = find_core(kernel)
+    assert core is not None
+    numels = (*numels, multiply_all(r.extent for r in roles.others))
+    return must_use_64_bits(kernel, numels, (*core.bodies, *(store.value for store in kernel.stores)))
 
 
 def _unit_of(kernel: Kernel) -> Unit:
@@ -307,7 +329,9 @@ def _estimate(extent: Expr, likely: MappingOf[Expr, int]) -> int:
 # ---- Refusals ----
 
 
-_TAKES: Final = (TileOf, FlatGrid, Loop, Keep, Unit, Warps, Index, Contract, Limit, Choose)
+_TAKES: Final = (
+    TileOf, FlatGrid, Resident, Loop, Keep, Unit, Specialise, Warps, Index, Contract, Limit, Choose,
+)  # fmt: skip
 _NEEDS: Final = (FlatGrid, Loop, Keep, Unit)
 
 
@@ -340,6 +364,7 @@ def _reasons(kernel: Kernel, roles: Roles, mapping: Mapping, target: Target) -> 
             yield "keep", "a block has whole terms of its products"
     if isinstance(warps, Warps) and any(n > _MOST_WARPS or n & (n - 1) for n in list_values(warps.count)):
         yield "warps", f"a program has 1, 2, 4 or {_MOST_WARPS}"
+    yield from check_roles(kernel, mapping, target)
 
 
 def _check_tiles(kernel: Kernel, roles: Roles, mapping: Mapping) -> Iterator[tuple[str, str]]:

@@ -77,8 +77,11 @@ def emit_kernel(kernel: Kernel, plan: Plan, library: set[str]) -> EmittedKernel:
         case PlannedVersions():
             return _emit_versions(plan, library)
         case PlannedAttention():
+            functions, body = emit_attention(plan, library)
             return EmittedKernel(
-                body=emit_attention(plan, library),
+                body=body,
+                functions=functions,
+                gluon=plan.consumers > 0,
                 grid=grid_of_attention(plan),
                 configs=plan.configs,
                 versions=open_versions(plan),

@@ -74,12 +74,16 @@ class Specialise(Directive):
     pingpong: bool = False
 
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
-        """Programs stay for several tiles of a contraction whose factors all come by the copy engine."""
+        """Programs stay for several tiles of an attention, or of a contraction whose factors all come by the
+        copy engine.
+        """
         reason = explain_not_positive(self.consumers, "the number of consumers")
         if reason is not None:
             return reason
         if not any(isinstance(d, Resident) for d in directives):
             return "a program has one tile"
+        if get_body(kernel).core is not None:
+            return None
         contractions = find_contractions(list_kernel_roots(get_body(kernel)))
         if not contractions:
             return "the kernel is no contraction"

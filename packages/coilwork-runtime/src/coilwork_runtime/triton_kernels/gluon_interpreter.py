@@ -150,11 +150,15 @@ class _Barrier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cell:
-    """A block or a barrier in shared memory; the block perhaps with its axes swapped."""
+    """A block or a barrier in shared memory; the block perhaps of other extents, or with its axes swapped."""
 
     cells: list[Any]
     at: int
+    extents: tuple[int, ...] = ()
     is_swapped: bool = False
+
+    def reshape(self, extents: Sequence[Any]) -> _Cell:
+        return replace(self, extents=tuple(map(int, extents)))
 
     def permute(self, order: Sequence[Any]) -> _Cell:
         return replace(self, is_swapped=not self.is_swapped)
@@ -162,7 +166,12 @@ class _Cell:
     @property
     def value(self) -> Any:
         found = self.cells[self.at]
+        if self.extents:
+            found = found.reshape(self.extents)
         return found.trans(1, 0) if self.is_swapped else found
+
+    def store(self, value: Any) -> None:
+        self.put(value)
 
     def put(self, value: Any) -> None:
         self.cells[self.at] = value
@@ -178,10 +187,11 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Descriptor:
-    """A matrix of which the copy engine knows."""
+    """A tensor of which the copy engine knows, in blocks of such `extents`."""
 
     matrix: Any
     dtype: Any
+    extents: tuple[int, ...]
     block_bytes: int
     layout: None = None
 
@@ -219,12 +229,16 @@ def _make_modules() -> Mapping[str, Any]:
         for extent in block_shape:
             size *= int(extent)
         matrix = tl.make_tensor_descriptor(base, list(shape), list(strides), list(block_shape))
-        return _Descriptor(matrix=matrix, dtype=element, block_bytes=size)
+        extents = tuple(map(int, block_shape))
+        return _Descriptor(matrix=matrix, dtype=element, extents=extents, block_bytes=size)
 
     def copy(source: _Descriptor, places: Sequence[Any], barrier: _Cell, target: _Cell) -> None:
         target.put(source.matrix.load(list(places)))
         barrier.value.missing_bytes -= source.block_bytes
         barrier.value.settle()
+
+    def copy_back(target: _Descriptor, places: Sequence[Any], source: _Cell) -> None:
+        target.matrix.store(list(places), source.reshape(target.extents).value)
 
     def init(barrier: _Cell, count: Any) -> None:
         barrier.put(_Barrier(count=int(count), missing=int(count)))
@@ -243,11 +257,11 @@ def _make_modules() -> Mapping[str, Any]:
         parity = int(phase)
         roles.wait(lambda: barrier.value.phase != parity)
 
-    def multiply(left: _Cell, right: _Cell, sums: Any, use_acc: Any = True, is_async: Any = False) -> Any:
+    def multiply(left: Any, right: _Cell, sums: Any, use_acc: Any = True, is_async: Any = False) -> Any:
         def compute() -> Any:
             before = sums.get() if isinstance(sums, _Sums) else sums
             kept = before if use_acc else tl.zeros_like(before)
-            return tl.dot(left.value, right.value, kept)
+            return tl.dot(left.value if isinstance(left, _Cell) else left, right.value, kept)
 
         found = _Sums(compute)
         roles.products.append(found)
@@ -259,7 +273,7 @@ def _make_modules() -> Mapping[str, Any]:
         found = tuple(one if not isinstance(one, _Sums) or one.value is None else one.value for one in deps)
         return found if len(found) > 1 else found[0]
 
-    def no_layout(*args: object, **kwargs: object) -> None:
+    def do_nothing(*args: object, **kwargs: object) -> None:
         return None
 
     return {
@@ -269,18 +283,27 @@ def _make_modules() -> Mapping[str, Any]:
             arange=lambda start, end, layout=None: tl.arange(start, end),
             full=lambda shape, value, dtype, layout=None: tl.full(shape, value, dtype),
             convert_layout=lambda value, layout: value,
+            max=tl.max,
+            sum=tl.sum,
             static_range=range,
             allocate_shared_memory=allocate,
             warp_specialize=roles.run,
-            NVMMASharedLayout=SimpleNamespace(get_default_for=no_layout),
-            NVMMADistributedLayout=no_layout,
-            BlockedLayout=no_layout,
-            SliceLayout=no_layout,
+            NVMMASharedLayout=SimpleNamespace(get_default_for=do_nothing),
+            NVMMADistributedLayout=do_nothing,
+            BlockedLayout=do_nothing,
+            SliceLayout=do_nothing,
+            DotOperandLayout=do_nothing,
         ),
         "hopper": SimpleNamespace(
-            tma=SimpleNamespace(make_tensor_descriptor=describe, async_copy_global_to_shared=copy),
+            tma=SimpleNamespace(
+                make_tensor_descriptor=describe,
+                async_copy_global_to_shared=copy,
+                async_copy_shared_to_global=copy_back,
+                store_wait=do_nothing,
+            ),
+            fence_async_shared=do_nothing,
             mbarrier=SimpleNamespace(
-                MBarrierLayout=no_layout, init=init, expect=expect, arrive=arrive, wait=wait
+                MBarrierLayout=do_nothing, init=init, expect=expect, arrive=arrive, wait=wait
             ),
             warpgroup_mma=multiply,
             warpgroup_mma_wait=wait_for_products,

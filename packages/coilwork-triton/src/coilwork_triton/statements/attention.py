@@ -11,7 +11,7 @@ from math import inf, log
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, as_int, ceildiv, floordiv, multiply_all
+from coilwork_ir.index import Expr, as_expr, as_int, ceildiv, floordiv, multiply_all
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.attention import find_core, find_key_sharing, find_sharing, index_of_store, roles_of
 from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore
@@ -20,6 +20,7 @@ from coilwork_ir.syntax.python import (
     Assign,
     Binary,
     Expression,
+    Function,
     If,
     Name,
     Number,
@@ -44,13 +45,17 @@ from coilwork_triton.statements.attention_blocks import (
 )
 from coilwork_triton.statements.attention_gradient import GradientOfKeys, GradientOfQuery
 from coilwork_triton.statements.scope import Scope
+from coilwork_triton.statements.specialised_attention import emit_specialised_attention
 from coilwork_triton.text.language import fill_shape, tl, tl_name
 
 # ---- Entry ----
 
 
-def emit_attention(plan: PlannedAttention, library: set[str]) -> tuple[Statement, ...]:
-    """All statements of the kernel's function. Names of device functions used are added to `library`.
+def emit_attention(
+    plan: PlannedAttention, library: set[str]
+) -> tuple[tuple[Function, ...], tuple[Statement, ...]]:
+    """Functions of the kernel's own, and all statements of its function. Names of device functions used are
+    added to `library`.
 
     Raises:
         EmitError: something cannot be written in Triton; the message names it.
@@ -63,11 +68,13 @@ def emit_attention(plan: PlannedAttention, library: set[str]) -> tuple[Statement
         program = method(program, "to", tl_name("int64"))
     start = Assign(("program",), program)
     if isinstance(core, AttentionCore):
-        return (start, *_Forward(plan, core, library).statements())
+        if plan.consumers:
+            return emit_specialised_attention(plan, core, library)
+        return (), (start, *_Forward(plan, core, library).statements())
     of_keys = GradientOfKeys(plan, core, library)
     of_query = GradientOfQuery(plan, core, library)
     count = of_keys.count_programs()
-    return (
+    return (), (
         start,
         Assign(("first_programs",), count),
         If(
@@ -83,6 +90,8 @@ def emit_attention(plan: PlannedAttention, library: set[str]) -> tuple[Statement
 
 def grid_of_attention(plan: PlannedAttention) -> tuple[Expr, ...]:
     """One extent, over sizes and block names."""
+    if plan.resident:
+        return (as_expr(plan.resident),)
     kernel = plan.kernel
     roles = roles_of(kernel)
     others = multiply_all(r.extent for r in roles.others)

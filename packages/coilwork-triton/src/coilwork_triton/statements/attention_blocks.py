@@ -63,8 +63,8 @@ from coilwork_triton.text.language import Writer, get_triton_type, insert_axes, 
 LOG2_E: Final = 1 / log(2)
 OFFSET: Final = symbol("yoffset", lo=0)
 BLOCK: Final = symbol(BLOCKS["y"], lo=1)
-_STEP: Final = symbol(BLOCKS["r"], lo=1)
-_PLACE: Final = symbol("place", lo=0)
+STEP: Final = symbol(BLOCKS["r"], lo=1)
+PLACE: Final = symbol("place", lo=0)
 PROGRAM: Final = symbol("zprogram", lo=0)
 _OWN: Final = "yprogram"
 # Points of the other ranges whose programs run together.
@@ -116,6 +116,11 @@ class AttentionBranch:
             build_flat_tile("z", list(self.roles.others), None, False) if self.roles.others else None
         )
 
+    @property
+    def points(self) -> Expr:
+        """Points of this program's block."""
+        return BLOCK
+
     # tiles and spaces
 
     def tile(self, letter: Letter, axis: int, *, ragged: bool | None = None) -> Tile:
@@ -152,7 +157,7 @@ class AttentionBranch:
             scalar_access=False,
             zeros=True,
         )
-        given = (OFFSET, BLOCK, _STEP, _PLACE, PROGRAM, SHARED)
+        given = (OFFSET, BLOCK, STEP, PLACE, PROGRAM, SHARED)
         space = Space(self.kernel, shape, self.library, given)
         self.spaces.append(space)
         return Values(self.kernel, shape, levels or self.levels, space, roots, self.library)
@@ -208,26 +213,26 @@ class AttentionBranch:
         weights, writer = self.weights, self.writer
         span = self.find_span()
         ragged = self.is_ragged("r")
-        lists = weights.blocks if self._takes_lists() else None
+        lists = weights.blocks if self.takes_lists() else None
         if not span.exact and lists is not None:
             self._loop_over_lists(lists, body, ragged)
             return
         first: Expression = Number(0)
         if as_int(span.first) != 0:
-            first = writer.bind("first", self.print_index(floordiv(span.first, _STEP) * _STEP))
+            first = writer.bind("first", self.print_index(floordiv(span.first, STEP) * STEP))
         last = writer.bind("last", self.print_index(span.last))
         if not span.exact:
             self._loop_over_range(first, last, body(True, ragged))
             return
         if as_int(span.full_first) != 0:
-            full = self.print_index(ceildiv(span.full_first, _STEP) * _STEP)
+            full = self.print_index(ceildiv(span.full_first, STEP) * STEP)
             middle = writer.bind("full_first", full)
             self._loop_over_range(first, tl("minimum", middle, last), body(True, ragged))
             first = middle
         if span.full_last is span.last and not ragged:
             self._loop_over_range(first, last, body(False, False))
             return
-        end = self.print_index(floordiv(maximum(span.full_last, 0), _STEP) * _STEP)
+        end = self.print_index(floordiv(maximum(span.full_last, 0), STEP) * STEP)
         end = writer.bind("full_last", end if first == Number(0) else tl("maximum", end, first))
         self._loop_over_range(first, end, body(False, False))
         self._loop_over_range(end, last, body(weights.mask is not None, ragged))
@@ -235,7 +240,7 @@ class AttentionBranch:
     def find_span(self) -> Span:
         """The points of the other side that may count for this program's block."""
         conditions = find_conditions(self.weights.mask)
-        block = (OFFSET, OFFSET + BLOCK - 1)
+        block = (OFFSET, OFFSET + self.points - 1)
         return find_span(conditions, self.looped.symbol, self.fixed.symbol, block, self.looped.extent)
 
     def _loop_over_range(self, first: Expression, last: Expression, body: tuple[Statement, ...]) -> None:
@@ -243,7 +248,7 @@ class AttentionBranch:
         values = tl("range", *bounds, num_stages=Name(STAGES))
         self.writer.statements.append(For(LOOP_OFFSET.id, values, body))
 
-    def _takes_lists(self) -> bool:
+    def takes_lists(self) -> bool:
         """True if blocks of this kernel divide those of the lists."""
         lists = self.weights.blocks
         if lists is None:
@@ -269,20 +274,20 @@ class AttentionBranch:
 
     def _loop_over_list(self, one: BlockList, length: int, body: tuple[Statement, ...]) -> None:
         steps = Binary("//", Number(length), Name(BLOCKS["r"]))
-        count = self._read_list(one.count, self.writer)
+        count = self.read_list(one.count, self.writer)
         stop = self.writer.bind("steps", Binary("*", count, steps))
         inner = self.writer.inner()
-        inner.statements.append(Assign((_PLACE.name,), Binary("//", Name("step"), steps)))
-        number = self._read_list(one.index, inner, length)
+        inner.statements.append(Assign((PLACE.name,), Binary("//", Name("step"), steps)))
+        number = self.read_list(one.index, inner, length)
         rest = Binary("*", Binary("%", Name("step"), steps), Name(BLOCKS["r"]))
         offset = Binary("+", Binary("*", number, Number(length)), rest)
         inner.statements.append(Assign((LOOP_OFFSET.id,), offset))
         values = tl("range", Number(0), stop, num_stages=Name(STAGES))
         self.writer.statements.append(For("step", values, (*inner.statements, *body)))
 
-    def _read_list(self, body: Scalar, writer: Writer, length: int = 1) -> Expression:
+    def read_list(self, body: Scalar, writer: Writer, length: int = 1) -> Expression:
         """`body` for this program's block, at the place that the loop is at."""
-        mapping = {self.fixed.symbol: OFFSET, self.looped.symbol: _PLACE * length}
+        mapping = {self.fixed.symbol: OFFSET, self.looped.symbol: PLACE * length}
         (moved,) = substitute_ranges((body,), mapping)
         levels = find_levels((moved,), frozenset(r.symbol for r in self.kernel.ranges))
         values = self.values((), (moved,), levels)
@@ -303,7 +308,9 @@ class AttentionBranch:
         """
         blocks, program, point = Name("yprograms"), Name("program"), PROGRAM.name
         starts: tuple[Statement, ...] = (
-            Assign((blocks.id,), tl("cdiv", self.print_index(self.fixed.extent), Name(BLOCKS["y"]))),
+            Assign(
+                (blocks.id,), tl("cdiv", self.print_index(self.fixed.extent), self.print_index(self.points))
+            ),
         )
         span = self.find_span()
         grows, shrinks = (OFFSET in end.free_symbols for end in (span.last, span.first))

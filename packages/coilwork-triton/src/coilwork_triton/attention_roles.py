@@ -1,0 +1,160 @@
+"""Attention whose warps have roles: what there is text for, and in what blocks.
+
+One warp brings blocks of operands by the copy engine, and groups of four warps, the consumers, multiply them
+on Hopper's tensor cores (`statements/specialised_attention.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from coilwork_ir.index import Expr, find_bounds
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.attention import find_core, roles_of
+from coilwork_ir.kernels.nodes import AttentionCore
+from coilwork_ir.mapping import Index, Loop, Mapping, Resident, Specialise, Tile, Warps, find_all
+from coilwork_ir.mapping.directive import list_values
+from coilwork_ir.mapping.product_blocks import WARP_GROUPS
+from coilwork_ir.scalar import Load, Op, Parameter, Scalar
+from coilwork_ir.target import Target
+from coilwork_triton.facts.stored_rows import StoredRows, find_stored_rows
+from coilwork_triton.launch.parameters import round_up_to_power_of_two
+from coilwork_triton.product_roles import GROUP_ROWS, GROUP_WARPS, MOST_CONSUMERS
+
+CONSUMER_ROWS: Final = GROUP_ROWS
+# Columns of values, and terms of products, that registers and shared memory have room for.
+_LEAST_WHOLE, _MOST_WHOLE = 64, 128
+_KEYS: Final = (64, 128)
+# What barriers and alignment take of shared memory.
+_ASIDE: Final = 2048
+
+
+def find_operands(kernel: Kernel, core: AttentionCore) -> tuple[StoredRows, StoredRows, StoredRows] | str:
+    """Queries, keys and values as rows in memory; or why one of them is none."""
+    roles, weights = roles_of(kernel), core.weights
+    sides = (
+        ("query", weights.query, roles.rows, roles.length),
+        ("key", weights.key, roles.keys, roles.length),
+        ("value", weights.value, roles.keys, roles.columns),
+    )
+    found: list[StoredRows] = []
+    for name, body, far, near in sides:
+        if not isinstance(body, Load) or body.operands:
+            return f"the {name} is computed"
+        if body.dtype.itemsize != 2:
+            return f"the {name} has no 16 bits"
+        rows = find_stored_rows(kernel, body.buffer, body.index[0], far, near, body.dtype.itemsize)
+        if isinstance(rows, str):
+            return rows
+        found.append(rows)
+    query, key, value = found
+    if len({body.dtype for _, body, _, _ in sides}) > 1:
+        return "operands have different types"
+    return query, key, value
+
+
+def find_stored_result(kernel: Kernel, core: AttentionCore) -> StoredRows | None:
+    """Where the copy engine stores the result, from where a block of queries lay; None if threads store it:
+    it is changed first, or is no block of the queries' shape.
+    """
+    roles, dtype = roles_of(kernel), core.weights.query.dtype
+    if _whole(roles.columns.extent) != _whole(roles.length.extent):
+        return None
+    for store in kernel.stores:
+        value = store.value
+        if not isinstance(value, Op) or value.op != "cast" or not _is_result(value.operands[0]):
+            continue
+        if value.dtype is not dtype or store.mode != "store" or store.indirect or store.mask is not None:
+            continue
+        place = store.index
+        found = find_stored_rows(kernel, store.buffer, place, roles.rows, roles.columns, dtype.itemsize)
+        if not isinstance(found, str):
+            return found
+    return None
+
+
+def _is_result(value: Scalar) -> bool:
+    return isinstance(value, Parameter) and value.position == 0
+
+
+def explain_no_roles(kernel: Kernel, target: Target) -> str | None:
+    """Why warps cannot have roles in `kernel`, which is attention or its gradient; None if they can."""
+    core = find_core(kernel)
+    if not isinstance(core, AttentionCore):
+        return "it is a gradient"
+    if not target.has(WARP_GROUPS):
+        return f"no groups of warps multiply on {target.name}"
+    found = find_operands(kernel, core)
+    if isinstance(found, str):
+        return found
+    roles = roles_of(kernel)
+    for name, r in (("columns", roles.columns), ("terms", roles.length)):
+        if not _LEAST_WHOLE <= _whole(r.extent) <= _MOST_WHOLE:
+            return f"a block has no {_LEAST_WHOLE} to {_MOST_WHOLE} {name}"
+    least = find_bounds(roles.keys.extent).lo
+    if least is None or least < 1:
+        return "there may be no keys"
+    if kernel.checks:
+        return "the kernel checks what it loads"
+    stored = {store.buffer for store in kernel.stores}
+    if any(rows.buffer in stored for rows in found):
+        return "the kernel stores over what it loads"
+    lists = core.weights.blocks
+    if lists is not None and min(
+        lists.row_block & -lists.row_block, lists.key_block & -lists.key_block
+    ) < max(_KEYS):
+        return f"lists are of blocks that {max(_KEYS)} does not divide"
+    return None
+
+
+def check_roles(kernel: Kernel, mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
+    """What there is no text for in `mapping`, whose warps have roles."""
+    one, loop = mapping.find(Specialise), mapping.find(Loop)
+    resident, warps = mapping.find(Resident), mapping.find(Warps)
+    if one is None:
+        if resident is not None:
+            yield "resident", "only warps with roles go on to another tile"
+        return
+    reason = explain_no_roles(kernel, target)
+    if reason is not None:
+        yield "specialise", reason
+        return
+    index = mapping.find(Index)
+    if index is None or index.dtype != "i32":
+        yield "index", "the copy engine counts in 32 bits"
+    if one.consumers > MOST_CONSUMERS or one.pingpong:
+        yield "specialise", f"1 to {MOST_CONSUMERS} groups of warps share the rows of a tile"
+    if warps is None or set(list_values(warps.count)) != {GROUP_WARPS}:
+        yield "warps", f"a group that multiplies has {GROUP_WARPS}"
+    rows = next(
+        t for t in find_all(mapping.directives, Tile) if t.ranges == (roles_of(kernel).rows.symbol.name,)
+    )
+    if set(list_values(rows.by)) != {CONSUMER_ROWS * one.consumers}:
+        yield "tile", f"a group that multiplies has {CONSUMER_ROWS} rows"
+    if loop is None or not set(list_values(loop.by)) <= set(_KEYS):
+        yield "loop", f"blocks have {' or '.join(map(str, _KEYS))} keys"
+        return
+    if min(list_values(loop.stages)) < 2:
+        # the values of a block are multiplied after the keys of the next one
+        yield "loop", "blocks of two steps are on their way where warps have roles"
+    sizes = (
+        count_shared_bytes(kernel, one.consumers, k, s)
+        for k in list_values(loop.by)
+        for s in list_values(loop.stages)
+    )
+    if min(sizes) > target.shared_memory_bytes:
+        yield "loop", "blocks do not fit the shared memory"
+
+
+def count_shared_bytes(kernel: Kernel, consumers: int, keys: int, stages: int) -> int:
+    """Bytes of shared memory of a program that has blocks of so many `keys`, `stages` at a time."""
+    roles = roles_of(kernel)
+    length, columns = _whole(roles.length.extent), _whole(roles.columns.extent)
+    rows = consumers * CONSUMER_ROWS * length
+    return 2 * (rows + stages * keys * (length + columns)) + _ASIDE
+
+
+def _whole(extent: Expr) -> int:
+    most = find_bounds(extent).hi
+    return 0 if most is None else round_up_to_power_of_two(most)

@@ -1,0 +1,328 @@
+"""What roles of attention share: operands in shared memory, the tiles of a program, and the blocks of keys
+that a tile goes through.
+
+A program takes every so many tiles. A tile is a block of rows at one point of the other ranges, and goes
+through blocks of keys: those that comparisons of positions in the mask leave, from the last to the first, or
+those of lists. Each block takes the next stage of the rings of keys and of values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_int, ceildiv, floordiv, maximum, multiply_all
+from coilwork_ir.kernels.attention import roles_of
+from coilwork_ir.kernels.mask_bounds import Span
+from coilwork_ir.kernels.nodes import AttentionCore
+from coilwork_ir.loops.nodes import BlockList, BlockSide
+from coilwork_ir.scalar import list_loads
+from coilwork_ir.syntax.python import (
+    Assign,
+    Binary,
+    Do,
+    Expression,
+    For,
+    List,
+    Name,
+    Number,
+    Statement,
+    call,
+    method,
+)
+from coilwork_triton.attention_plan import PlannedAttention
+from coilwork_triton.attention_roles import find_operands, find_stored_result
+from coilwork_triton.facts.stored_rows import StoredRows
+from coilwork_triton.iteration.shape import Tile
+from coilwork_triton.iteration.space import LOOP_OFFSET, Space
+from coilwork_triton.launch.parameters import BLOCKS, STAGES
+from coilwork_triton.statements.attention_blocks import BLOCK, OFFSET, PLACE, PROGRAM, STEP, AttentionBranch
+from coilwork_triton.text.gluon import hopper
+from coilwork_triton.text.language import tl
+
+DONE, TURN, STAGE, PHASE = Name("done"), Name("turn"), Name("stage"), Name("phase")
+STEPS: Final = Name("steps")
+_TILES, _PROGRAMS, _OWN = Name("tiles"), Name("programs"), Name("own")
+_FIRST, _HIGH, _LOW, _LISTED = Name("first_key"), Name("high"), Name("low"), Name("listed")
+
+
+@dataclass(frozen=True, slots=True)
+class SharedOperand:
+    """Rows in memory as blocks in shared memory: `name` begins the names of all that is about them."""
+
+    name: str
+    rows: StoredRows
+    dtype: DType
+    near: str
+
+    @property
+    def blocks(self) -> Name:
+        """The descriptor."""
+        return Name(f"{self.name}_blocks")
+
+    @property
+    def stages(self) -> Name:
+        """The memory."""
+        return Name(f"{self.name}_stages")
+
+    @property
+    def full(self) -> Name:
+        """Barriers that the engine arrives at."""
+        return Name(f"{self.name}_full")
+
+    @property
+    def free(self) -> Name:
+        """Barriers that consumers arrive at when nobody reads the stage any more."""
+        return Name(f"{self.name}_free")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLoop:
+    """Steps from `first` to `last` through blocks of keys: with a mask, or beyond the last key, or neither;
+    `kind` is the list that says which blocks they are, if one does.
+    """
+
+    first: Expression
+    last: Expression
+    has_mask: bool
+    ragged: bool
+    kind: str = ""
+
+
+class Role(AttentionBranch):
+    """What functions of one kernel share: operands, the places of tiles, and blocks of keys."""
+
+    parts = 1
+
+    def __init__(self, plan: PlannedAttention, core: AttentionCore, library: set[str]) -> None:
+        roles = roles_of(plan.kernel)
+        super().__init__(plan, core, library, fixed=roles.rows, looped=roles.keys)
+        self.consumers = plan.consumers
+        self.lists = core.weights.blocks if not self.find_span().exact and self.takes_lists() else None
+        found = find_operands(plan.kernel, core)
+        assert not isinstance(found, str)
+        dtype = core.weights.query.dtype
+        named = zip(("query", "key", "value"), found, ("l", "l", "x"), strict=True)
+        self.query, self.key, self.value = (
+            SharedOperand(name, rows, dtype, BLOCKS[letter]) for name, rows, letter in named
+        )
+        self.operands = (self.query, self.key, self.value)
+        result = find_stored_result(plan.kernel, core)
+        self.result = None if result is None else SharedOperand("result", result, dtype, BLOCKS["x"])
+
+    @property
+    def points(self) -> Expr:
+        """Rows of a program's tile."""
+        return BLOCK * self.parts
+
+    def named(self, role: str) -> str:
+        return f"{self.kernel.name}_{role}"
+
+    def memory(self) -> tuple[str, ...]:
+        """What all roles share in shared memory."""
+        return tuple(name.id for one in self.operands for name in (one.stages, one.full, one.free))
+
+    def sizes(self) -> tuple[str, ...]:
+        return tuple(size.name for size in self.kernel.sizes)
+
+    def arguments(self) -> tuple[str, ...]:
+        """Parameters of the role's function, without constants."""
+        blocks = (one.blocks.id for one in self.operands)
+        return (*blocks, *self.memory(), *self.list_tensors(), *self.sizes())
+
+    def constants(self) -> tuple[str, ...]:
+        return tuple(self.numbers)
+
+    def extents(self, one: SharedOperand, rows: Expression) -> List:
+        """The extents of a block of `rows`."""
+        return List((*(Number(1) for _ in one.rows.outer), rows, Name(one.near)))
+
+    def place(self, one: SharedOperand, row: Expression) -> List:
+        """Where the block from `row` on lies, of this program."""
+        outer = (self.print_index(each.place) for each in one.rows.outer)
+        return List((*outer, row, Number(0)))
+
+    def copy(self, one: SharedOperand, row: Expression, stage: Expression) -> Statement:
+        full, target = method(one.full, "index", stage), method(one.stages, "index", stage)
+        place = self.place(one, row)
+        return Do(hopper("tma.async_copy_global_to_shared", one.blocks, place, full, target))
+
+    def wait(self, barriers: Name, stage: Expression, phase: Expression) -> Statement:
+        return Do(hopper("mbarrier.wait", method(barriers, "index", stage), phase))
+
+    def arrive(self, barriers: Name, stage: Expression) -> Statement:
+        return Do(hopper("mbarrier.arrive", method(barriers, "index", stage), count=Number(1)))
+
+    # tiles
+
+    def begin_tile(self) -> tuple[Statement, ...]:
+        """Where the tile `program` lies, and how many blocks of keys it goes through, which are `steps`."""
+        start = len(self.spaces)
+        lines = self._count_listed() if self.lists is not None else self._count_in_span()
+        number = self.number_programs(multiply_all(r.extent for r in self.roles.others))
+        offset = Binary("*", Name("yprogram"), self.print_index(self.points))
+        begin = Assign((OFFSET.name,), offset)
+        return (*number, begin, *self.define(self.spaces[start:]), *lines)
+
+    def _count_in_span(self) -> list[Statement]:
+        """Blocks from `first_key` on. The first `high` of them and those from `low` on, counted from the last
+        keys, have a mask.
+        """
+        span = self.find_span()
+        lines: list[Statement] = [Assign((_FIRST.id,), self.print_index(floordiv(span.first, STEP) * STEP))]
+        steps = tl("cdiv", Binary("-", self.print_index(span.last), _FIRST), Name(BLOCKS["r"]))
+        lines.append(Assign((STEPS.id,), tl("maximum", steps, Number(1))))
+        if not span.exact:
+            return lines
+        high, low = self._has_masked_ends(span)
+        first: Expression = _FIRST
+        if low:
+            first = Name("full_first")
+            whole = self.print_index(ceildiv(span.full_first, STEP) * STEP)
+            lines.append(Assign((first.id,), whole))
+        if high:
+            end = self.print_index(floordiv(maximum(span.full_last, 0), STEP) * STEP)
+            lines.append(Assign(("full_last",), tl("maximum", end, first)))
+            lines.append(Assign((_HIGH.id,), self._count_from(Name("full_last"))))
+        if low:
+            lines.append(Assign((_LOW.id,), self._count_from(first)))
+        return lines
+
+    def _has_masked_ends(self, span: Span) -> tuple[bool, bool]:
+        """If blocks at the end of the keys that count, and at their begin, have a mask."""
+        return span.full_last is not span.last or self.is_ragged("r"), as_int(span.full_first) != 0
+
+    def _count_from(self, key: Expression) -> Expression:
+        """How many blocks lie behind `key`."""
+        return Binary("-", STEPS, Binary("//", Binary("-", key, _FIRST), Name(BLOCKS["r"])))
+
+    def _count_listed(self) -> list[Statement]:
+        """Blocks of lists: the first `listed` ones have a mask."""
+        assert self.lists is not None
+        writer = self.writer.inner()
+        counts = [Binary("*", self.read_list(one.count, writer), self._steps()) for _, one in self._sides()]
+        writer.assign((_LISTED,), counts[0])
+        total: Expression = _LISTED if len(counts) == 1 else Binary("+", _LISTED, counts[1])
+        writer.assign((STEPS,), tl("maximum", total, Number(1)))
+        return writer.statements
+
+    def _sides(self) -> list[tuple[str, BlockList]]:
+        assert self.lists is not None
+        sides: tuple[BlockSide, BlockSide] = ("keys", "full_keys")
+        return [(side, one) for side in sides if (one := self.lists.find(side)) is not None]
+
+    def _steps(self) -> Expression:
+        """Blocks of keys in a block of the lists."""
+        assert self.lists is not None
+        return Binary("//", Number(self.lists.key_block), Name(BLOCKS["r"]))
+
+    def list_loops(self) -> list[KeyLoop]:
+        """The loops over blocks of keys, one after the other."""
+        if self.lists is not None:
+            ragged = self.is_ragged("r")
+            if len(self._sides()) == 1:
+                return [KeyLoop(Number(0), STEPS, True, ragged, "keys")]
+            first = KeyLoop(Number(0), _LISTED, True, ragged, "keys")
+            return [first, KeyLoop(_LISTED, STEPS, False, ragged, "full_keys")]
+        span = self.find_span()
+        ragged = self.is_ragged("r")
+        if not span.exact:
+            return [KeyLoop(Number(0), STEPS, True, ragged)]
+        high, low = self._has_masked_ends(span)
+        found: list[KeyLoop] = []
+        if high:
+            found.append(KeyLoop(Number(0), _HIGH, True, ragged))
+        found.append(KeyLoop(_HIGH if high else Number(0), _LOW if low else STEPS, False, False))
+        if low:
+            found.append(KeyLoop(_LOW, STEPS, True, ragged))
+        return found
+
+    def find_key(self, kind: str, step: Expression) -> tuple[Statement, ...]:
+        """The first key of the block that is gone through at `step`."""
+        keys = Name(BLOCKS["r"])
+        if self.lists is None:
+            last = Binary("-", STEPS, Number(1))
+            if step != Number(0):
+                last = Binary("-", last, step)
+            return (Assign((LOOP_OFFSET.id,), Binary("+", _FIRST, Binary("*", last, keys))),)
+        writer = self.writer.inner()
+        length, start = self.lists.key_block, len(self.spaces)
+        if kind == "full_keys":
+            step = Binary("-", step, _LISTED)
+        place = Number(0) if step == Number(0) else Binary("//", step, self._steps())
+        writer.assign((Name(PLACE.name),), place)
+        sides = dict(self._sides())
+        number = self.read_list(sides[kind or "keys"].index, writer, length)
+        if not kind and "full_keys" in sides:
+            other = self.read_list(sides["full_keys"].index, writer, length)
+            number = tl("where", Binary(">", _LISTED, Number(0)), number, other)
+        key: Expression = Binary("*", number, Number(length))
+        if step != Number(0):
+            key = Binary("+", key, Binary("*", Binary("%", step, self._steps()), keys))
+        writer.assign((LOOP_OFFSET,), key)
+        return (*self.define(self.spaces[start:]), *writer.statements)
+
+    def list_tensors(self) -> tuple[str, ...]:
+        """Arguments that say which blocks count."""
+        if self.lists is None:
+            return ()
+        used = {
+            load.buffer
+            for load in list_loads([b for _, one in self._sides() for b in (one.count, one.index)])
+        }
+        return tuple(arg.name for arg in self.kernel.args if arg.name in used)
+
+    def define(self, spaces: Sequence[Space]) -> tuple[Statement, ...]:
+        """The lines that `spaces` need."""
+
+        def number(tile: Tile) -> Expression:
+            names: dict[str, Expression] = {"y": Name("yprogram"), "z": Name(PROGRAM.name)}
+            return names.get(tile.letter, Number(0))
+
+        extents = [line for space in spaces for line in space.extents()]
+        positions = [line for space in spaces for line in space.positions(number)]
+        return tuple(dict.fromkeys((*extents, *positions)))
+
+    def tiles(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
+        """A loop over the program's tiles, which are `program`: one in each turn."""
+        start = len(self.spaces)
+        count = multiply_all(r.extent for r in self.roles.others)
+        blocks = tl("cdiv", self.print_index(self.fixed.extent), self.print_index(self.points))
+        total = Binary("*", blocks, self.print_index(count))
+        turns = tl("cdiv", Binary("-", _TILES, _OWN), _PROGRAMS)
+        return (
+            *self.define(self.spaces[start:]),
+            Assign((_TILES.id,), total),
+            Assign((_OWN.id,), tl("program_id", Number(0))),
+            Assign((_PROGRAMS.id,), tl("num_programs", Number(0))),
+            Assign((DONE.id,), Number(0)),
+            For(TURN.id, call("range", Number(0), turns), (*self._choose_tile(), *body)),
+        )
+
+    def _choose_tile(self) -> tuple[Statement, ...]:
+        """The tile of a turn. Where tiles differ in length, programs with the longest one of a turn get the
+        shortest one of the next: every other turn, unless some have none, deals tiles out backwards.
+        """
+        before = Binary("*", TURN, _PROGRAMS)
+        span = self.find_span()
+        own = _OWN
+        lines: list[Statement] = []
+        if (OFFSET in span.last.free_symbols) is not (OFFSET in span.first.free_symbols):
+            later = Binary("*", Binary("+", TURN, Number(1)), _PROGRAMS)
+            is_back = Binary(
+                "&", Binary("==", Binary("%", TURN, Number(2)), Number(1)), Binary("<=", later, _TILES)
+            )
+            back = Binary("-", Binary("-", _PROGRAMS, Number(1)), _OWN)
+            own = Name("dealt")
+            lines.append(Assign((own.id,), tl("where", is_back, back, _OWN)))
+        return (*lines, Assign(("program",), Binary("+", before, own)))
+
+    def find_stage(self) -> tuple[Statement, ...]:
+        """The stage of block `done`, and how often it was filled."""
+        rounds = Binary("//", DONE, Name(STAGES))
+        return (
+            Assign((STAGE.id,), Binary("%", DONE, Name(STAGES))),
+            Assign((PHASE.id,), Binary("&", rounds, Number(1))),
+        )

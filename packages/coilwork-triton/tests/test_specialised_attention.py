@@ -1,0 +1,149 @@
+"""Attention whose warps have roles: which attention has them, what is refused by name, and machine code.
+
+What the text computes is tested in `integration_tests/test_specialised_attention.py`.
+"""
+
+from __future__ import annotations
+
+import pytest
+from kernel_bench import TritonProcess, compile_source
+
+from coilwork_ir.errors import EmitError, VerifyError
+from coilwork_ir.index import as_int
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.attention import find_core
+from coilwork_ir.kernels.nodes import AttentionCore
+from coilwork_ir.kernels.text import parse_kernel
+from coilwork_ir.mapping import parse_mapping
+from coilwork_ir.target import get_target
+from coilwork_triton import TritonCodegen
+from coilwork_triton.attention_roles import explain_no_roles, find_operands
+
+HOPPER = get_target("sm_90")
+# Causal, with slopes. Queries, keys and values of each head are columns of one matrix; two heads share keys.
+TEXT = """kernel @attention fast {
+  range y0: `8` parallel
+  range y1: `1024` parallel
+  range x0: `64` parallel
+  range r0: `1024` reduction
+  range r1: `64` reduction
+  arg in0: bf16 in span `1048576` aligned
+  arg in3: f32 in span `8` aligned
+  arg out0: bf16 out span `524288` aligned
+  attention f32 (y0, y1, x0) over (r0, r1) {
+    t0 = load %in0[64*y0 + 1024*y1 + r1] : bf16
+    t1 = load %in0[512 + 64*(y0 // 2) + 1024*r0 + r1] : bf16
+    t2 = load %in0[768 + 64*(y0 // 2) + 1024*r0 + x0] : bf16
+    t3 = parameter 0 : f32
+    t4 = const 0.125 : f32
+    t5 = mul(t3, t4)
+    t6 = load %in3[y0] : f32
+    t7 = index [y1]
+    t8 = index [r0]
+    t9 = sub(t8, t7)
+    t10 = cast(t9) : f32
+    t11 = mul(t6, t10)
+    t12 = add(t5, t11)
+    t13 = ge(t7, t8)
+    query t0, key t1, value t2
+    score t12
+    mask t13
+    logarithms binary
+  }
+  body {
+    t0 = parameter 0 : f32
+    t1 = cast(t0) : bf16
+    store %out0[65536*y0 + 64*y1 + x0] = t1
+  }
+}
+"""
+MAPPING = (
+    "tile x0 by 64 tile y1 by 128 tile y0 by 1 flat resident 4 loop r0 by 128 stages 2 keep r1 by 64 "
+    "unit mma specialise 2 consumers warps 4 index i32 contract"
+)
+
+
+def get_core(kernel: Kernel) -> AttentionCore:
+    core = find_core(kernel)
+    assert isinstance(core, AttentionCore)
+    return core
+
+
+def test_attention_has_roles_if_a_mapping_says_so() -> None:
+    kernel = parse_kernel(TEXT)
+    source = TritonCodegen().emit_mapping(kernel, parse_mapping(MAPPING), HOPPER)
+    assert "gl.warp_specialize(" in source.text and "tl.dot(" not in source.text
+    assert [as_int(extent) for extent in source.grid] == [4]
+    assert "tl.dot(" in TritonCodegen().emit(kernel, HOPPER, {}).text
+    with pytest.raises(EmitError, match="no groups of warps multiply"):
+        TritonCodegen().emit_mapping(kernel, parse_mapping(MAPPING), get_target("sm_80"))
+
+
+def test_operands_are_parts_of_one_matrix() -> None:
+    kernel = parse_kernel(TEXT)
+    found = find_operands(kernel, get_core(kernel))
+    assert not isinstance(found, str)
+    query, key, value = found
+    assert [as_int(rows.start) for rows in found] == [0, 512, 768]
+    assert [as_int(rows.stride) for rows in found] == [1024] * 3
+    assert [as_int(one.extent) for rows in found for one in rows.outer] == [8, 4, 4]
+    assert [as_int(one.stride) for rows in (query, key, value) for one in rows.outer] == [64] * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ((("bf16", "f32"),), "the query has no 16 bits"),
+        ((("query t0", "query t14"), ("query", "t14 = neg(t0)\n    query")), "the query is computed"),
+        ((("1048576` aligned", "1048576`"),), "in0 may begin anywhere"),
+        ((("512 + 64", "510 + 64"),), "rows of in0 begin between vectors"),
+        ((("1024*y1 + r1", "1024*r1 + y1"),), "neighbours in in0 are no neighbours of a row"),
+        ((("range x0: `64`", "range x0: `24`"),), "a block has no 64 to 128 columns"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_attention_has_none(changes: tuple[tuple[str, str], ...], reason: str) -> None:
+    text = TEXT
+    for old, new in changes:
+        text = text.replace(old, new, 1 if "t14" in new else -1)
+    kernel = parse_kernel(text)
+    assert explain_no_roles(kernel, HOPPER) == reason
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("y1 by 128", "y1 by 64", "tile"),
+        ("specialise 2", "specialise 3", "specialise"),
+        ("consumers", "consumers pingpong", "specialise"),
+        ("by 128 stages", "by 32 stages", "loop"),
+        ("stages 2", "stages 6", "loop"),
+        ("stages 2", "stages 1", "loop"),
+        ("warps 4", "warps 8", "warps"),
+        ("index i32", "index i64", "index"),
+        ("specialise 2 consumers", "", "resident"),
+    ],
+)
+def test_mappings_are_refused_by_name(old: str, new: str, code: str) -> None:
+    kernel = parse_kernel(TEXT.replace("`64`", "`128`"))
+    mapping = MAPPING.replace("64", "128")
+    TritonCodegen().emit_mapping(kernel, parse_mapping(mapping), HOPPER)
+    with pytest.raises(EmitError) as caught:
+        TritonCodegen().emit_mapping(kernel, parse_mapping(mapping.replace(old, new)), HOPPER)
+    assert code in caught.value.code
+
+
+def test_a_program_with_one_tile_has_no_roles() -> None:
+    kernel = parse_kernel(TEXT)
+    with pytest.raises(VerifyError, match="a program has one tile"):
+        TritonCodegen().emit_mapping(kernel, parse_mapping(MAPPING.replace("resident 4", "")), HOPPER)
+
+
+def test_roles_become_machine_code(compiler: TritonProcess) -> None:
+    """The tensor cores take weights from registers, and consumers have what registers the loader leaves."""
+    kernel = parse_kernel(TEXT.replace("    mask t13\n", ""))
+    mapping = MAPPING.replace("y1 by 128", "y1 by 64").replace("2 consumers", "1 consumers")
+    source = TritonCodegen().emit_mapping(kernel, parse_mapping(mapping), HOPPER)
+    text = compile_source(compiler, source, "sm_90")
+    assert "wgmma.mma_async" in text and "cp.async.bulk.tensor" in text
+    assert "setmaxnreg" in text
