@@ -29,7 +29,8 @@ def _check_row(record: Record) -> tuple[str, ...]:
         if name not in ("error", "limit", "move", "losses", "held_bytes")
     )
     outcome = "ok" if not record["error"] else "WRONG"
-    return outcome, record["name"], f"{record['seconds']:.0f} s", " ".join(record["error"].split())[:300] or said
+    error = " ".join(record["error"].split())[:300]
+    return outcome, record["name"], f"{record['seconds']:.0f} s", error or said
 
 
 def _measured_row(record: Record) -> tuple[str, ...]:
