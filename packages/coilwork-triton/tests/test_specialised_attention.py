@@ -79,6 +79,36 @@ def test_attention_has_roles_if_a_mapping_says_so() -> None:
         TritonCodegen().emit_mapping(kernel, parse_mapping(MAPPING), get_target("sm_80"))
 
 
+def widen(text: str) -> str:
+    """`TEXT` with heads of 128 columns."""
+    for old, new in (
+        ("64*", "128*"),
+        ("`64`", "`128`"),
+        ("1024*", "2048*"),
+        ("512 +", "1024 +"),
+        ("768 +", "1536 +"),
+        ("1048576", "2097152"),
+        ("524288", "1048576"),
+        ("65536*", "131072*"),
+    ):
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_proposed"),
+    [((), True), ((("`1024`", "`256`"),), False), ((("t12 = add(t5, t11)", "t12 = tanh(t11)"),), False)],
+)
+def test_wide_heads_of_many_rows_have_roles(changes: tuple[tuple[str, str], ...], is_proposed: bool) -> None:
+    text = widen(TEXT)
+    for old, new in changes:
+        text = text.replace(old, new)
+    source = TritonCodegen().emit(parse_kernel(text), HOPPER, {})
+    assert ("gl.warp_specialize(" in source.text) == is_proposed
+    if is_proposed:
+        assert [as_int(extent) for extent in source.grid] == [HOPPER.multiprocessors]
+
+
 def test_operands_are_parts_of_one_matrix() -> None:
     kernel = parse_kernel(TEXT)
     found = find_operands(kernel, get_core(kernel))
