@@ -211,7 +211,7 @@ def _read_traits(target: Any, kinds: CallKinds) -> CallTraits:
 
 
 def _list_overwritten(node: torch.fx.Node) -> frozenset[object]:
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.HigherOrderOperator):
+    if node.op != "call_function" or isinstance(node.target, Overload):
         return frozenset()
     return list_overwritten(node)
 
