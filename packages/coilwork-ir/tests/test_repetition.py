@@ -89,3 +89,13 @@ def test_form_of_a_call_tells_numbers_of_other_types_apart() -> None:
     forms = {describe_node(replace(call, args=(Ref("a"), number))) for number in (1, True, 1.0, 0.0, -0.0)}
     assert len({form.key for form in forms if form is not None}) == 5
     assert describe_node(replace(call, effect=True)) is None
+
+
+def test_of_corresponding_weights_all_are_read_or_none_is() -> None:
+    found = find_repetition(make_entries(9, reads={}), {}, 6)
+    assert found is not None
+    weights = {f"w{layer}" for layer in range(9)}
+    assert found.are_alike(weights, weights) and found.are_alike(set(), weights)
+    assert not found.are_alike(weights - {"w4"}, weights)
+    # values that nodes define may be inside of others
+    assert found.are_alike(weights | {"c3"}, weights)

@@ -27,6 +27,9 @@ def test_rules_are_for_operators_that_exist() -> None:
     missing = []
     for name in set(RULES) - newer:
         namespace, operator, overload = name.split(".")
+        if namespace == "coilwork":
+            # of other packages of ours, which need not be here
+            continue
         packet = getattr(getattr(torch.ops, namespace), operator, None)
         if packet is None or overload not in packet.overloads():
             missing.append(name)

@@ -26,7 +26,7 @@ F32 = DType.F32
 ROWS, COLUMNS = as_expr(64), as_expr(32)
 RANGES = (symbol("i0", extent=ROWS), symbol("i1", extent=COLUMNS))
 AXIS = symbol("r0", extent=COLUMNS)
-OPTIONS = ScheduleOptions()
+OPTIONS = ScheduleOptions(repeat=True)
 LAYERS = 44
 
 

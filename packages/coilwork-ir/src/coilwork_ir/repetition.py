@@ -9,7 +9,7 @@ that it alone reads; or a value of a copy some places before; or one that all co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,6 +69,16 @@ class Repetition:
         slot, copy = place
         names = self.slots[slot]
         return (names[copy + by] or None) if 0 <= copy + by < len(names) else None
+
+    def are_alike(self, names: Set[str], among: Set[str]) -> bool:
+        """Tell if all equal copies have their own of corresponding names in `names`, or none has, for names
+        that are in `among`: the inputs, each of which somebody reads.
+        """
+        for slot in self.slots:
+            own = slot[self.first : self.last]
+            if own[0] in among and len({name in names for name in own}) > 1:
+                return False
+        return True
 
     def name_earlier(self, entry: Entry, by: int) -> dict[str, str] | None:
         """Names of values that stand so many copies before those that a node behind the equal copies reads

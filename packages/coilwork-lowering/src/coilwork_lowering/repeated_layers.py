@@ -25,7 +25,7 @@ from coilwork_ir.buffers import Buffer, Constant, GraphOutput, Ref
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Graph, Node
-from coilwork_ir.loops.access import list_overwritten_buffers
+from coilwork_ir.loops.access import list_overwritten_buffers, list_read_buffers
 from coilwork_ir.loops.node_forms import list_entries, list_facts, rename_node
 from coilwork_ir.repetition import Entry, Repetition, find_repetition
 from coilwork_lowering.facts.fx_nodes import get_origin
@@ -242,6 +242,8 @@ class _Lengthening:
         }
         # corresponding names of the longer graph, by slot and copy
         self.slots: list[list[str]] = []
+        # the layer of calls whose weight the copy reads, by the weight's slot
+        self.starts: dict[int, int] = {}
         # new names for other values behind the copy
         self.renamed: dict[str, str] = {}
         self.nodes: list[Node] = []
@@ -258,6 +260,7 @@ class _Lengthening:
                 place = self.shorter.find(name)
                 if place is None:
                     return False
+                self.starts[place[0]] = place[1]
                 more = [self.shorter.name(place[0], place[1] + by) for by in range(1, omitted + 1)]
                 after = [self._name_entered(other, omitted) for other in names[copy + 1 :]]
                 before = [self.shorter.find(other) for other in names[found.first : copy]]
@@ -317,6 +320,21 @@ class _Lengthening:
         later = "" if place is None else self.shorter.name(place[0], place[1] + by)
         return later + name[len(call) :] if later else name
 
+    def _name_behind(self, name: str) -> str | None:
+        """What stands for `name`, which no copy has for its own, in a node behind the copy; None if that is
+        not known.
+        """
+        if name in self.renamed or name not in self.entered:
+            return self.renamed.get(name, name)
+        place = self.shorter.find(name)
+        if place is None:
+            return name
+        # a weight of layers that loops do not repeat: it moves on if it is of a later layer than the copy's
+        start = self.starts.get(place[0])
+        if start is None or place[1] <= start:
+            return None
+        return self._name_entered(name, self.shorter.omitted)
+
     def run(self) -> bool:
         """Make the nodes; false if one would read what is not there."""
         found, copy, omitted = self.found, self.copy, self.shorter.omitted
@@ -368,8 +386,11 @@ class _Lengthening:
             for name in entry.names:
                 place = self.found.places.get(name)
                 if place is None:
-                    if name in self.renamed:
-                        names[name] = self.renamed[name]
+                    later = self._name_behind(name)
+                    if later is None:
+                        return False
+                    if later != name:
+                        names[name] = later
                     continue
                 slot, copy = place
                 later = self.slots[slot][copy + by] if copy + by < len(self.slots[slot]) else ""
@@ -409,6 +430,9 @@ class _Lengthening:
         one.
         """
         shorter, calls = self.shorter, self.shorter.repetition
+        read = {name for node in self.nodes for name in list_read_buffers(node)}
+        if not calls.are_alike(read, self.entered):
+            return None
         returned = list_returned(shorter.gm.graph.output_node())
         short: dict[str, GraphOutput] = {}
         others: list[GraphOutput] = []

@@ -72,7 +72,8 @@ class ScheduleOptions:
         donated_inputs: names of inputs that the caller gives away, whose memory is free when nobody needs
             them any more.
         apart: names of captured calls that share no kernel with others.
-        repeat: schedule one of many equal regions in a row, and copy its steps for the others.
+        repeat: schedule one of many equal regions in a row, and copy its steps for the others. Default:
+            False.
     """
 
     numerics: Numerics = "fast"
@@ -107,7 +108,7 @@ class ScheduleOptions:
     aligned_inputs: tuple[str, ...] = ()
     donated_inputs: tuple[str, ...] = ()
     apart: frozenset[str] = frozenset()
-    repeat: bool = True
+    repeat: bool = False
 
 
 def may_share_kernel(one: Iterable[Origin], two: Iterable[Origin], apart: frozenset[str]) -> bool:

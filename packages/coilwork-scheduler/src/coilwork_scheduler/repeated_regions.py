@@ -264,7 +264,10 @@ class _Lengthening:
         for position in range(window.end, len(self.entries)):
             if not self._add(position, 0 if self._is_before(self.entries[position]) else omitted, {}):
                 return False
-        return all(not isinstance(output, Ref) or output.name in self.readable for output in whole.outputs)
+        read = {name for step in self.steps for name in _list_mentioned(step)}
+        return self.shorter.repetition.are_alike(read, frozenset(_list_entered(whole))) and all(
+            not isinstance(output, Ref) or output.name in self.readable for output in whole.outputs
+        )
 
     def _add(self, position: int, by: int, own: Mapping[str, str]) -> bool:
         """Add the step at `position` for the region so many copies later."""
@@ -350,6 +353,14 @@ def _list_entered(graph: Graph) -> list[str]:
         entry.buffer if isinstance(entry, Constant) else entry for entry in (*graph.inputs, *graph.constants)
     ]
     return [entry.name for entry in entries if isinstance(entry, Buffer)]
+
+
+def _list_mentioned(step: Step) -> tuple[str, ...]:
+    """Names that `step` reads or defines."""
+    if isinstance(step, KernelCall):
+        return step.args
+    described = describe_node(step) if isinstance(step, Extern | View) else None
+    return () if described is None else described.names
 
 
 def _list_replaced(step: Step) -> list[str]:
