@@ -120,7 +120,7 @@ class CompiledProgram:
         return self._results(outputs, output_sizes)
 
     def describe(self) -> LibraryProgram:
-        """What calling it without this class takes."""
+        """Return what calling it without this class takes."""
         return LibraryProgram(
             run=ctypes.cast(self._run, ctypes.c_void_p).value or 0,
             constants=ctypes.addressof(self._constants),

@@ -39,7 +39,7 @@ class HostLaunches:
         library.coilwork_set_host(self._function)
 
     def take_error(self) -> BaseException:
-        """What the last launch that failed in this thread raised."""
+        """Return what the last launch that failed in this thread raised."""
         return self._kept.take()
 
     def _launch(self, number: int, handles: Any, count: int, sizes: Any, numbers: int) -> int:

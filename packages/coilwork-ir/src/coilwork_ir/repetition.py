@@ -249,7 +249,7 @@ def _sign_copy(
     copy: int,
     end: int,
 ) -> tuple[list[Hashable], tuple[str, ...]]:
-    """What is equal for equal copies, and names that are the copy's own, beside those that `places` has."""
+    """Return what is equal for equal copies, and the copy's own names, beside those that `places` has."""
     own: dict[str, int] = {}
     signature: list[Hashable] = []
     for position in positions:

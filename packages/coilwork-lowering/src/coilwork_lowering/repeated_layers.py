@@ -321,7 +321,7 @@ class _Lengthening:
         return later + name[len(call) :] if later else name
 
     def _name_behind(self, name: str) -> str | None:
-        """What stands for `name`, which no copy has for its own, in a node behind the copy; None if that is
+        """Return the name for `name`, which is no copy's own, in a node behind the copy; None if that is
         not known.
         """
         if name in self.renamed or name not in self.entered:

@@ -107,7 +107,7 @@ def list_entries(graph: Graph) -> list[Entry]:
 
 
 def list_facts(graph: Graph, promises: Mapping[str, Hashable]) -> dict[str, Hashable]:
-    """What is known of buffers beside the nodes that mention them: how inputs and constants lie and what is
+    """Return facts about buffers that no node says: how inputs and constants lie and what is
     in `promises` about them; of results, how often they are results, and if their strides are free.
     """
     free = frozenset(graph.free_results)

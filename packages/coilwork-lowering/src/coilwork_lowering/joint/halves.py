@@ -45,7 +45,7 @@ def extract(
     inputs: Sequence[int],
     results: Sequence[Any],
 ) -> Extract:
-    """What computes `results`, and has effects, of what `inputs` are enough for.
+    """Return the calls that compute `results` from `inputs`, and those with effects that `inputs` allow.
 
     Raises:
         ForeignResultError: they are not enough for a result.
