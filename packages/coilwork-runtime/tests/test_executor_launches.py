@@ -174,6 +174,9 @@ def test_launch_hooks(
     knobs.runtime.launch_enter_hook = None
     program.call([torch.randn(8), 9, 5])
     assert len(heard) == 2
+    knobs.runtime.launch_exit_hook.calls.append("somebody")
+    program.call([torch.randn(8), 9, 5])
+    assert heard[2:] == [("exit", "scale", 4)]
 
 
 def test_no_blocks_no_launch(stub: StubDriver, store: MemoryStore, entry: GpuEntry) -> None:

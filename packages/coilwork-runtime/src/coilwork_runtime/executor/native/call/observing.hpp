@@ -13,15 +13,19 @@ struct Profilers {
   PyObject* enabled = nullptr;     // "_is_profiler_enabled"
   PyObject* modules = nullptr;     // sys.modules
   PyObject* knobs = nullptr;       // "triton.knobs"
-  PyObject* path[3] = {};          // "runtime", "launch_enter_hook", "calls"
+  PyObject* runtime = nullptr;     // "runtime"
+  PyObject* hooks[2] = {};         // "launch_enter_hook", "launch_exit_hook"
+  PyObject* calls = nullptr;       // "calls"
 
   bool find() {
     enabled = PyUnicode_InternFromString("_is_profiler_enabled");
     knobs = PyUnicode_InternFromString("triton.knobs");
     modules = PyImport_GetModuleDict();
-    const char* const names[] = {"runtime", "launch_enter_hook", "calls"};
-    for (int k = 0; k < 3; ++k)
-      if (!(path[k] = PyUnicode_InternFromString(names[k]))) return false;
+    runtime = PyUnicode_InternFromString("runtime");
+    hooks[0] = PyUnicode_InternFromString("launch_enter_hook");
+    hooks[1] = PyUnicode_InternFromString("launch_exit_hook");
+    calls = PyUnicode_InternFromString("calls");
+    if (!runtime || !hooks[0] || !hooks[1] || !calls) return false;
     PyObject* profiler = PyImport_ImportModule("torch.autograd.profiler");
     if (!profiler) PyErr_Clear();
     torchs = profiler ? PyModule_GetDict(profiler) : nullptr;  // as long as the module, which stays
@@ -31,14 +35,18 @@ struct Profilers {
 
 inline Profilers profilers;
 
-// Whether Triton has a launch hook: a chain of some, or any callable.
+// Whether Triton has a hook before or after launches: a chain of some, or any callable.
 static bool has_hook(PyObject* knobs) {
-  const Reference runtime(PyObject_GetAttr(knobs, profilers.path[0]));
-  const Reference hook(runtime.get() ? PyObject_GetAttr(runtime.get(), profilers.path[1]) : nullptr);
-  const Reference calls(hook.get() ? PyObject_GetAttr(hook.get(), profilers.path[2]) : nullptr);
-  if (PyErr_Occurred()) PyErr_Clear();
-  if (!hook.get() || hook.get() == Py_None) return false;
-  return !calls.get() || !PyList_Check(calls.get()) || PyList_GET_SIZE(calls.get()) > 0;
+  const Reference runtime(PyObject_GetAttr(knobs, profilers.runtime));
+  bool has_one = false;
+  for (PyObject* name : profilers.hooks) {
+    const Reference hook(runtime.get() ? PyObject_GetAttr(runtime.get(), name) : nullptr);
+    const Reference calls(hook.get() ? PyObject_GetAttr(hook.get(), profilers.calls) : nullptr);
+    if (PyErr_Occurred()) PyErr_Clear();
+    if (!hook.get() || hook.get() == Py_None) continue;
+    has_one = has_one || !calls.get() || !PyList_Check(calls.get()) || PyList_GET_SIZE(calls.get()) > 0;
+  }
+  return has_one;
 }
 
 // With the interpreter's lock held.
