@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
 
-from coilwork_tools.demo.__main__ import Checks, format_inference_table
+from coilwork_tools.demo.__main__ import Checks, Demo, Measurement, WorkerError, format_inference_table
 from coilwork_tools.demo.worker import (
     INFERENCE_TOKENS,
     TEXT,
@@ -62,3 +65,45 @@ def test_checks_count_failures(capsys: pytest.CaptureFixture[str]) -> None:
     checks.expect(False, "bad")
     assert checks.failed == 1
     assert "FAIL  bad" in capsys.readouterr().out
+
+
+def start_worker(folder: Path, script: str, patch: pytest.MonkeyPatch) -> Measurement:
+    """A measurement whose worker is a shell script, which may work for a second at each step."""
+    worker = folder / "worker"
+    worker.write_text(f"#!/bin/sh\n{script}\n")
+    worker.chmod(0o700)
+    patch.setattr(sys, "executable", str(worker))
+    return Measurement(
+        Demo(device="cpu", folder=folder, timeout_s=1.0, subject="ours"), "infer", "ours", folder / "trace"
+    )
+
+
+def run_a_round(measurement: Measurement) -> None:
+    measurement.wait_until_ready(print)
+    measurement.next_round()
+    measurement.wait_until_ready(print)
+
+
+def test_time_in_which_a_worker_waits_for_others_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measurement = start_worker(tmp_path, "echo ready; while read line; do echo ready; done", monkeypatch)
+    try:
+        measurement.wait_until_ready(print)
+        time.sleep(1.3)
+        measurement.next_round()
+        measurement.wait_until_ready(print)
+    finally:
+        measurement.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [("echo ready; exec 1>&-; echo lost >&2; exit 3", "lost\nexit status 3"), ("exec sleep 9", "after 1 s")],
+)
+def test_a_worker_that_ends_is_an_error_that_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
+) -> None:
+    measurement = start_worker(tmp_path, script, monkeypatch)
+    with pytest.raises(WorkerError, match=said):
+        run_a_round(measurement)

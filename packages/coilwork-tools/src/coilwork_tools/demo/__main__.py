@@ -87,10 +87,11 @@ def show_status(title: str) -> Iterator[Callable[[str], None]]:
 
 class Measurement:
     """One worker process. `wait_until_ready` and `finish` show its progress and raise WorkerError if it ends
-    badly.
+    badly, or works for longer than `demo.timeout_s` at one of them. Waiting for a round does not count.
     """
 
     def __init__(self, demo: Demo, task: str, backend: str, trace: Path) -> None:
+        self._timeout_s, self._was_stopped = demo.timeout_s, False
         self._stem = demo.folder / f"{task}-{backend}"
         self.title = f"{backend}, {TASKS[task]}"
         with self._stem.with_suffix(".log").open("w") as log:
@@ -110,31 +111,35 @@ class Measurement:
                 text=True,
                 env=demo.environment(backend, trace),
             )
-        self._timer = threading.Timer(demo.timeout_s, self._process.kill)
-        self._timer.daemon = True
-        self._timer.start()
 
     def wait_until_ready(self, update: Callable[[str], None]) -> None:
         """Wait until the worker waits for the next round."""
-        for line in self._process.stdout or ():
-            if line.strip() == READY:
-                return
-            update(line.strip())
+        with self._limit():
+            for line in self._process.stdout or ():
+                if line.strip() == READY:
+                    return
+                update(line.strip())
         raise self._failure()
 
     def next_round(self) -> None:
         """Let the worker time its calls once more."""
-        if self._process.stdin is not None:
+        if self._process.stdin is None:
+            return
+        try:
             self._process.stdin.write("round\n")
             self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._failure() from None
 
     def finish(self, update: Callable[[str], None]) -> Findings:
         """End the rounds, wait for the worker's end and read what it found."""
         if self._process.stdin is not None:
             self._process.stdin.close()
-        for line in self._process.stdout or ():
-            update(line.strip())
-        if self._process.wait() != 0:
+        with self._limit():
+            for line in self._process.stdout or ():
+                update(line.strip())
+            status = self._process.wait()
+        if status != 0:
             raise self._failure()
         self.close()
         findings = json.loads(self._stem.with_suffix(".json").read_text())
@@ -144,14 +149,31 @@ class Measurement:
 
     def close(self) -> None:
         """End the worker if it still runs."""
-        self._timer.cancel()
         self._process.kill()
         self._process.wait()
+
+    @contextmanager
+    def _limit(self) -> Iterator[None]:
+        """Stop the worker if what is done meanwhile takes too long."""
+        timer = threading.Timer(self._timeout_s, self._stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _stop(self) -> None:
+        self._was_stopped = True
+        self._process.kill()
 
     def _failure(self) -> WorkerError:
         self.close()
         said = self._stem.with_suffix(".log").read_text(errors="replace").strip().splitlines()
-        return WorkerError("\n".join((*said[-12:], f"exit status {self._process.returncode}")))
+        end = f"exit status {self._process.returncode}"
+        if self._was_stopped:
+            end = f"stopped after {self._timeout_s:g} s; --timeout allows more"
+        return WorkerError("\n".join((*said[-12:], end)))
 
 
 def measure_inference(
@@ -173,12 +195,19 @@ def measure_inference(
         with show_status("timing in turns") as update:
             for turn in range(ROUNDS):
                 update(f"round {turn + 1} of {ROUNDS}")
-                for measurement in running.values():
-                    measurement.next_round()
-                    measurement.wait_until_ready(update)
+                for backend, measurement in list(running.items()):
+                    try:
+                        measurement.next_round()
+                        measurement.wait_until_ready(update)
+                    except WorkerError as error:
+                        del running[backend]
+                        findings[backend] = error
         for backend, measurement in running.items():
             with show_status(measurement.title) as update:
-                findings[backend] = measurement.finish(update)
+                try:
+                    findings[backend] = measurement.finish(update)
+                except WorkerError as error:
+                    findings[backend] = error
     finally:
         for measurement in running.values():
             measurement.close()
@@ -307,7 +336,11 @@ def main() -> int:
         "--folder", type=Path, default=None, help="for dumps and caches; default: a new temporary one"
     )
     parser.add_argument(
-        "--timeout", type=float, default=600.0, metavar="S", help="seconds per measuring process"
+        "--timeout",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="seconds that a process may work at one step",
     )
     parser.add_argument("--backend", default="coilwork", help="the compiler on show")
     arguments = parser.parse_args()
