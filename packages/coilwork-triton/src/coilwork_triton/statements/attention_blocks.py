@@ -303,8 +303,8 @@ class AttentionBranch:
     def number_programs(self, count: Expr, group: int = _GROUP) -> tuple[Statement, ...]:
         """A program's number along its own side, and along the `count` points of the other ranges.
 
-        Where loops differ in length, programs with the longest begin first, of all points in a `group`: so the
-        last programs to begin are short ones, and those that run together still share keys in the cache.
+        Where loops differ in length, programs with the longest begin first, of all points in a `group`. So
+        the last programs to begin are short ones, and those that run together still share keys in the cache.
         """
         blocks, program, point = Name("yprograms"), Name("program"), PROGRAM.name
         starts: tuple[Statement, ...] = (

@@ -1,9 +1,10 @@
 """What roles of attention share: operands in shared memory, the tiles of a program, and the blocks of keys
 that a tile goes through.
 
-A program takes every so many tiles, or pairs of a long tile and a short one. A tile is a block of rows at one point of the other ranges, and goes
-through blocks of keys: those that comparisons of positions in the mask leave, from the last to the first, or
-those of lists. Each block takes the next stage of the rings of keys and of values.
+A program takes every so many tiles, or pairs of a long tile and a short one. A tile is a block of rows at
+one point of the other ranges, and goes through blocks of keys: those that comparisons of positions in the
+mask leave, from the last to the first, or those of lists. Each block takes the next stage of the rings of
+keys and of values.
 """
 
 from __future__ import annotations

@@ -19,14 +19,12 @@ them while the next blocks are multiplied.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from math import log
 from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.kernels.nodes import AttentionCore
-from coilwork_ir.scalar import Parameter, Scalar, iterate_postorder, list_loads, parameter
+from coilwork_ir.scalar import Scalar, list_loads, parameter
 from coilwork_ir.syntax.python import (
     Assign,
     Attribute,
@@ -49,15 +47,8 @@ from coilwork_triton.attention_roles import CONSUMER_ROWS
 from coilwork_triton.iteration.space import LOOP_OFFSET
 from coilwork_triton.launch.parameters import BLOCKS, STAGES
 from coilwork_triton.product_roles import GROUP_WARPS
-from coilwork_triton.statements.attention_blocks import (
-    LOG2_E,
-    NOWHERE,
-    OFFSET,
-    PROGRAM,
-    hide,
-    insert_column,
-    scale_of,
-)
+from coilwork_triton.statements.attention_blocks import NOWHERE, OFFSET, PROGRAM, insert_column
+from coilwork_triton.statements.attention_softmax import OnlineSoftmax
 from coilwork_triton.statements.attention_tiles import (
     DONE,
     PHASE,
@@ -68,7 +59,6 @@ from coilwork_triton.statements.attention_tiles import (
     Role,
     SharedOperand,
 )
-from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.specialised_contraction import LOADER_REGISTERS
 from coilwork_triton.text.gluon import gl, hopper, lay_out_blocks, rename
 from coilwork_triton.text.language import Writer, define_function, get_triton_type, tl, tl_name
@@ -212,15 +202,12 @@ class _Loader(Role):
         )
 
 
-class _Consumer(Role):
+class _Consumer(Role, OnlineSoftmax):
     """A group of warps that has 64 rows of a tile."""
 
     def __init__(self, plan: PlannedAttention, core: AttentionCore, library: set[str]) -> None:
         super().__init__(plan, core, library)
         self.parts = self.consumers
-        scale = scale_of(core.weights.score, 0)
-        self.factor = LOG2_E * (1.0 if scale is None else scale)
-        self.is_far = self.has_far_scores()
 
     def arguments(self) -> tuple[str, ...]:
         """Its parameters, without constants."""
@@ -337,10 +324,10 @@ class _Consumer(Role):
         return Assign((_BEFORE.id,), Binary("%", last, Name(STAGES)))
 
     def _first_step(self, loop: KeyLoop) -> tuple[Statement, ...]:
-        """The first block of keys: its scores and their softmax, beside the last product of the tile before."""
+        """The first block of keys: its scores and their softmax. Beside it the tile before ends its sums."""
         writer = self.writer.inner()
         raw = self._multiply_keys(writer, loop, Number(0), is_wide=False)
-        self._soften(raw, loop.has_mask, loop.ragged, writer)
+        self._add_weights(raw, loop, writer)
         writer.statements.append(self.wait(self.value.full, STAGE, PHASE))
         both = (_TOTALS, _TOTAL)
         writer.assign(both, hopper("warpgroup_mma_wait", Number(0), deps=List(both)))
@@ -374,7 +361,7 @@ class _Consumer(Role):
         """
         writer = self.writer.inner()
         raw = self._multiply_keys(writer, loop, Name("step"), is_wide=is_wide)
-        self._soften(raw, loop.has_mask, loop.ragged, writer)
+        self._add_weights(raw, loop, writer)
         # waiting branches, and what is computed before stays before the wait for the product
         writer.statements.append(self.wait(self.value.full, STAGE, PHASE))
         both = (_TOTALS, _TOTAL)
@@ -399,45 +386,21 @@ class _Consumer(Role):
         values = method(method(self.value.stages, "index", stage), "reshape", block)
         return _multiply(_WEIGHT, values, _TOTALS)
 
-    def _soften(self, raw: Name, has_mask: bool, ragged: bool, writer: Writer) -> None:
+    def find_maximum(self, score: Expression) -> Expression:
+        return gl("max", score, Number(1))
+
+    def spread(self, score: Expression, raw: Expression) -> Expression:
+        block = List((Name(BLOCKS["y"]), Name(BLOCKS["r"])))
+        return Binary("+", score, gl("full", block, Number(0.0), tl_name("float32"), Name(_SCORES)))
+
+    def _add_weights(self, raw: Name, loop: KeyLoop, writer: Writer) -> None:
         """The weights of a block's scores, whose sums they join."""
-        weights = self.weights
-        tiles = (self.tile("y", 0), replace(self.tile("r", 0, ragged=ragged), axis=1))
-        mask = weights.mask if has_mask else None
-        scale = scale_of(weights.score, 0)
-        roots = (*(() if scale is not None else (weights.score,)), *(() if mask is None else (mask,)))
-        values = self.values(tiles, roots)
-        outer = self.outer.setdefault(weights.score, Scope(writer=self.writer))
-        order = values.find_pending(outer, roots)
-        given = parameter(0, DType.F32)
-        values.compute(outer, [n for n in order if n is not given and not self._is_changing(n)])
-        inner = Scope(writer=writer.inner(), parent=outer, bound={given: raw})
-        values.compute(inner, values.find_pending(inner, roots))
-        score: Expression = raw if scale is not None else values.expression(inner, weights.score)
-        hidden = hide(values, inner, mask, ragged)
-        if hidden is not None:
-            score = inner.writer.bind("score", tl("where", hidden, score, NOWHERE))
-        elif not isinstance(score, Name):
-            score = inner.writer.bind("score", score)
-        self._close_scope(values, inner, writer)
-        factor = self.factor
-        top: Expression = gl("max", score, Number(1))
-        scaled = top if self.is_far else _times(top, factor)
-        new = writer.bind("new_most", tl("maximum", _MOST, scaled))
-        base: Expression = new
-        if hidden is not None or self.is_hiding():
-            base = writer.bind("base", tl("where", Binary("==", new, NOWHERE), Number(0.0), new))
-        if self.is_far:
-            power = _times(Binary("-", score, insert_column(base)), factor)
-            shrunk = _times(Binary("-", _MOST, base), factor)
-        else:
-            power = Binary("-", _times(score, factor), insert_column(base))
-            shrunk = Binary("-", _MOST, base)
-        writer.assign((_POWER,), tl("exp2", power))
-        writer.assign((_KEPT,), tl("exp2", shrunk))
+        found = self.soften(raw, _MOST, writer, has_mask=loop.has_mask, ragged=loop.ragged)
+        writer.assign((_POWER,), found.weight)
+        writer.assign((_KEPT,), found.kept)
         total = Binary("+", Binary("*", _TOTAL, _KEPT), gl("sum", _POWER, Number(1)))
         writer.assign((_TOTAL,), total)
-        writer.assign((_MOST,), new)
+        writer.assign((_MOST,), found.most)
 
     def _results(self) -> tuple[Statement, ...]:
         """What becomes of the sums of the tile before."""
@@ -456,14 +419,8 @@ class _Consumer(Role):
         results: dict[Scalar, tuple[Expression, frozenset[Expr]]] = {
             parameter(0, DType.F32): (result, frozenset(weights.ranges))
         }
-        if self._stores_logarithms():
-            logs: Expression = _times(most, self.factor) if self.is_far else most
-            logs = Binary("+", logs, tl("log2", total))
-            if weights.logsumexp == "natural":
-                natural = Binary("*", logs, Number(log(2)))
-                logs = tl("where", Binary("==", most, NOWHERE), Number(0.0), natural)
-            found = writer.bind("logsumexp", insert_column(writer.bind("logarithm", logs)))
-            results[parameter(1, DType.F32)] = (found, rows)
+        if self.stores_logarithms():
+            results[parameter(1, DType.F32)] = (self.find_logarithms(most, total, writer), rows)
         for store in self.kernel.stores:
             if self.result is None or store.buffer != self.result.rows.buffer:
                 self.store(store, "x", results)
@@ -488,13 +445,6 @@ class _Consumer(Role):
             Do(method(method(source, "reshape", block), "store", rounded)),
             Do(hopper("fence_async_shared")),
             Do(hopper("tma.async_copy_shared_to_global", self.result.blocks, place, source)),
-        )
-
-    def _stores_logarithms(self) -> bool:
-        return any(
-            isinstance(value, Parameter) and value.position == 1
-            for store in self.kernel.stores
-            for value in iterate_postorder((store.value,))
         )
 
 
@@ -537,7 +487,3 @@ def _wait_for_stores() -> Statement:
 
 def _name_ended(name: str) -> str:
     return f"{_ENDED}_{name}"
-
-
-def _times(value: Expression, factor: float) -> Expression:
-    return Binary("*", value, Number(factor))
