@@ -231,7 +231,9 @@ def explain_fault(case: Case) -> str:
     if case.listed:
         same = find_same(given)
         more += [*list_blocks(same, full=False), *list_blocks(same, full=True)]
-    out = torch.zeros(case.points, case.rows, COLUMNS, dtype=torch.float32 if case.result == "f32" else torch.bfloat16)
+    out = torch.zeros(
+        case.points, case.rows, COLUMNS, dtype=torch.float32 if case.result == "f32" else torch.bfloat16
+    )
     logs = torch.zeros(case.points, case.rows)
     Builder().build([spec_of(source)])[kernel.name](*(x.view(-1) for x in (q, k, v, *more, out, logs)))
     wanted, wanted_logs = compute(case, q, k, v, given)
