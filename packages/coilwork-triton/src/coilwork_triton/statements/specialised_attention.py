@@ -66,7 +66,7 @@ from coilwork_triton.text.language import Writer, define_function, get_triton_ty
 # Registers of a thread of each consumer, if there is one: a multiprocessor has 64 Ki, and the loader's are
 # few.
 _REGISTERS: Final = 504
-_PART, _SCORES, _SUMS = "PART", "SCORES", "SUMS"
+_PART, _SCORES, _SUMS, _ROWS = "PART", "SCORES", "SUMS", "ROWS"
 _BEFORE, _QUERY, _KEPT = Name("before"), Name("query"), Name("kept")
 # What is known of the tile before begins so.
 _ENDED: Final = "ended"
@@ -139,7 +139,7 @@ class _Entry(Role):
         """The layouts of a consumer's blocks, and the roles."""
         consumer = _Consumer(self.plan, self._core(), self.library)
         keys, columns = Name(BLOCKS["r"]), Name(BLOCKS["x"])
-        layouts = (_multiplied(keys), _multiplied(columns))
+        layouts = (_multiplied(keys), _multiplied(columns), _multiplied(Number(8)))
         rows = Binary("//", Name(BLOCKS["y"]), Number(self.consumers))
         given = tuple(map(Name, consumer.arguments()))
         rest = tuple(Name(name) for name in self.constants() if name != BLOCKS["y"])
@@ -268,7 +268,7 @@ class _Consumer(Role, OnlineSoftmax):
                 *self.tiles(lines),
                 If(Binary(">", DONE, Number(0)), last),
             ),
-            constants=(_PART, _SCORES, _SUMS, *self.constants()),
+            constants=(_PART, _SCORES, _SUMS, _ROWS, *self.constants()),
             gluon=True,
         )
 
@@ -407,12 +407,16 @@ class _Consumer(Role, OnlineSoftmax):
         weights = self.weights
         start = len(self.spaces)
         writer = self.writer = self.writer.inner()
-        total, most = Name("row_total"), Name("row_most")
+        rest = [s for s in self.kernel.stores if self.result is None or s.buffer != self.result.rows.buffer]
+        # values of a row alone would be stored once for each column of sums that a thread has
+        is_of_rows = not any(self.roles.columns.symbol in store.index.free_symbols for store in rest)
+        layout = _ROWS if is_of_rows else _SUMS
+        total, most, summed = Name("row_total"), Name("row_most"), Name("row_sum")
         lines: list[Statement] = [
-            Assign((name.id,), gl("convert_layout", value, _slice(1, _SUMS)))
-            for name, value in ((total, _TOTAL), (most, _MOST))
+            Assign((name.id,), gl("convert_layout", value, _slice(1, its)))
+            for name, value, its in ((total, _TOTAL, layout), (most, _MOST, layout), (summed, _TOTAL, _SUMS))
         ]
-        divisor: Expression = tl("where", Binary("==", total, Number(0)), Number(1.0), total)
+        divisor: Expression = tl("where", Binary("==", summed, Number(0)), Number(1.0), summed)
         factor = writer.bind("factor", Binary("/", Number(1.0), divisor))
         result = writer.bind("result", Binary("*", _TOTALS, insert_column(factor)))
         rows = frozenset(weights.rows)
@@ -421,14 +425,13 @@ class _Consumer(Role, OnlineSoftmax):
         }
         if self.stores_logarithms():
             results[parameter(1, DType.F32)] = (self.find_logarithms(most, total, writer), rows)
-        for store in self.kernel.stores:
-            if self.result is None or store.buffer != self.result.rows.buffer:
-                self.store(store, "x", results)
+        for store in rest:
+            self.store(store, "x", results)
         sent: tuple[Statement, ...] = ()
         if self.result is not None:
             sent = self._send(result, start)
         inside = self.define(self.spaces[start:])
-        lines += [*_lay_out((*inside, *writer.statements), _SUMS), *sent]
+        lines += [*_lay_out((*inside, *writer.statements), layout), *sent]
         assigned = {name for one in lines if isinstance(one, Assign) for name in one.targets}
         names = {name: _name_ended(name) for name in (*assigned, *self._places(), _TOTAL.id, _MOST.id)}
         return rename(lines, names)
