@@ -256,7 +256,7 @@ def _places(kernel: Kernel, roles: Roles, mapping: Mapping) -> Iterator[Paramete
 # mask; heads of 64 take as long either way. Groups that multiply have no warps to hide a `tanh` behind: 0.34
 # ms instead of 0.29. Fewer rows were not measured: their tiles do not last the time that it takes to begin.
 _MANY_ROWS: Final = 1024
-_WIDE_HEAD: Final = 128
+_WIDE_HEAD: Final = 64
 _CHEAP: Final = 4
 _CONSUMERS: Final = 2
 
