@@ -66,6 +66,8 @@ from coilwork_triton.text.language import Writer, define_function, get_triton_ty
 # Registers of a thread of each consumer, if there is one: a multiprocessor has 64 Ki, and the loader's are
 # few.
 _REGISTERS: Final = 504
+# A row's sum of weights is in so many parts until its end: each is of what one thread has.
+_PARTS: Final = 8
 _PART, _SCORES, _SUMS, _ROWS = "PART", "SCORES", "SUMS", "ROWS"
 _BEFORE, _QUERY, _KEPT = Name("before"), Name("query"), Name("kept")
 # What is known of the tile before begins so.
@@ -139,7 +141,7 @@ class _Entry(Role):
         """The layouts of a consumer's blocks, and the roles."""
         consumer = _Consumer(self.plan, self._core(), self.library)
         keys, columns = Name(BLOCKS["r"]), Name(BLOCKS["x"])
-        layouts = (_multiplied(keys), _multiplied(columns), _multiplied(Number(8)))
+        layouts = (_multiplied(keys), _multiplied(columns), _multiplied(Number(_PARTS)))
         rows = Binary("//", Name(BLOCKS["y"]), Number(self.consumers))
         given = tuple(map(Name, consumer.arguments()))
         rest = tuple(Name(name) for name in self.constants() if name != BLOCKS["y"])
@@ -283,11 +285,12 @@ class _Consumer(Role, OnlineSoftmax):
         dtype = get_triton_type(self.value.dtype)
         operand = gl("DotOperandLayout", Number(0), Name(_SUMS), Number(2))
         rows, row = List((Name(BLOCKS["y"]),)), _slice(1, _SCORES)
-        none = gl("full", rows, Number(0.0), tl_name("float32"), row)
+        nothing = gl("full", rows, Number(0.0), tl_name("float32"), row)
         return (
             Assign((_TOTALS.id,), self._zeros()),
             Assign((_WEIGHT.id,), gl("full", block, Number(0.0), dtype, operand)),
-            *(Assign((_name_ended(name),), none) for name in (_TOTAL.id, _MOST.id)),
+            Assign((_name_ended(_TOTAL.id),), _nothing()),
+            Assign((_name_ended(_MOST.id),), nothing),
             *(Assign((_name_ended(name),), Number(0)) for name in self._places()),
         )
 
@@ -310,7 +313,7 @@ class _Consumer(Role, OnlineSoftmax):
         operand = gl("DotOperandLayout", Number(0), Name(_SCORES), Number(2))
         return (
             Assign((_MOST.id,), gl("full", rows, NOWHERE, f32, row)),
-            Assign((_TOTAL.id,), gl("full", rows, Number(0.0), f32, row)),
+            Assign((_TOTAL.id,), _nothing()),
             self.wait(self.query.full, part, Binary("&", TURN, Number(1))),
             Assign((_QUERY.id,), method(query, "load", operand)),
             # one thread waits for what it had stored, and all wait for it before they arrive
@@ -398,8 +401,11 @@ class _Consumer(Role, OnlineSoftmax):
         found = self.soften(raw, _MOST, writer, has_mask=loop.has_mask, ragged=loop.ragged)
         writer.assign((_POWER,), found.weight)
         writer.assign((_KEPT,), found.kept)
-        total = Binary("+", Binary("*", _TOTAL, _KEPT), gl("sum", _POWER, Number(1)))
-        writer.assign((_TOTAL,), total)
+        parts = Binary("//", Name(BLOCKS["r"]), Number(_PARTS))
+        split = method(_POWER, "reshape", List((Name(BLOCKS["y"]), parts, Number(_PARTS))))
+        added = gl("convert_layout", gl("sum", split, Number(1)), Name(_ROWS))
+        kept = insert_column(gl("convert_layout", _KEPT, _slice(1, _ROWS)))
+        writer.assign((_TOTAL,), Binary("+", Binary("*", _TOTAL, kept), added))
         writer.assign((_MOST,), found.most)
 
     def _results(self) -> tuple[Statement, ...]:
@@ -412,9 +418,10 @@ class _Consumer(Role, OnlineSoftmax):
         is_of_rows = not any(self.roles.columns.symbol in store.index.free_symbols for store in rest)
         layout = _ROWS if is_of_rows else _SUMS
         total, most, summed = Name("row_total"), Name("row_most"), Name("row_sum")
+        whole = gl("sum", _TOTAL, Number(1))
         lines: list[Statement] = [
             Assign((name.id,), gl("convert_layout", value, _slice(1, its)))
-            for name, value, its in ((total, _TOTAL, layout), (most, _MOST, layout), (summed, _TOTAL, _SUMS))
+            for name, value, its in ((total, whole, layout), (most, _MOST, layout), (summed, whole, _SUMS))
         ]
         divisor: Expression = tl("where", Binary("==", summed, Number(0)), Number(1.0), summed)
         factor = writer.bind("factor", Binary("/", Number(1.0), divisor))
@@ -481,6 +488,12 @@ def _allocate(element: Expression, extents: tuple[Expression, ...], one: SharedO
 def _allocate_barriers(number: Expression) -> Expression:
     element, layout = Attribute(Name("gl"), "int64"), hopper("mbarrier.MBarrierLayout")
     return gl("allocate_shared_memory", element, List((number, Number(1))), layout)
+
+
+def _nothing() -> Expression:
+    """Parts of rows' sums of no weights."""
+    block = List((Name(BLOCKS["y"]), Number(_PARTS)))
+    return gl("full", block, Number(0.0), tl_name("float32"), Name(_ROWS))
 
 
 def _wait_for_stores() -> Statement:
