@@ -21,23 +21,23 @@ from coilwork_runtime import Builder
 from coilwork_triton import TritonCodegen
 from integration_tests.emitted_kernels import spec_of
 
-HEADS, COLUMNS, BLOCK = 2, 64, 128
-# Two heads of queries share keys if there is one head of these.
+COLUMNS, BLOCK = 64, 128
+# All heads of queries share keys if there is one head of these.
 TEXT: Final = """kernel @attention fast {{
   range y0: `1` parallel
-  range y1: `2` parallel
+  range y1: `{points}` parallel
   range y2: `{rows}` parallel
   range x0: `64` parallel
   range r0: `{rows}` reduction
   range r1: `64` reduction
-  arg in0: bf16 in span `128*{rows}` aligned
+  arg in0: bf16 in span `{points}*64*{rows}` aligned
   arg in1: bf16 in span `{heads}*64*{rows}` aligned
   arg in2: bf16 in span `{heads}*64*{rows}` aligned
   {args}
-  arg out0: {result} out span `128*{rows}` aligned
-  arg out1: f32 out span `2*{rows}`
+  arg out0: {result} out span `{points}*64*{rows}` aligned
+  arg out1: f32 out span `{points}*{rows}`
   attention f32 (y0, y1, y2, x0) over (r0, r1) {{
-    t0 = load %in0[128*{rows}*y0 + 64*{rows}*y1 + 64*y2 + r1] : bf16
+    t0 = load %in0[{points}*64*{rows}*y0 + 64*{rows}*y1 + 64*y2 + r1] : bf16
     t1 = load %in1[64*{rows}*({head}) + 64*r0 + r1] : bf16
     t2 = load %in2[64*{rows}*({head}) + 64*r0 + x0] : bf16
     t3 = parameter 0 : f32
@@ -55,8 +55,8 @@ TEXT: Final = """kernel @attention fast {{
     t0 = parameter 0 : f32
     t1 = cast(t0) : {result}
     t2 = parameter 1 : f32
-    store %out0[128*{rows}*y0 + 64*{rows}*y1 + 64*y2 + x0] = {stored}
-    store %out1[2*{rows}*y0 + {rows}*y1 + y2] = t2
+    store %out0[{points}*64*{rows}*y0 + 64*{rows}*y1 + 64*y2 + x0] = {stored}
+    store %out1[{points}*{rows}*y0 + {rows}*y1 + y2] = t2
   }}
 }}
 """
@@ -99,11 +99,14 @@ LISTS: Final = """t20 = load %in4[y2 // 128] : i32
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """An attention, and how it runs: blocks of `keys`, `stages` at a time, and so many programs."""
+    """An attention of `points` heads, and how it runs: blocks of `keys`, `stages` at a time, and so many
+    programs.
+    """
 
     rows: int = 200
     score: str = ""
     mask: str = "causal"
+    points: int = 2
     heads: int = 2
     listed: bool = False
     natural: bool = False
@@ -117,7 +120,7 @@ class Case:
     def kernel(self) -> Kernel:
         blocks = -(-self.rows // BLOCK)
         args = {
-            "slope": ["arg in3: f32 in span `2` aligned"],
+            "slope": [f"arg in3: f32 in span `{self.points}` aligned"],
             "documents": [f"arg in3: i32 in span `{self.rows}`"],
         }
         declared = args.get(self.score, []) + args.get(self.mask, [])
@@ -129,8 +132,9 @@ class Case:
             asked += "\n    blocks 128 by 128 (keys (t20, t21), full_keys (t22, t23))"
         text = TEXT.format(
             rows=self.rows,
+            points=self.points,
             heads=self.heads,
-            head="y1" if self.heads == HEADS else "y1 // 2",
+            head="y1" if self.heads == self.points else f"y1 // {self.points}",
             args="\n  ".join(declared),
             score=SCORES[self.score],
             mask=mask,
@@ -153,6 +157,8 @@ class Case:
 
 CASES: Final = {
     "causal": Case(),
+    "a tile in no pair": Case(points=3, heads=3, rows=300, programs=2),
+    "fewer tiles than programs": Case(rows=128, programs=3),
     "all keys": Case(mask=""),
     "window": Case(mask="window", rows=330),
     "wide blocks, three stages": Case(keys=128, stages=3, rows=256),
@@ -167,7 +173,7 @@ CASES: Final = {
 
 def compute(case: Case, q: Tensor, k: Tensor, v: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
     """Attention and its logarithms in float64."""
-    k, v = (x.repeat_interleave(HEADS // x.shape[0], 0).double() for x in (k, v))
+    k, v = (x.repeat_interleave(case.points // x.shape[0], 0).double() for x in (k, v))
     scores = q.double() @ k.mT * 0.125
     i, j = torch.arange(case.rows)[:, None], torch.arange(case.rows)
     if case.score == "slope":
@@ -216,7 +222,7 @@ def explain_fault(case: Case) -> str:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (
         torch.randn(n, case.rows, COLUMNS, generator=generator).bfloat16()
-        for n in (2, case.heads, case.heads)
+        for n in (case.points, case.heads, case.heads)
     )
     given = torch.tensor([0.01, 0.05])
     if case.mask == "documents":
@@ -225,8 +231,10 @@ def explain_fault(case: Case) -> str:
     if case.listed:
         same = find_same(given)
         more += [*list_blocks(same, full=False), *list_blocks(same, full=True)]
-    out = torch.zeros(2, case.rows, COLUMNS, dtype=torch.float32 if case.result == "f32" else torch.bfloat16)
-    logs = torch.zeros(2, case.rows)
+    out = torch.zeros(
+        case.points, case.rows, COLUMNS, dtype=torch.float32 if case.result == "f32" else torch.bfloat16
+    )
+    logs = torch.zeros(case.points, case.rows)
     Builder().build([spec_of(source)])[kernel.name](*(x.view(-1) for x in (q, k, v, *more, out, logs)))
     wanted, wanted_logs = compute(case, q, k, v, given)
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from benchmarks.flex_attention import causal, check, distance, list_variants, make_function
+from benchmarks.flex_attention import causal, check, distance, list_variants, make_function, window
 from coilwork.backend import backend
 from integration_tests.model_checks import no_fallback
 
@@ -32,6 +34,34 @@ def test_flex_attention_is_as_exact_as_its_type(name: str) -> None:
     assert again == "same"
     # of the greatest element, whose last place in bf16 is 2 ** -8
     assert all(float(part) < 0.01 for part in parts), parts
+
+
+@pytest.mark.parametrize(("mask", "head"), [(causal, 128), (causal, 64), (window, 128), (None, 64)])
+def test_every_row_is_computed_by_one_of_the_programs(mask: Callable[..., Tensor] | None, head: int) -> None:
+    """There are an odd number of tiles, and more of them than programs."""
+    torch._dynamo.reset()
+    rows = 1900
+    generator = torch.Generator("cuda").manual_seed(0)
+    q, k, v = (
+        torch.randn(3, 5, rows, head, device="cuda", dtype=torch.bfloat16, generator=generator)
+        for _ in range(3)
+    )
+    blocks = None if mask is None else create_block_mask(mask, None, None, rows, rows, device="cuda")
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return flex_attention(q, k, v, block_mask=blocks, return_lse=True)
+
+    with no_fallback(), torch.no_grad():
+        compiled: Any = torch.compile(attend, backend=backend, dynamic=False)
+        found, logs = compiled(q, k, v)
+        again, _ = compiled(q, k, v)
+    scores = q.double() @ k.double().mT / math.sqrt(head)
+    if mask is not None:
+        i, j = torch.arange(rows, device="cuda")[:, None], torch.arange(rows, device="cuda")
+        scores = scores.masked_fill(~mask(i, i, i, j), -torch.inf)
+    assert distance(found, scores.softmax(-1) @ v.double()) < 0.01
+    assert float((logs - scores.logsumexp(-1)).abs().max()) < 1e-4
+    assert torch.equal(found, again)
 
 
 def test_slopes_that_are_learned_get_their_gradient_from_the_kernel() -> None:

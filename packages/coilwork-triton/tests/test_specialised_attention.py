@@ -95,13 +95,38 @@ def widen(text: str) -> str:
     return text
 
 
-@pytest.mark.parametrize(
-    ("changes", "is_proposed"),
-    [((), True), ((("`1024`", "`256`"),), False), ((("t12 = add(t5, t11)", "t12 = tanh(t11)"),), False)],
+WINDOW = (
+    ("mask t13", "mask t17"),
+    (
+        "    query",
+        "t14 = index [y1 - r0]\n t15 = const 99 : i64\n t16 = le(t14, t15)\n"
+        "t17 = bitwise_and(t13, t16)\n    query",
+    ),
 )
-def test_wide_heads_of_many_rows_have_roles(changes: tuple[tuple[str, str], ...], is_proposed: bool) -> None:
-    text = widen(TEXT)
+
+
+FEW, COSTLY = ("`1024`", "`256`"), ("t12 = add(t5, t11)", "t12 = tanh(t11)")
+MANY = (("`1024`", "`4096`"), ("1048576", "4194304"), ("524288", "2097152"), ("65536*", "262144*"))
+
+
+@pytest.mark.parametrize(
+    ("head", "changes", "is_proposed"),
+    [
+        (128, (), True),
+        (128, (FEW,), False),
+        (128, (COSTLY,), False),
+        (128, WINDOW, True),
+        (64, (), False),
+        (64, MANY, True),
+        (64, (*MANY, *WINDOW), False),
+    ],
+)
+def test_long_loops_of_cheap_scores_have_roles(
+    head: int, changes: tuple[tuple[str, str], ...], is_proposed: bool
+) -> None:
+    text = widen(TEXT) if head == 128 else TEXT
     for old, new in changes:
+        assert old in text
         text = text.replace(old, new)
     source = TritonCodegen().emit(parse_kernel(text), HOPPER, {})
     assert ("gl.warp_specialize(" in source.text) == is_proposed

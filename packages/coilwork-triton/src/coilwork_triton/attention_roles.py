@@ -55,12 +55,8 @@ def find_operands(kernel: Kernel, core: AttentionCore) -> tuple[StoredRows, Stor
 
 
 def find_stored_result(kernel: Kernel, core: AttentionCore) -> StoredRows | None:
-    """Where the copy engine stores the result, from where a block of queries lay; None if threads store it:
-    it is changed first, or is no block of the queries' shape.
-    """
+    """Where the copy engine stores the result; None if threads store it, because it is changed first."""
     roles, dtype = roles_of(kernel), core.weights.query.dtype
-    if _whole(roles.columns.extent) != _whole(roles.length.extent):
-        return None
     for store in kernel.stores:
         value = store.value
         if not isinstance(value, Op) or value.op != "cast" or not _is_result(value.operands[0]):
@@ -151,7 +147,8 @@ def count_shared_bytes(kernel: Kernel, consumers: int, keys: int, stages: int) -
     """Bytes of shared memory of a program that has blocks of so many `keys`, `stages` at a time."""
     roles = roles_of(kernel)
     length, columns = _whole(roles.length.extent), _whole(roles.columns.extent)
-    rows = consumers * CONSUMER_ROWS * length
+    # queries, and results on their way to memory
+    rows = consumers * CONSUMER_ROWS * (length + columns)
     return 2 * (rows + stages * keys * (length + columns)) + _ASIDE
 
 

@@ -170,6 +170,9 @@ class _Cell:
             found = found.reshape(self.extents)
         return found.trans(1, 0) if self.is_swapped else found
 
+    def load(self, layout: object) -> Any:
+        return self.value
+
     def store(self, value: Any) -> None:
         self.put(value)
 
@@ -219,7 +222,15 @@ def _make_modules() -> Mapping[str, Any]:
     roles = _Roles()
 
     def allocate(dtype: Any, shape: Sequence[Any], layout: object) -> _Memory:
-        return _Memory([None] * int(shape[0]))
+        # what is read before it is written is nothing to count on
+        block = fill(shape[1:], float("nan"), dtype) if dtype.is_floating() else None
+        return _Memory([block] * int(shape[0]))
+
+    def fill(shape: Sequence[Any], value: Any, dtype: Any, layout: object = None) -> Any:
+        # the interpreter makes no constants of 16-bit types
+        is_short = dtype.is_floating() and dtype.primitive_bitwidth < 32
+        block = tl.full(list(shape), value, tl.float32 if is_short else dtype)
+        return block.to(dtype) if is_short else block
 
     def describe(
         base: Any, shape: Sequence[Any], strides: Sequence[Any], block_shape: Sequence[Any], layout: object
@@ -281,7 +292,7 @@ def _make_modules() -> Mapping[str, Any]:
             constexpr=tl.constexpr,
             int64=tl.int64,
             arange=lambda start, end, layout=None: tl.arange(start, end),
-            full=lambda shape, value, dtype, layout=None: tl.full(shape, value, dtype),
+            full=fill,
             convert_layout=lambda value, layout: value,
             max=tl.max,
             sum=tl.sum,

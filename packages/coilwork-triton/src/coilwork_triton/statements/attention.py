@@ -6,8 +6,7 @@ Scores are never in memory. The algorithm is that of FlashAttention-2 (Dao, 2023
 
 from __future__ import annotations
 
-from dataclasses import replace
-from math import inf, log
+from math import inf
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
@@ -15,7 +14,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, ceildiv, floordiv, multiply
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.attention import find_core, find_key_sharing, find_sharing, index_of_store, roles_of
 from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore
-from coilwork_ir.scalar import Parameter, Scalar, find_index_symbols, iterate_postorder, parameter
+from coilwork_ir.scalar import Scalar, find_index_symbols, parameter
 from coilwork_ir.syntax.python import (
     Assign,
     Binary,
@@ -31,20 +30,15 @@ from coilwork_triton.attention_plan import PlannedAttention
 from coilwork_triton.launch.parameters import BLOCKS
 from coilwork_triton.statements.attention_blocks import (
     BLOCK,
-    LOG2_E,
-    NOWHERE,
     PROGRAM,
-    AttentionBranch,
     convert,
     dot,
-    hide,
     insert_column,
     joined_type,
-    scale_of,
     transpose,
 )
 from coilwork_triton.statements.attention_gradient import GradientOfKeys, GradientOfQuery
-from coilwork_triton.statements.scope import Scope
+from coilwork_triton.statements.attention_softmax import OnlineSoftmax
 from coilwork_triton.statements.specialised_attention import emit_specialised_attention
 from coilwork_triton.text.language import fill_shape, tl, tl_name
 
@@ -125,15 +119,12 @@ def _require_sides(kernel: Kernel) -> None:
 # ---- Attention ----
 
 
-class _Forward(AttentionBranch):
+class _Forward(OnlineSoftmax):
     """Attention: a block of rows, and all keys."""
 
     def __init__(self, plan: PlannedAttention, core: AttentionCore, library: set[str]) -> None:
         roles = roles_of(plan.kernel)
         super().__init__(plan, core, library, fixed=roles.rows, looped=roles.keys)
-        scale = scale_of(core.weights.score, 0)
-        self.factor = LOG2_E * (1.0 if scale is None else scale)
-        self.is_far = self.has_far_scores()
 
     def statements(self) -> tuple[Statement, ...]:
         """All statements behind the program's number."""
@@ -151,18 +142,8 @@ class _Forward(AttentionBranch):
         results: dict[Scalar, tuple[Expression, frozenset[Expr]]] = {
             parameter(0, DType.F32): (result, frozenset(weights.ranges))
         }
-        if any(
-            isinstance(v, Parameter) and v.position == 1
-            for s in kernel.stores
-            for v in iterate_postorder((s.value,))
-        ):
-            scaled = _times(most, self.factor) if self.is_far else most
-            logs: Expression = Binary("+", scaled, tl("log2", total))
-            if weights.logsumexp == "natural":
-                natural = Binary("*", logs, Number(log(2)))
-                logs = tl("where", Binary("==", most, NOWHERE), Number(0.0), natural)
-            found = writer.bind("logsumexp", insert_column(writer.bind("logarithm", logs)))
-            results[parameter(1, DType.F32)] = (found, rows)
+        if self.stores_logarithms():
+            results[parameter(1, DType.F32)] = (self.find_logarithms(most, total, writer), rows)
         for store in kernel.stores:
             self.store(store, "x", results)
         lines = self.lines(Name("yprogram"), Name(PROGRAM.name))
@@ -180,50 +161,12 @@ class _Forward(AttentionBranch):
             for value, dtype in ((self.query, weights.query.dtype), (key, weights.key.dtype))
         )
         raw = writer.bind("raw", dot(query, transpose(other), both))
-        tiles = (self.tile("y", 0), replace(tile, axis=1))
-        mask = weights.mask if has_mask else None
-        scale = scale_of(weights.score, 0)
-        roots = (*(() if scale is not None else (weights.score,)), *(() if mask is None else (mask,)))
-        values = self.values(tiles, roots)
-        outer = self.outer.setdefault(weights.score, Scope(writer=self.writer))
-        order = values.find_pending(outer, roots)
-        given = parameter(0, DType.F32)
-        values.compute(outer, [n for n in order if n is not given and not self._is_changing(n)])
-        inner = Scope(writer=writer.inner(), parent=outer, bound={given: raw})
-        values.compute(inner, values.find_pending(inner, roots))
-        score: Expression = raw if scale is not None else values.expression(inner, weights.score)
-        factor = self.factor
-        hidden = hide(values, inner, mask, ragged)
-        if hidden is not None:
-            score = inner.writer.bind("score", tl("where", hidden, score, NOWHERE))
-        elif not isinstance(score, Name):
-            score = inner.writer.bind("score", score)
-        # a score of one row for all, or of one key for all, is spread
-        self._close_scope(values, inner, writer)
         most, total, sums = Name("most"), Name("total"), Name("sums")
-        if scale is None and self.levels.varies[weights.score].isdisjoint((self.fixed.symbol,)):
-            score = writer.bind("score", Binary("+", score, tl("zeros_like", raw)))
-        # times the factor, or before that if scores may be so large that products with it are infinite
-        top: Expression = tl("max", score, Number(1))
-        new = writer.bind("new_most", tl("maximum", most, top if self.is_far else _times(top, factor)))
-        base: Expression = new
-        if hidden is not None or self.is_hiding():
-            base = writer.bind("base", tl("where", Binary("==", new, NOWHERE), Number(0.0), new))
-        if self.is_far:
-            power = _times(Binary("-", score, insert_column(base)), factor)
-            shrunk = _times(Binary("-", most, base), factor)
-        else:
-            power = Binary("-", _times(score, factor), insert_column(base))
-            shrunk = Binary("-", most, base)
-        weight = writer.bind("weight", tl("exp2", power))
-        kept = writer.bind("kept", tl("exp2", shrunk))
+        found = self.soften(raw, most, writer, has_mask=has_mask, ragged=ragged)
+        weight, kept = writer.bind("weight", found.weight), writer.bind("kept", found.kept)
         writer.assign((total,), Binary("+", Binary("*", total, kept), tl("sum", weight, Number(1))))
         writer.assign((sums,), Binary("*", sums, insert_column(kept)))
         value = self.operand(weights.value, tile, self.tile("x", 1), writer)
         writer.assign((sums,), dot(convert(weight, weights.value.dtype), value, weights.value.dtype, sums))
-        writer.assign((most,), new)
+        writer.assign((most,), found.most)
         return tuple(writer.statements)
-
-
-def _times(value: Expression, factor: float) -> Expression:
-    return Binary("*", value, Number(factor))

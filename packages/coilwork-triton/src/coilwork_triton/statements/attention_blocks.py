@@ -300,11 +300,11 @@ class AttentionBranch:
 
     # programs
 
-    def number_programs(self, count: Expr) -> tuple[Statement, ...]:
+    def number_programs(self, count: Expr, group: int = _GROUP) -> tuple[Statement, ...]:
         """A program's number along its own side, and along the `count` points of the other ranges.
 
-        Where loops differ in length, programs with the longest begin first, of all points in a group: so the
-        last programs to begin are short ones, and those that run together still share keys in the cache.
+        Where loops differ in length, programs with the longest begin first, of all points in a `group`. So
+        the last programs to begin are short ones, and those that run together still share keys in the cache.
         """
         blocks, program, point = Name("yprograms"), Name("program"), PROGRAM.name
         starts: tuple[Statement, ...] = (
@@ -321,11 +321,11 @@ class AttentionBranch:
         members: Expression = self.print_index(count)
         first: Name | None = None
         known = as_int(count)
-        if known is None or known > _GROUP:
-            first, size = Name("first_point"), Number(_GROUP)
-            group = Binary("//", program, Binary("*", blocks, size))
+        if known is None or known > group:
+            first, size = Name("first_point"), Number(group)
+            number = Binary("//", program, Binary("*", blocks, size))
             starts += (
-                Assign((first.id,), Binary("*", group, size)),
+                Assign((first.id,), Binary("*", number, size)),
                 Assign(("points",), tl("minimum", Binary("-", members, first), size)),
                 Assign(("within",), Binary("-", program, Binary("*", first, blocks))),
             )

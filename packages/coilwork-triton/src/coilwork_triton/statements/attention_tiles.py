@@ -1,9 +1,10 @@
 """What roles of attention share: operands in shared memory, the tiles of a program, and the blocks of keys
 that a tile goes through.
 
-A program takes every so many tiles. A tile is a block of rows at one point of the other ranges, and goes
-through blocks of keys: those that comparisons of positions in the mask leave, from the last to the first, or
-those of lists. Each block takes the next stage of the rings of keys and of values.
+A program takes every so many tiles, or pairs of a long tile and a short one. A tile is a block of rows at
+one point of the other ranges, and goes through blocks of keys: those that comparisons of positions in the
+mask leave, from the last to the first, or those of lists. Each block takes the next stage of the rings of
+keys and of values.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ from coilwork_triton.statements.attention_blocks import BLOCK, OFFSET, PLACE, PR
 from coilwork_triton.text.gluon import hopper
 from coilwork_triton.text.language import tl
 
+# Points of the other ranges whose tiles run together: few, so that these share keys in the cache, and an even
+# number, so that tiles come in pairs.
+GROUP: Final = 2
 DONE, TURN, STAGE, PHASE = Name("done"), Name("turn"), Name("stage"), Name("phase")
 STEPS: Final = Name("steps")
 _TILES, _PROGRAMS, _OWN = Name("tiles"), Name("programs"), Name("own")
@@ -161,7 +165,7 @@ class Role(AttentionBranch):
         """Where the tile `program` lies, and how many blocks of keys it goes through, which are `steps`."""
         start = len(self.spaces)
         lines = self._count_listed() if self.lists is not None else self._count_in_span()
-        number = self.number_programs(multiply_all(r.extent for r in self.roles.others))
+        number = self.number_programs(multiply_all(r.extent for r in self.roles.others), GROUP)
         offset = Binary("*", Name("yprogram"), self.print_index(self.points))
         begin = Assign((OFFSET.name,), offset)
         return (*number, begin, *self.define(self.spaces[start:]), *lines)
@@ -291,33 +295,56 @@ class Role(AttentionBranch):
         count = multiply_all(r.extent for r in self.roles.others)
         blocks = tl("cdiv", self.print_index(self.fixed.extent), self.print_index(self.points))
         total = Binary("*", blocks, self.print_index(count))
-        turns = tl("cdiv", Binary("-", _TILES, _OWN), _PROGRAMS)
+        turns, counted = self._count_turns()
         return (
             *self.define(self.spaces[start:]),
             Assign((_TILES.id,), total),
             Assign((_OWN.id,), tl("program_id", Number(0))),
             Assign((_PROGRAMS.id,), tl("num_programs", Number(0))),
+            *counted,
             Assign((DONE.id,), Number(0)),
             For(TURN.id, call("range", Number(0), turns), (*self._choose_tile(), *body)),
         )
 
-    def _choose_tile(self) -> tuple[Statement, ...]:
-        """The tile of a turn. Where tiles differ in length, programs with the longest one of a turn get the
-        shortest one of the next: every other turn, unless some have none, deals tiles out backwards.
-        """
-        before = Binary("*", TURN, _PROGRAMS)
+    def _count_turns(self) -> tuple[Expression, tuple[Statement, ...]]:
+        """How many tiles a program has, and the statements that this needs."""
+        if not self._differ_in_length():
+            return tl("cdiv", Binary("-", _TILES, _OWN), _PROGRAMS), ()
+        pairs, rounds, zero, one = Name("pairs"), Name("rounds"), Number(0), Number(1)
+        last = Binary("+", _OWN, Binary("*", Binary("-", rounds, one), _PROGRAMS))
+        is_last = Binary("==", last, Binary("-", pairs, one))
+        is_odd = Binary("==", Binary("%", _TILES, Number(2)), one)
+        alone = tl("where", Binary("&", is_odd, is_last), one, zero)
+        return Binary("-", Binary("*", rounds, Number(2)), alone), (
+            Assign((pairs.id,), tl("cdiv", _TILES, Number(2))),
+            Assign((rounds.id,), tl("cdiv", tl("maximum", Binary("-", pairs, _OWN), zero), _PROGRAMS)),
+        )
+
+    def _differ_in_length(self) -> bool:
+        """True if tiles go through the more keys, or the fewer, the further down their rows are."""
         span = self.find_span()
-        own = _OWN
-        lines: list[Statement] = []
-        if (OFFSET in span.last.free_symbols) is not (OFFSET in span.first.free_symbols):
-            later = Binary("*", Binary("+", TURN, Number(1)), _PROGRAMS)
-            is_back = Binary(
-                "&", Binary("==", Binary("%", TURN, Number(2)), Number(1)), Binary("<=", later, _TILES)
-            )
-            back = Binary("-", Binary("-", _PROGRAMS, Number(1)), _OWN)
-            own = Name("dealt")
-            lines.append(Assign((own.id,), tl("where", is_back, back, _OWN)))
-        return (*lines, Assign(("program",), Binary("+", before, own)))
+        return (OFFSET in span.last.free_symbols) is not (OFFSET in span.first.free_symbols)
+
+    def _choose_tile(self) -> tuple[Statement, ...]:
+        """The tile of a turn. Where tiles differ in length, they come in pairs of which all are as long: the
+        longest and the shortest tile of a group of points, and so on inwards.
+        """
+        if not self._differ_in_length():
+            return (Assign(("program",), Binary("+", Binary("*", TURN, _PROGRAMS), _OWN)),)
+        pair, size, first = Name("pair"), Name("size"), Name("first_tile")
+        turn = Binary("*", Binary("//", TURN, Number(2)), _PROGRAMS)
+        blocks = tl("cdiv", self.print_index(self.fixed.extent), self.print_index(self.points))
+        whole = Binary("*", blocks, Number(GROUP))
+        group = Binary("//", pair, Binary("//", whole, Number(2)))
+        lines = (
+            Assign((pair.id,), Binary("+", turn, _OWN)),
+            Assign((first.id,), Binary("*", group, whole)),
+            Assign((size.id,), tl("minimum", Binary("-", _TILES, first), whole)),
+            Assign((pair.id,), Binary("-", pair, Binary("//", first, Number(2)))),
+        )
+        back = Binary("-", Binary("-", size, Number(1)), pair)
+        is_long = Binary("==", Binary("%", TURN, Number(2)), Number(0))
+        return (*lines, Assign(("program",), Binary("+", first, tl("where", is_long, pair, back))))
 
     def find_stage(self) -> tuple[Statement, ...]:
         """The stage of block `done`, and how often it was filled."""

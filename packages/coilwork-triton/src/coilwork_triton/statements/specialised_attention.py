@@ -10,21 +10,21 @@ computes the softmax of the next block's scores.
     attention_load      the loader
     attention_attend    a consumer
 
-Keys are gone through from the last block that counts to the first one. So the block on the diagonal of a
-causal mask comes first, where nothing is to be overlapped yet.
+Keys are gone through from the last block that counts to the first one. Tiles follow each other without a
+gap: a consumer takes the next queries to registers and multiplies them with the first keys, while the tensor
+cores end the sums of the tile before. Only then it divides and stores these, by the copy engine, which reads
+them while the next blocks are multiplied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from math import log
 from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.kernels.nodes import AttentionCore
-from coilwork_ir.scalar import Parameter, Scalar, iterate_postorder, list_loads, parameter
+from coilwork_ir.scalar import Scalar, list_loads, parameter
 from coilwork_ir.syntax.python import (
     Assign,
     Attribute,
@@ -33,6 +33,7 @@ from coilwork_ir.syntax.python import (
     Expression,
     For,
     Function,
+    If,
     List,
     Name,
     Number,
@@ -46,7 +47,8 @@ from coilwork_triton.attention_roles import CONSUMER_ROWS
 from coilwork_triton.iteration.space import LOOP_OFFSET
 from coilwork_triton.launch.parameters import BLOCKS, STAGES
 from coilwork_triton.product_roles import GROUP_WARPS
-from coilwork_triton.statements.attention_blocks import LOG2_E, NOWHERE, OFFSET, hide, insert_column, scale_of
+from coilwork_triton.statements.attention_blocks import NOWHERE, OFFSET, PROGRAM, insert_column
+from coilwork_triton.statements.attention_softmax import OnlineSoftmax
 from coilwork_triton.statements.attention_tiles import (
     DONE,
     PHASE,
@@ -57,16 +59,19 @@ from coilwork_triton.statements.attention_tiles import (
     Role,
     SharedOperand,
 )
-from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.specialised_contraction import LOADER_REGISTERS
-from coilwork_triton.text.gluon import gl, hopper, lay_out_blocks
+from coilwork_triton.text.gluon import gl, hopper, lay_out_blocks, rename
 from coilwork_triton.text.language import Writer, define_function, get_triton_type, tl, tl_name
 
 # Registers of a thread of each consumer, if there is one: a multiprocessor has 64 Ki, and the loader's are
 # few.
 _REGISTERS: Final = 504
-_PART, _SCORES, _SUMS = "PART", "SCORES", "SUMS"
+# A row's sum of weights is in so many parts until its end: each is of what one thread has.
+_PARTS: Final = 8
+_PART, _SCORES, _SUMS, _ROWS = "PART", "SCORES", "SUMS", "ROWS"
 _BEFORE, _QUERY, _KEPT = Name("before"), Name("query"), Name("kept")
+# What is known of the tile before begins so.
+_ENDED: Final = "ended"
 _POWER, _WEIGHT = Name("power"), Name("weight")
 _MOST, _TOTAL, _TOTALS = Name("most"), Name("total"), Name("sums")
 
@@ -106,6 +111,9 @@ class _Entry(Role):
                 for name, count in ((one.full, 1), (one.free, readers))
             )
             lines.append(For(STAGE.id, gl("static_range", number), starts))
+        for one in results:
+            extents = (Number(self.consumers), *self.extents(one, Number(CONSUMER_ROWS)).items)
+            lines.append(Assign((one.stages.id,), _allocate(Attribute(one.blocks, "dtype"), extents, one)))
         lines.append(Do(hopper("fence_async_shared")))
         return (*self.define(self.spaces), *lines, *self._start())
 
@@ -133,7 +141,7 @@ class _Entry(Role):
         """The layouts of a consumer's blocks, and the roles."""
         consumer = _Consumer(self.plan, self._core(), self.library)
         keys, columns = Name(BLOCKS["r"]), Name(BLOCKS["x"])
-        layouts = (_multiplied(keys), _multiplied(columns))
+        layouts = (_multiplied(keys), _multiplied(columns), _multiplied(Number(_PARTS)))
         rows = Binary("//", Name(BLOCKS["y"]), Number(self.consumers))
         given = tuple(map(Name, consumer.arguments()))
         rest = tuple(Name(name) for name in self.constants() if name != BLOCKS["y"])
@@ -196,15 +204,12 @@ class _Loader(Role):
         )
 
 
-class _Consumer(Role):
+class _Consumer(Role, OnlineSoftmax):
     """A group of warps that has 64 rows of a tile."""
 
     def __init__(self, plan: PlannedAttention, core: AttentionCore, library: set[str]) -> None:
         super().__init__(plan, core, library)
         self.parts = self.consumers
-        scale = scale_of(core.weights.score, 0)
-        self.factor = LOG2_E * (1.0 if scale is None else scale)
-        self.is_far = self.has_far_scores()
 
     def arguments(self) -> tuple[str, ...]:
         """Its parameters, without constants."""
@@ -214,8 +219,8 @@ class _Consumer(Role):
         used = {load.buffer for load in list_loads(roots)} | {s.buffer for s in self.kernel.stores}
         used |= set(self.list_tensors())
         tensors = [arg.name for arg in self.kernel.args if arg.name in used]
-        blocks = () if self.result is None else (self.result.blocks.id,)
-        return (*blocks, *self.memory(), *tensors, *self.sizes())
+        result = () if self.result is None else (self.result.blocks.id, self.result.stages.id)
+        return (*result, *self.memory(), *tensors, *self.sizes())
 
     def function(self) -> Function:
         """Its function."""
@@ -223,8 +228,7 @@ class _Consumer(Role):
         part = Binary("+", Binary("*", Name("yprogram"), Number(self.parts)), Name(_PART))
         start = len(self.spaces)
         loops = self.list_loops()
-        masked = any(one.has_mask for one in loops), any(one.ragged for one in loops)
-        steps: list[Statement] = list(self._step(KeyLoop(Number(0), Number(1), *masked), is_first=True))
+        steps: list[Statement] = []
         longest = next((one for one in loops if not one.has_mask), loops[-1])
         is_wide = True
         for one in loops:
@@ -234,43 +238,106 @@ class _Consumer(Role):
                 is_wide = False
             first = Number(1) if one.first == Number(0) else tl("maximum", one.first, Number(1))
             steps.append(For("step", call("range", first, one.last), self._step(one, is_wide=is_wide)))
+        masked = any(one.has_mask for one in loops), any(one.ragged for one in loops)
+        step = self._first_step(KeyLoop(Number(0), Number(1), *masked))
         outside = _lay_out((*self.define(self.spaces[start:]), *self.writer.statements), _SCORES)
+        ended, results = self._end_tile(), self._results()
         lines = (
             *begin,
             Assign(("yprogram",), part),
             *outside,
             *self._start(),
+            *_lay_out(step, _SCORES),
+            # what the first tile would end are no sums
+            If(Binary(">", TURN, Number(0)), (self.arrive(self.value.free, _BEFORE), *results)),
+            Assign((_TOTALS.id,), self._zeros()),
+            Assign((DONE.id,), Binary("+", DONE, Number(1))),
             *_lay_out(steps, _SCORES),
-            *self._results(),
+            *ended,
+        )
+        last = (
+            self._find_before(),
+            Assign((_TOTALS.id,), self._add(_BEFORE)),
+            Assign((_TOTALS.id,), hopper("warpgroup_mma_wait", Number(0), deps=List((_TOTALS,)))),
+            *results,
+            *(() if self.result is None else (_wait_for_stores(),)),
         )
         return define_function(
             self.named("attend"),
             self.arguments(),
-            self.tiles(lines),
-            constants=(_PART, _SCORES, _SUMS, *self.constants()),
+            (
+                *self._begin(),
+                *self.tiles(lines),
+                If(Binary(">", DONE, Number(0)), last),
+            ),
+            constants=(_PART, _SCORES, _SUMS, _ROWS, *self.constants()),
             gluon=True,
         )
 
+    def _zeros(self) -> Expression:
+        """Sums of nothing."""
+        block = List((Name(BLOCKS["y"]), Name(BLOCKS["x"])))
+        return gl("full", block, Number(0.0), tl_name("float32"), Name(_SUMS))
+
+    def _begin(self) -> tuple[Statement, ...]:
+        """There is no tile before the first one."""
+        block = List((Name(BLOCKS["y"]), Name(BLOCKS["r"])))
+        dtype = get_triton_type(self.value.dtype)
+        operand = gl("DotOperandLayout", Number(0), Name(_SUMS), Number(2))
+        rows, row = List((Name(BLOCKS["y"]),)), _slice(1, _SCORES)
+        nothing = gl("full", rows, Number(0.0), tl_name("float32"), row)
+        return (
+            Assign((_TOTALS.id,), self._zeros()),
+            Assign((_WEIGHT.id,), gl("full", block, Number(0.0), dtype, operand)),
+            Assign((_name_ended(_TOTAL.id),), _nothing()),
+            Assign((_name_ended(_MOST.id),), nothing),
+            *(Assign((_name_ended(name),), Number(0)) for name in self._places()),
+        )
+
+    def _places(self) -> tuple[str, ...]:
+        """What says where a tile lies."""
+        return "yprogram", PROGRAM.name
+
+    def _end_tile(self) -> tuple[Statement, ...]:
+        """The tile is the one before, of the next one."""
+        names = (_TOTAL.id, _MOST.id, *self._places())
+        return tuple(Assign((_name_ended(name),), Name(name)) for name in names)
+
     def _start(self) -> tuple[Statement, ...]:
-        """Nothing is summed yet."""
+        """Nothing is summed yet, and queries are in registers, so that the loader can bring the next ones."""
         rows, row = List((Name(BLOCKS["y"]),)), _slice(1, _SCORES)
         f32 = tl_name("float32")
         part = Name(_PART)
         block = List((Name(BLOCKS["y"]), Name(self.query.near)))
-        zeros = List((Name(BLOCKS["y"]), Name(BLOCKS["x"])))
+        query = method(method(self.query.stages, "index", part), "reshape", block)
+        operand = gl("DotOperandLayout", Number(0), Name(_SCORES), Number(2))
         return (
             Assign((_MOST.id,), gl("full", rows, NOWHERE, f32, row)),
-            Assign((_TOTAL.id,), gl("full", rows, Number(0.0), f32, row)),
-            Assign((_TOTALS.id,), gl("full", zeros, Number(0.0), f32, Name(_SUMS))),
-            Assign((_QUERY.id,), method(method(self.query.stages, "index", part), "reshape", block)),
+            Assign((_TOTAL.id,), _nothing()),
             self.wait(self.query.full, part, Binary("&", TURN, Number(1))),
+            Assign((_QUERY.id,), method(query, "load", operand)),
+            # one thread waits for what it had stored, and all wait for it before they arrive
+            *(() if self.result is None else (_wait_for_stores(),)),
+            self.arrive(self.query.free, part),
         )
 
-    def _step(self, loop: KeyLoop, *, is_first: bool = False, is_wide: bool = True) -> tuple[Statement, ...]:
-        """One block of keys: its scores and their softmax, beside the product of the weights and values of
-        the block before. If `is_wide`, weights are rounded in the step that multiplies them.
-        """
+    def _find_before(self) -> Statement:
+        """The stage of the last values, which are not multiplied yet."""
+        last = Binary("+", DONE, Binary("-", Name(STAGES), Number(1)))
+        return Assign((_BEFORE.id,), Binary("%", last, Name(STAGES)))
+
+    def _first_step(self, loop: KeyLoop) -> tuple[Statement, ...]:
+        """The first block of keys: its scores and their softmax. Beside it the tile before ends its sums."""
         writer = self.writer.inner()
+        raw = self._multiply_keys(writer, loop, Number(0), is_wide=False)
+        self._add_weights(raw, loop, writer)
+        writer.statements.append(self.wait(self.value.full, STAGE, PHASE))
+        both = (_TOTALS, _TOTAL)
+        writer.assign(both, hopper("warpgroup_mma_wait", Number(0), deps=List(both)))
+        return tuple(writer.statements)
+
+    def _multiply_keys(self, writer: Writer, loop: KeyLoop, step: Expression, *, is_wide: bool) -> Name:
+        """A block's raw scores; the product of the weights and values of the block before is under way."""
         keys, rows = Name(BLOCKS["r"]), Name(BLOCKS["y"])
         raw = Name("raw")
         key = method(self.key.stages, "index", STAGE)
@@ -279,28 +346,32 @@ class _Consumer(Role):
         zeros = gl("full", List((rows, keys)), Number(0.0), tl_name("float32"), Name(_SCORES))
         writer.statements += [
             *self.find_stage(),
-            *self.find_key(loop.kind, Number(0) if is_first else Name("step")),
+            *self.find_key(loop.kind, step),
             self.wait(self.key.full, STAGE, PHASE),
         ]
-        if is_wide and not is_first:
+        if is_wide:
             writer.statements.append(self._round())
         writer.assign((raw,), _multiply(_QUERY, key, zeros, use_acc=Number(False)))
-        if not is_first:
-            before = Binary("%", Binary("-", DONE, Number(1)), Name(STAGES))
-            writer.assign((_BEFORE,), before)
-            writer.assign((_TOTALS,), self._add(_BEFORE))
-        pending = Number(0 if is_first else 1)
-        writer.assign((raw,), hopper("warpgroup_mma_wait", pending, deps=List((raw,))))
+        writer.statements.append(self._find_before())
+        writer.assign((_TOTALS,), self._add(_BEFORE))
+        writer.assign((raw,), hopper("warpgroup_mma_wait", Number(1), deps=List((raw,))))
         writer.statements.append(self.arrive(self.key.free, STAGE))
-        self._soften(raw, loop.has_mask, loop.ragged, writer)
+        return raw
+
+    def _step(self, loop: KeyLoop, *, is_wide: bool) -> tuple[Statement, ...]:
+        """One block of keys: its scores and their softmax, beside the product of the weights and values of
+        the block before. If `is_wide`, weights are rounded in the step that multiplies them.
+        """
+        writer = self.writer.inner()
+        raw = self._multiply_keys(writer, loop, Name("step"), is_wide=is_wide)
+        self._add_weights(raw, loop, writer)
         # waiting branches, and what is computed before stays before the wait for the product
         writer.statements.append(self.wait(self.value.full, STAGE, PHASE))
-        if not is_first:
-            both = (_TOTALS, _TOTAL)
-            writer.assign(both, hopper("warpgroup_mma_wait", Number(0), deps=List(both)))
-            writer.statements.append(self.arrive(self.value.free, _BEFORE))
-            kept = gl("convert_layout", _KEPT, _slice(1, _SUMS))
-            writer.assign((_TOTALS,), Binary("*", _TOTALS, insert_column(kept)))
+        both = (_TOTALS, _TOTAL)
+        writer.assign(both, hopper("warpgroup_mma_wait", Number(0), deps=List(both)))
+        writer.statements.append(self.arrive(self.value.free, _BEFORE))
+        kept = gl("convert_layout", _KEPT, _slice(1, _SUMS))
+        writer.assign((_TOTALS,), Binary("*", _TOTALS, insert_column(kept)))
         if not is_wide:
             writer.statements.append(self._round())
         writer.assign((DONE,), Binary("+", DONE, Number(1)))
@@ -318,107 +389,72 @@ class _Consumer(Role):
         values = method(method(self.value.stages, "index", stage), "reshape", block)
         return _multiply(_WEIGHT, values, _TOTALS)
 
-    def _soften(self, raw: Name, has_mask: bool, ragged: bool, writer: Writer) -> None:
+    def find_maximum(self, score: Expression) -> Expression:
+        return gl("max", score, Number(1))
+
+    def spread(self, score: Expression, raw: Expression) -> Expression:
+        block = List((Name(BLOCKS["y"]), Name(BLOCKS["r"])))
+        return Binary("+", score, gl("full", block, Number(0.0), tl_name("float32"), Name(_SCORES)))
+
+    def _add_weights(self, raw: Name, loop: KeyLoop, writer: Writer) -> None:
         """The weights of a block's scores, whose sums they join."""
-        weights = self.weights
-        tiles = (self.tile("y", 0), replace(self.tile("r", 0, ragged=ragged), axis=1))
-        mask = weights.mask if has_mask else None
-        scale = scale_of(weights.score, 0)
-        roots = (*(() if scale is not None else (weights.score,)), *(() if mask is None else (mask,)))
-        values = self.values(tiles, roots)
-        outer = self.outer.setdefault(weights.score, Scope(writer=self.writer))
-        order = values.find_pending(outer, roots)
-        given = parameter(0, DType.F32)
-        values.compute(outer, [n for n in order if n is not given and not self._is_changing(n)])
-        inner = Scope(writer=writer.inner(), parent=outer, bound={given: raw})
-        values.compute(inner, values.find_pending(inner, roots))
-        score: Expression = raw if scale is not None else values.expression(inner, weights.score)
-        hidden = hide(values, inner, mask, ragged)
-        if hidden is not None:
-            score = inner.writer.bind("score", tl("where", hidden, score, NOWHERE))
-        elif not isinstance(score, Name):
-            score = inner.writer.bind("score", score)
-        self._close_scope(values, inner, writer)
-        factor = self.factor
-        top: Expression = gl("max", score, Number(1))
-        scaled = top if self.is_far else _times(top, factor)
-        new = writer.bind("new_most", tl("maximum", _MOST, scaled))
-        base: Expression = new
-        if hidden is not None or self.is_hiding():
-            base = writer.bind("base", tl("where", Binary("==", new, NOWHERE), Number(0.0), new))
-        if self.is_far:
-            power = _times(Binary("-", score, insert_column(base)), factor)
-            shrunk = _times(Binary("-", _MOST, base), factor)
-        else:
-            power = Binary("-", _times(score, factor), insert_column(base))
-            shrunk = Binary("-", _MOST, base)
-        writer.assign((_POWER,), tl("exp2", power))
-        writer.assign((_KEPT,), tl("exp2", shrunk))
-        total = Binary("+", Binary("*", _TOTAL, _KEPT), gl("sum", _POWER, Number(1)))
-        writer.assign((_TOTAL,), total)
-        writer.assign((_MOST,), new)
+        found = self.soften(raw, _MOST, writer, has_mask=loop.has_mask, ragged=loop.ragged)
+        writer.assign((_POWER,), found.weight)
+        writer.assign((_KEPT,), found.kept)
+        parts = Binary("//", Name(BLOCKS["r"]), Number(_PARTS))
+        split = method(_POWER, "reshape", List((Name(BLOCKS["y"]), parts, Number(_PARTS))))
+        added = gl("convert_layout", gl("sum", split, Number(1)), Name(_ROWS))
+        kept = insert_column(gl("convert_layout", _KEPT, _slice(1, _ROWS)))
+        writer.assign((_TOTAL,), Binary("+", Binary("*", _TOTAL, kept), added))
+        writer.assign((_MOST,), found.most)
 
     def _results(self) -> tuple[Statement, ...]:
-        """The last product, and what becomes of sums."""
-        weights, part = self.weights, Name(_PART)
+        """What becomes of the sums of the tile before."""
+        weights = self.weights
         start = len(self.spaces)
         writer = self.writer = self.writer.inner()
+        rest = [s for s in self.kernel.stores if self.result is None or s.buffer != self.result.rows.buffer]
+        # values of a row alone would be stored once for each column of sums that a thread has
+        is_of_rows = not any(self.roles.columns.symbol in store.index.free_symbols for store in rest)
+        layout = _ROWS if is_of_rows else _SUMS
+        total, most, summed = Name("row_total"), Name("row_most"), Name("row_sum")
+        whole = gl("sum", _TOTAL, Number(1))
         lines: list[Statement] = [
-            Assign((_BEFORE.id,), Binary("%", Binary("-", DONE, Number(1)), Name(STAGES))),
-            Assign((_TOTALS.id,), self._add(_BEFORE)),
-            Assign((_TOTALS.id,), hopper("warpgroup_mma_wait", Number(0), deps=List((_TOTALS,)))),
-            self.arrive(self.value.free, _BEFORE),
+            Assign((name.id,), gl("convert_layout", value, _slice(1, its)))
+            for name, value, its in ((total, whole, layout), (most, _MOST, layout), (summed, whole, _SUMS))
         ]
-        for name in (_TOTAL, _MOST):
-            lines.append(Assign((name.id,), gl("convert_layout", name, _slice(1, _SUMS))))
-        divisor: Expression = tl("where", Binary("==", _TOTAL, Number(0)), Number(1.0), _TOTAL)
-        result = writer.bind("result", Binary("/", _TOTALS, insert_column(divisor)))
+        divisor: Expression = tl("where", Binary("==", summed, Number(0)), Number(1.0), summed)
+        factor = writer.bind("factor", Binary("/", Number(1.0), divisor))
+        result = writer.bind("result", Binary("*", _TOTALS, insert_column(factor)))
         rows = frozenset(weights.rows)
         results: dict[Scalar, tuple[Expression, frozenset[Expr]]] = {
             parameter(0, DType.F32): (result, frozenset(weights.ranges))
         }
-        if self._stores_logarithms():
-            logs: Expression = _times(_MOST, self.factor) if self.is_far else _MOST
-            logs = Binary("+", logs, tl("log2", _TOTAL))
-            if weights.logsumexp == "natural":
-                natural = Binary("*", logs, Number(log(2)))
-                logs = tl("where", Binary("==", _MOST, NOWHERE), Number(0.0), natural)
-            found = writer.bind("logsumexp", insert_column(writer.bind("logarithm", logs)))
-            results[parameter(1, DType.F32)] = (found, rows)
-        for store in self.kernel.stores:
-            if self.result is None or store.buffer != self.result.rows.buffer:
-                self.store(store, "x", results)
+        if self.stores_logarithms():
+            results[parameter(1, DType.F32)] = (self.find_logarithms(most, total, writer), rows)
+        for store in rest:
+            self.store(store, "x", results)
         sent: tuple[Statement, ...] = ()
         if self.result is not None:
             sent = self._send(result, start)
         inside = self.define(self.spaces[start:])
-        return (
-            *lines,
-            *_lay_out((*inside, *writer.statements), _SUMS),
-            *sent,
-            self.arrive(self.query.free, part),
-        )
+        lines += [*_lay_out((*inside, *writer.statements), layout), *sent]
+        assigned = {name for one in lines if isinstance(one, Assign) for name in one.targets}
+        names = {name: _name_ended(name) for name in (*assigned, *self._places(), _TOTAL.id, _MOST.id)}
+        return rename(lines, names)
 
     def _send(self, result: Name, start: int) -> tuple[Statement, ...]:
-        """Results go to memory by the copy engine, from where the query lay."""
+        """Results go to memory by the copy engine."""
         assert self.result is not None
-        part, block = Name(_PART), List((Name(BLOCKS["y"]), Name(self.query.near)))
+        part, block = Name(_PART), List((Name(BLOCKS["y"]), Name(BLOCKS["x"])))
         rounded = method(result, "to", get_triton_type(self.result.dtype))
         row = Binary("*", Name("yprogram"), Name(BLOCKS["y"]))
-        source = method(self.query.stages, "index", part)
+        source = method(self.result.stages, "index", part)
         place = self.place(self.result, row)
         return (
             Do(method(method(source, "reshape", block), "store", rounded)),
             Do(hopper("fence_async_shared")),
             Do(hopper("tma.async_copy_shared_to_global", self.result.blocks, place, source)),
-            Do(hopper("tma.store_wait", Number(0))),
-        )
-
-    def _stores_logarithms(self) -> bool:
-        return any(
-            isinstance(value, Parameter) and value.position == 1
-            for store in self.kernel.stores
-            for value in iterate_postorder((store.value,))
         )
 
 
@@ -454,5 +490,16 @@ def _allocate_barriers(number: Expression) -> Expression:
     return gl("allocate_shared_memory", element, List((number, Number(1))), layout)
 
 
-def _times(value: Expression, factor: float) -> Expression:
-    return Binary("*", value, Number(factor))
+def _nothing() -> Expression:
+    """Parts of rows' sums of no weights."""
+    block = List((Name(BLOCKS["y"]), Number(_PARTS)))
+    return gl("full", block, Number(0.0), tl_name("float32"), Name(_ROWS))
+
+
+def _wait_for_stores() -> Statement:
+    """Wait until the copy engine has read what the thread had it store."""
+    return Do(hopper("tma.store_wait", Number(0)))
+
+
+def _name_ended(name: str) -> str:
+    return f"{_ENDED}_{name}"

@@ -71,9 +71,6 @@ def store_in_layout(
     moved = {one.targets[0]: f"{one.targets[0]}_stored" for one in positions if isinstance(one, Assign)}
     local = {name for one in statements if isinstance(one, Assign) for name in one.targets}
 
-    def rename(node: Any) -> Any:
-        return Name(moved[node.id]) if isinstance(node, Name) and node.id in moved else node
-
     found: list[Statement] = []
     for one in statements:
         stored = _find_store(one)
@@ -83,10 +80,15 @@ def store_in_layout(
         pointer, value, *mask = stored.args
         if any(name in local for part in (pointer, *mask) for name in _iterate_names(part)):
             return None
-        places = [_rewrite(part, rename) for part in (pointer, *mask)]
+        places = [_rename_uses(part, moved) for part in (pointer, *mask)]
         value = gl("convert_layout", value, layout)
         found.append(Do(replace(stored, args=(places[0], value, *places[1:]))))
-    return tuple(found), tuple(_rename_targets(_rewrite(one, rename), moved) for one in positions)
+    return tuple(found), rename(positions, moved)
+
+
+def rename(statements: Sequence[Statement], names: Mapping[str, str]) -> tuple[Statement, ...]:
+    """`statements` with other names of variables, where `names` has some."""
+    return tuple(_rename_targets(_rename_uses(one, names), names) for one in statements)
 
 
 def keep_used(lines: Sequence[Statement], after: Sequence[Statement]) -> tuple[Statement, ...]:
@@ -104,6 +106,13 @@ def _find_store(statement: Statement) -> Call | None:
     value = statement.value if isinstance(statement, Do) else None
     is_store = isinstance(value, Call) and value.function == Attribute(Name("tl"), "store")
     return value if isinstance(value, Call) and is_store else None
+
+
+def _rename_uses(node: Any, names: Mapping[str, str]) -> Any:
+    def change(part: Any) -> Any:
+        return Name(names[part.id]) if isinstance(part, Name) and part.id in names else part
+
+    return _rewrite(node, change)
 
 
 def _rename_targets(statement: Statement, names: Mapping[str, str]) -> Statement:
