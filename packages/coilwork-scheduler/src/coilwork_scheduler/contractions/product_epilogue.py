@@ -14,16 +14,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeGuard
 
-from coilwork_ir.buffers import Buffer
+from coilwork_ir.buffers import Buffer, make_contiguous_strides
 from coilwork_ir.dtypes import DType
+from coilwork_ir.index import add_all
 from coilwork_ir.loops import Contraction, Node, Pointwise, Reduce, View
 from coilwork_ir.loops.access import list_defined_buffers
 from coilwork_ir.loops.matrix_products import MatrixProduct, match_matrix_product
 from coilwork_ir.machine.model import ProductKernels
 from coilwork_ir.mapping.product_blocks import PLAIN, Finish
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Op, iterate_postorder, list_loads
+from coilwork_ir.scalar import Load, Op, iterate_postorder, list_loads
 from coilwork_scheduler.contractions.implementations import ImplementationContext
+from coilwork_scheduler.contractions.sum_of_products import load_element
 from coilwork_scheduler.dependence import index_readers
 
 # An epilogue longer than this is cut by the limits of kernels anyhow.
@@ -118,8 +120,28 @@ class EpilogueFinder:
         read = list_loads((node.body,))
         if any(a.buffer in region.names and (a.indirect or a.mask is not None) for a in read):
             return False
+        if not all(self._keeps_rows(a, node) for a in read if a.buffer in region.names):
+            return False
         others = {a.buffer for a in read} - region.names
         return not any(self._is_derived(name, region, first) for name in others)
+
+    def _keeps_rows(self, access: Load, node: Pointwise) -> bool:
+        """Tell if `node` goes through what it reads dimension by dimension, or in the order of its elements.
+
+        A copy that takes dimensions apart and changes their order, such as one to heads, is no epilogue: rows
+        of the product would be several ranges, which no kernel multiplies at its rate.
+        """
+        context = self.context
+        own = context.facts.buffers[access.buffer]
+        found = load_element(own, access.index, context.facts.buffers, context.views)
+        shape = context.facts.buffers[found.buffer].shape
+        if all(e.is_symbol or e.is_const for e in found.index) and len(set(found.index)) == len(shape):
+            return True
+        places = [
+            add_all(i * s for i, s in zip(index, make_contiguous_strides(extents), strict=True))
+            for index, extents in ((found.index, shape), (node.ranges, node.output.shape))
+        ]
+        return places[0] is places[1]
 
     def _is_derived(self, name: str, region: _Region, first: int) -> bool:
         """Tell if `name` is computed from the epilogue by nodes that are not in it."""
