@@ -194,10 +194,10 @@ def test_a_copy_to_heads_is_no_epilogue() -> None:
     """It takes rows and columns apart, and no kernel multiplies at its rate so."""
     rows, columns, terms = 4096, 1024, 1024
     nodes = product("y", "x", "w", (rows, columns, terms))
-    nodes += f"""  %z: bf16[2, 16, 2048, 64] = pointwise [i0: 2, i1: 16, i2: 2048, i3: 64] {{
+    nodes += """  %z: bf16[2, 16, 2048, 64] = pointwise [i0: 2, i1: 16, i2: 2048, i3: 64] {
     t0 = load %y[2048*i0 + i2, 64*i1 + i3] : bf16
     yield t0
-  }}
+  }
 """
     made = planned(nodes, {"x": (rows, terms), "w": (terms, columns)}, "%z")
     assert steps(made) == ["mm", "products 0"]
