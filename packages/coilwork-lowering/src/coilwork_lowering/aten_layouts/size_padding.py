@@ -114,10 +114,11 @@ class SizePadding:
         if self.stores_odd_rows and (isinstance(result, str) or (result is not None and result.copied)):
             narrow = self._operands(product, keeps_columns=True)
             narrow_us = product.odd_stores_us - product.enlarged_us
-            if not isinstance(narrow, str) and (
-                isinstance(planned, str)
-                or isinstance(result, str)
-                or narrow_us + _cost_us(product, narrow, None) < _cost_us(product, planned, result)
+            if isinstance(planned, str) or isinstance(result, str):
+                if narrow and not isinstance(narrow, str):
+                    planned, result, slower_us = narrow, None, narrow_us
+            elif not isinstance(narrow, str) and (
+                narrow_us + _cost_us(product, narrow, None) < _cost_us(product, planned, result)
             ):
                 planned, result, slower_us = narrow, None, narrow_us
         if isinstance(planned, str) or isinstance(result, str):
