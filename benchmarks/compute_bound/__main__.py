@@ -20,7 +20,7 @@ import sys
 import time
 from pathlib import Path
 from queue import Empty
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -28,6 +28,7 @@ from benchmarks.compute_bound.programs import CASES, KINDS
 from benchmarks.compute_bound.report import describe, summarise, write_page
 from benchmarks.compute_bound.timing import WAYS, serve
 
+COMMAND: Final = "python -m benchmarks.compute_bound --workers 15 --page docs/benchmarks/compute-bound.md"
 Records = dict[str, dict[str, dict[str, Any]]]
 
 
@@ -106,7 +107,7 @@ def main(arguments: list[str]) -> int:
     if options.json:
         options.json.write_text(json.dumps(records, indent=1))
     if options.page:
-        options.page.write_text(write_page(records, "python -m benchmarks.compute_bound", options.machine))
+        options.page.write_text(write_page(records, COMMAND, options.machine))
     return 0
 
 
