@@ -265,10 +265,29 @@ def test_what_the_caller_gets_is_not_held_twice() -> None:
 
 
 def decided_on_meta(
-    function: Callable[..., Any], *inputs: Tensor
+    function: Callable[..., Any], *inputs: Tensor, by_rows: bool = True
 ) -> tuple[torch.fx.GraphModule, PaddingDecision]:
     gm = make_fx(function, tracing_mode="fake")(*inputs)
-    return pad_products(gm, LayoutOptions(layout="captured", devices=("meta",)))
+    return pad_products(gm, LayoutOptions(layout="captured", devices=("meta",), by_rows=by_rows))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "columns"),
+    [
+        pytest.param(((4095, 4093), (4093, 4097)), [4104], id="copied out of padded rows"),
+        pytest.param(((8192, 768), (768, 50257)), [50257], id="no room for a copy"),
+    ],
+)
+def test_kernels_that_store_odd_rows(inputs: tuple[tuple[int, ...], ...], columns: list[int]) -> None:
+    """They are slower than a library, and need no copy of what the caller gets."""
+    with torch.device("meta"):
+        given = [torch.empty(shape, dtype=BF16) for shape in inputs]
+    made, decision = decided_on_meta(torch.mm, *given, by_rows=False)
+    assert decision.aligned == 1
+    (product,) = find_products(made, ("meta",))
+    left, right, result = (tensor.meta["val"] for tensor in product.tensors)
+    assert left.stride(0) % 8 == right.stride(0) % 8 == 0
+    assert [result.shape[1]] == columns
 
 
 def test_the_last_layer_of_a_language_model_is_worth_it() -> None:

@@ -114,9 +114,9 @@ def test_what_goes_into_a_reduction_stays_with_that() -> None:
 
 @pytest.mark.parametrize(("operation", "expected"), [("abs", ["products 1"]), ("erf", ["mm", "products 0"])])
 def test_a_long_product_is_a_library_s_unless_little_follows(operation: str, expected: list[str]) -> None:
-    size = 8192
-    nodes = product("y", "x", "w", (size, size, size)) + pointwise("z", operation, ("y",), (size, size))
-    made = planned(nodes, {"x": (size, size), "w": (size, size)}, "%z")
+    size, terms = 8192, 6144
+    nodes = product("y", "x", "w", (size, size, terms)) + pointwise("z", operation, ("y",), (size, size))
+    made = planned(nodes, {"x": (size, terms), "w": (terms, size)}, "%z")
     assert steps(made) == expected
 
 
@@ -168,3 +168,36 @@ def test_what_is_padded_is_stored_for_the_copy_engine() -> None:
     nodes += pointwise("z", "abs", ("y",), (M, N))
     made = planned(nodes, SIDES, "%z")
     assert steps(made) == ["products 0", "products 1"]
+
+
+def test_a_small_product_is_a_library_s() -> None:
+    """A call takes 3 us, whose tiles are small; a kernel takes longer to begin."""
+    nodes = product("y", "x", "w", (512, 512, 512)) + pointwise("z", "abs", ("y",), (512, 512))
+    made = planned(nodes, {"x": (512, 512), "w": (512, 512)}, "%z")
+    assert steps(made) == ["mm", "products 0"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"), [("abs", ["products 1"]), ("erf", ["mm", "products 0"])], ids=["few", "many"]
+)
+def test_operations_on_what_is_loaded_wait_for_it(operation: str, expected: list[str]) -> None:
+    """Groups of warps that take turns hide operations on sums alone: a gradient of GELU is no epilogue."""
+    shape, terms = (8192, 3072), 768
+    nodes = product("y", "x", "w", (*shape, terms)) + pointwise("g", operation, ("h",), shape)
+    nodes += pointwise("f", operation, ("g",), shape) + pointwise("z", "mul", ("y", "f"), shape)
+    inputs = {"x": (shape[0], terms), "w": (terms, shape[1]), "h": shape}
+    made = planned(nodes, inputs, "%z")
+    assert steps(made) == expected
+
+
+def test_a_copy_to_heads_is_no_epilogue() -> None:
+    """It takes rows and columns apart, and no kernel multiplies at its rate so."""
+    rows, columns, terms = 4096, 1024, 1024
+    nodes = product("y", "x", "w", (rows, columns, terms))
+    nodes += """  %z: bf16[2, 16, 2048, 64] = pointwise [i0: 2, i1: 16, i2: 2048, i3: 64] {
+    t0 = load %y[2048*i0 + i2, 64*i1 + i3] : bf16
+    yield t0
+  }
+"""
+    made = planned(nodes, {"x": (rows, terms), "w": (terms, columns)}, "%z")
+    assert steps(made) == ["mm", "products 0"]

@@ -45,6 +45,7 @@ from coilwork_scheduler.layouts.one_dimension import widen_convolutions
 from coilwork_scheduler.legalize import break_overlaps, call_library_sorts
 from coilwork_scheduler.optimization_remarks import Remarks
 from coilwork_scheduler.options import ScheduleOptions, make_size_hints
+from coilwork_scheduler.packed_sums import split_packed_sums
 from coilwork_scheduler.reduction_rewrites import (
     gather_one_hot,
     hoist_scales,
@@ -129,6 +130,12 @@ ORDER: Final = (
     ),
     Before("inline", "write-out", "what is inlined into a sum tells whether its terms are computed or read"),
     Before("one-hot", "write-out", "of a sum that is one term the others are not written out"),
+    Before("inline", "packed-sums", "what is inlined into a sum takes bytes apart"),
+    Before("one-hot", "packed-sums", "a sum that is one term has no steps"),
+    Before("packed-sums", "write-out", "fewer steps may be few enough to be written out"),
+    Before("packed-sums", "linear-sums", "statistics of sums are those of their steps"),
+    Before("packed-sums", "layouts", "bytes are read side by side then"),
+    Before("packed-sums", "split", "pieces of a sum are whole bytes"),
     Before("write-out", "turn-scans", "a sum that is written out may be a scan's reader like any other"),
     Before("write-out", "split", "a sum that is written out is no reduction to cut"),
     Before("one-hot", "turn-scans", "what is read is what is left of sums of one term"),
@@ -349,6 +356,11 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
             name="one-hot",
             run=_graph_pass(gather_one_hot),
             why="a sum of which all terms but one are zero is one load",
+        ),
+        Pass(
+            name="packed-sums",
+            run=_graph_pass(split_packed_sums),
+            why="a sum over elements that share bytes loads each byte once",
         ),
         Pass(
             name="write-out",

@@ -179,6 +179,8 @@ class Products:
         vector_bytes: what kernels for matrix units read at once. Rows between vectors are read by others,
             several times slower.
         skinny_rows: rows, or columns, up to which a product is bound by reading the other factor.
+        odd_stores_rate: rate of a kernel of ours whose factors are aligned and whose results are in rows that
+            are no whole vectors.
         unaligned_rate_1: its rate where a size that decides is a multiple of 1 number and no more.
         unaligned_rate_2: the same of 2.
         unaligned_rate_4: the same of 4.
@@ -208,6 +210,7 @@ class Products:
 
     vector_bytes: int
     skinny_rows: int
+    odd_stores_rate: float
     unaligned_rate_1: float
     unaligned_rate_2: float
     unaligned_rate_4: float
@@ -261,11 +264,14 @@ class ProductKernels:
         own_tile_rate: the same of groups with tiles of 128 x 128 of their own.
         shared_gates_rate: the same of groups that share a tile of 128 x 128 of each of two products.
         epilogue_operations: weighted operations on results, which wait for the sums.
+        wide_operation: weighted operations that a product or a shift of 64 bits counts as there.
+        saved_launch_us: what a kernel for what follows takes beside its memory traffic.
         loaded_rate: rate where threads load the blocks.
         memory_share: share of the bandwidth that a kernel moves whose sums are short.
         skinny_memory_share: the same of a kernel with few rows or columns.
         call_rate: a library's rate at its best.
         call_start_us: what a call takes besides.
+        call_turns_start_us: the same where its turns are counted, and storing their results.
         call_memory_share: share of the bandwidth that a call moves which is bound by memory.
         least_gain_share: share of the call's time that a kernel must gain at least.
         least_gain_us: what it must gain at least.
@@ -282,11 +288,14 @@ class ProductKernels:
     own_tile_rate: float
     shared_gates_rate: float
     epilogue_operations: float
+    wide_operation: float
+    saved_launch_us: float
     loaded_rate: float
     memory_share: float
     skinny_memory_share: float
     call_rate: float
     call_start_us: float
+    call_turns_start_us: float
     call_memory_share: float
     least_gain_share: float
     least_gain_us: float

@@ -154,6 +154,25 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """What becomes of sums.
+
+    Attributes:
+        operations: weighted operations on all results.
+        loads: what is read at each result, in units of the result's bytes.
+        stores: what is written, in the same units; 1 at least.
+    """
+
+    operations: float = 0.0
+    loads: float = 0.0
+    stores: float = 1.0
+
+
+PLAIN: Final = Finish()
+"""Sums are rounded and stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
     """Blocks of one program: results in rows and columns, terms at a time, and how many of these are on their
     way.
@@ -330,36 +349,57 @@ def _find_roles_rate(roles: Specialise, work: Work, target: Target) -> float:
     return figures.own_tile_rate if roles.pingpong else figures.shared_tile_rate
 
 
-def model_blocks_us(block: Blocks, work: Work, target: Target, operations: float = 0.0) -> float:
+def model_blocks_us(block: Blocks, work: Work, target: Target, finish: Finish = PLAIN) -> float:
     """Time of `work`, which arithmetic bounds, in blocks that a copy engine brings, one program for each
-    multiprocessor. There are so many weighted `operations` on all results.
+    multiprocessor, and of what becomes of the sums.
+
+    Groups of warps that take turns compute on results while others multiply, unless they wait for what they
+    load. Memory traffic of results beside the first store is hidden by nothing.
     """
     figures = target.machine.product_kernels
     results = block.rows * block.columns
     tiles = work.others * -(-work.rows // block.rows) * -(-work.columns // block.columns)
     turns = -(-tiles // target.multiprocessors)
     whole = results * work.sums
+    moved_us = (finish.loads + finish.stores - 1) * results / figures.stored_results
     if block.roles is not None:
         rate = _find_roles_rate(block.roles, work, target)
         multiply_us = 2 * whole * work.length * target.multiprocessors / rate
         finish_us = results / figures.stored_results
-        finish_us += operations / tiles * target.multiprocessors / figures.epilogue_operations
-        if block.roles.pingpong:
+        finish_us += finish.operations / tiles * target.multiprocessors / figures.epilogue_operations
+        if block.roles.pingpong and not finish.loads:
             each_us = max(multiply_us, (multiply_us + finish_us) / block.roles.consumers)
-            return turns * each_us + finish_us + figures.start_us
-        return turns * (multiply_us + finish_us) + figures.start_us
+            return turns * (each_us + moved_us) + finish_us + figures.start_us
+        return turns * (multiply_us + finish_us + moved_us) + figures.start_us
     rates = ((128 * 256, figures.wide_rate), (128 * 128, figures.square_rate), (0, figures.narrow_rate))
     rate = next(rate for least, rate in rates if whole >= least) / target.multiprocessors
     each_us = 2 * whole * work.length / rate + results / figures.stored_results
     flops = 2.0 * work.others * work.rows * work.columns * work.length * work.sums
     most = figures.sustained_rate if work.sums == 1 else figures.gated_rate
-    epilogue_us = operations / figures.epilogue_operations
+    epilogue_us = finish.operations / figures.epilogue_operations + turns * moved_us
     return max(turns * each_us, flops / most) + figures.start_us + epilogue_us
 
 
-def best_blocks_us(work: Work, target: Target, operations: float = 0.0) -> float:
-    """Time of `work`, which arithmetic bounds, in the best of its blocks, with `operations` on results."""
-    return min(model_blocks_us(block, work, target, operations) for block in _square(work, target))
+def model_turns_us(work: Work, target: Target) -> float:
+    """Time of a library's call for `work` by the turns of all multiprocessors, in the best of its tiles.
+
+    Where products are small, it is less than `call_rate` and `call_start_us` say: tiles are smaller then, and
+    results are stored once or twice. Rates of smaller tiles are to the library's as those of our own are.
+    """
+    figures, times = target.machine.product_kernels, []
+    tiles = ((128, 256, figures.wide_rate), (128, 128, figures.square_rate))
+    for rows, columns, rate in (*tiles, (64, 128, figures.narrow_rate), (64, 64, figures.narrow_rate)):
+        count = work.others * -(-work.rows // rows) * -(-work.columns // columns)
+        turns, results = -(-count // target.multiprocessors), rows * columns
+        share = rate / figures.wide_rate * figures.call_rate / target.multiprocessors
+        each_us = 2 * results * work.length / share + results / figures.stored_results
+        times.append(turns * each_us + figures.call_turns_start_us)
+    return min(times)
+
+
+def best_blocks_us(work: Work, target: Target, finish: Finish = PLAIN) -> float:
+    """Time of `work`, which arithmetic bounds, in the best of its blocks, and of what becomes of sums."""
+    return min(model_blocks_us(block, work, target, finish) for block in _square(work, target))
 
 
 def _exact(work: Work) -> list[Blocks]:

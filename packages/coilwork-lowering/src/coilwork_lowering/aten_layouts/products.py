@@ -106,6 +106,13 @@ class Product:
         return model_aligned_us(flops, self._moved_bytes, self.figures)
 
     @property
+    def odd_stores_us(self) -> float:
+        """Time of a kernel of ours that stores rows as captured, with padded factors, as modelled."""
+        return max(
+            self.flops / self.figures.odd_stores_rate, self._moved_bytes / self.figures.copied_bytes_per_us
+        )
+
+    @property
     def _odd(self) -> list[tuple[int, int]]:
         """Sizes that are no whole vectors, and what they lack."""
         sizes = (self.tensors[0].meta["val"].shape[-1], self.tensors[2].meta["val"].shape[-1])

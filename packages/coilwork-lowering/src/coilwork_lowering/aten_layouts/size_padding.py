@@ -110,19 +110,22 @@ class SizePadding:
         name = product.node.name
         planned = self._operands(product)
         result = self._result(product) if not isinstance(planned, str) else planned
+        figures, slower_us = product.figures, 0.0
+        if self.stores_odd_rows and (isinstance(result, str) or (result is not None and result.copied)):
+            narrow = self._operands(product, keeps_columns=True)
+            narrow_us = product.odd_stores_us - product.enlarged_us
+            if isinstance(planned, str) or isinstance(result, str):
+                if narrow and not isinstance(narrow, str):
+                    planned, result, slower_us = narrow, None, narrow_us
+            elif not isinstance(narrow, str) and (
+                narrow_us + _cost_us(product, narrow, None) < _cost_us(product, planned, result)
+            ):
+                planned, result, slower_us = narrow, None, narrow_us
         if isinstance(planned, str) or isinstance(result, str):
             self._leave(product, str(result))
             return
-        if result is not None and result.copied and self.stores_odd_rows:
-            narrow = self._operands(product, keeps_columns=True)
-            if not isinstance(narrow, str):
-                planned, result = narrow, None
-        copied = [o.copied_bytes for o in planned if o.copied_bytes]
-        if result is not None and result.copied:
-            copied.append(estimate_bytes(product.node.meta["val"]))
-        figures = product.figures
-        cost_us = sum(2 * n / figures.copied_bytes_per_us + figures.copy_us for n in copied)
-        lost_us = product.lost_by_sizes_us
+        cost_us = _cost_us(product, planned, result)
+        lost_us = product.lost_by_sizes_us - slower_us
         what = f"sizes of no whole vectors lose {lost_us:.1f} us, padding them costs {cost_us:.1f} us"
         if lost_us - cost_us < max(figures.least_gain_us, figures.least_gain_share * lost_us):
             self._leave(product, what)
@@ -402,6 +405,15 @@ class SizePadding:
             for k in pads:
                 part = _aten.slice.Tensor(part, k, 0, value.shape[k])
         return part
+
+
+def _cost_us(product: Product, operands: tuple[_Operand, ...], result: _Result | None) -> float:
+    """Return the time of the copies that padding `product` takes."""
+    copied = [operand.copied_bytes for operand in operands if operand.copied_bytes]
+    if result is not None and result.copied:
+        copied.append(estimate_bytes(product.node.meta["val"]))
+    figures = product.figures
+    return sum(2 * n / figures.copied_bytes_per_us + figures.copy_us for n in copied)
 
 
 def _has_very_slow_rows(product: Product) -> bool:

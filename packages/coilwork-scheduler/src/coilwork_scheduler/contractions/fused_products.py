@@ -46,7 +46,7 @@ class FusedProducts(SumsOfProducts):
         if any(self._explain_unknown(one, target) for one in epilogue.products):
             return Quote(us=inf, reason="the product beside it is none of ours")
         sums = len(epilogue.products)
-        kernel_us = self.context.product_us(product, target, sums=sums, operations=epilogue.operations)
+        kernel_us = self.context.product_us(product, target, sums=sums, finish=epilogue.finish)
         call_us = sums * self.context.call_us(product, target)
         # what two kernels in one save is divided between them, so that both decide alike
         us = max(

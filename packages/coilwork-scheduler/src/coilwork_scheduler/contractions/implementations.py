@@ -31,10 +31,13 @@ from coilwork_ir.loops.matrix_products import BATCHED_PRODUCT, PRODUCT, MatrixPr
 from coilwork_ir.machine.model import Products
 from coilwork_ir.mapping.product_blocks import (
     COPY_ENGINE,
+    PLAIN,
+    Finish,
     Work,
     best_blocks_us,
     is_bound_by_memory,
     is_skinny,
+    model_turns_us,
     propose_candidates,
 )
 from coilwork_ir.ops import SCALAR_OPS
@@ -207,22 +210,25 @@ class ImplementationContext:
         return all(_has_whole_rows(b, vector) for b in (product.left, product.right))
 
     def product_us(
-        self, product: MatrixProduct, target: Target, *, sums: int = 1, operations: float = 0.0
+        self, product: MatrixProduct, target: Target, *, sums: int = 1, finish: Finish = PLAIN
     ) -> float:
         """Time of a kernel of ours for `product` in 16 bits, or for `sums` alike that share a factor, and for
-        weighted `operations` on all results.
+        what becomes of them.
         """
         work, figures = self._work_of(product, sums), target.machine.product_kernels
         few = is_skinny(work.rows, work.columns, target)
         share = figures.skinny_memory_share if few else figures.memory_share
         memory_us = self._memory_us(product, share, sums)
-        epilogue_us = operations / figures.epilogue_operations
+        epilogue_us = finish.operations / figures.epilogue_operations
+        more = finish.loads + finish.stores - 1
+        if more:
+            epilogue_us += self.move_us(int(more * self.size(product.output)), 0) - self.move_us(0, 0)
         if is_bound_by_memory(work.rows, work.columns, work.length, target):
             return memory_us + epilogue_us
         if work.others > 1 or not target.has(COPY_ENGINE):
             loaded_us = self.flops(product) * sums / figures.loaded_rate + figures.start_us
             return max(memory_us, loaded_us) + epilogue_us
-        return max(memory_us, best_blocks_us(work, target, operations))
+        return max(memory_us, best_blocks_us(work, target, finish))
 
     def call_us(self, product: MatrixProduct, target: Target) -> float:
         """Time of a library's call for `product` in 16 bits, at its best."""
@@ -231,7 +237,8 @@ class ImplementationContext:
         memory_us = self._memory_us(product, figures.call_memory_share, 1)
         if is_bound_by_memory(work.rows, work.columns, work.length, target):
             return memory_us
-        return max(memory_us, self.flops(product) / figures.call_rate + figures.call_start_us)
+        whole_us = self.flops(product) / figures.call_rate + figures.call_start_us
+        return max(memory_us, min(whole_us, model_turns_us(work, target)))
 
     def _memory_us(self, product: MatrixProduct, share: float, sums: int) -> float:
         """Time to move factors, of which the smaller one is shared, and one result at a share of the

@@ -12,19 +12,26 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeGuard
+from typing import Final, TypeGuard
 
-from coilwork_ir.buffers import Buffer
+from coilwork_ir.buffers import Buffer, make_contiguous_strides
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import add_all
 from coilwork_ir.loops import Contraction, Node, Pointwise, Reduce, View
 from coilwork_ir.loops.access import list_defined_buffers
 from coilwork_ir.loops.matrix_products import MatrixProduct, match_matrix_product
+from coilwork_ir.machine.model import ProductKernels
+from coilwork_ir.mapping.product_blocks import PLAIN, Finish
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Op, iterate_postorder, list_loads
+from coilwork_ir.scalar import Load, Op, iterate_postorder, list_loads
 from coilwork_scheduler.contractions.implementations import ImplementationContext
+from coilwork_scheduler.contractions.sum_of_products import load_element
 from coilwork_scheduler.dependence import index_readers
 
 # An epilogue longer than this is cut by the limits of kernels anyhow.
 _MOST_NODES = 64
+# Units multiply and shift 32 bits: of 64 bits each is several instructions.
+_WIDE: Final = frozenset({"mul", "lshift", "rshift"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +41,13 @@ class Epilogue:
     Attributes:
         products: the products that one kernel would compute with it: one, or one that gates the other.
         has_other_owner: another product's kernel has it.
-        operations: weighted operations on all results.
+        finish: what its kernel does to the sums, loads and stores.
         saved_us: time of the kernels and of the memory traffic that one kernel for all saves.
     """
 
     products: tuple[MatrixProduct, ...]
     has_other_owner: bool = False
-    operations: float = 0.0
+    finish: Finish = PLAIN
     saved_us: float = 0.0
 
 
@@ -68,10 +75,11 @@ class EpilogueFinder:
         together = (gates[0], last) if len(gates) == 1 else (last,)
         if not any(one.output is product.output for one in together):
             return Epilogue(products=(product,), has_other_owner=True)
+        finish = self._describe_finish(region, together)
         return Epilogue(
             products=together,
-            operations=self._count_operations(region),
-            saved_us=self._estimate_saving_us(region, together),
+            finish=finish,
+            saved_us=self._estimate_saving_us(region, together, finish),
         )
 
     def _collect(self, output: Buffer) -> _Region:
@@ -112,8 +120,28 @@ class EpilogueFinder:
         read = list_loads((node.body,))
         if any(a.buffer in region.names and (a.indirect or a.mask is not None) for a in read):
             return False
+        if not all(self._keeps_rows(a, node) for a in read if a.buffer in region.names):
+            return False
         others = {a.buffer for a in read} - region.names
         return not any(self._is_derived(name, region, first) for name in others)
+
+    def _keeps_rows(self, access: Load, node: Pointwise) -> bool:
+        """Tell if `node` goes through what it reads dimension by dimension, or in the order of its elements.
+
+        A copy that takes dimensions apart and changes their order, such as one to heads, is no epilogue: rows
+        of the product would be several ranges, which no kernel multiplies at its rate.
+        """
+        context = self.context
+        own = context.facts.buffers[access.buffer]
+        found = load_element(own, access.index, context.facts.buffers, context.views)
+        shape = context.facts.buffers[found.buffer].shape
+        if all(e.is_symbol or e.is_const for e in found.index) and len(set(found.index)) == len(shape):
+            return True
+        places = [
+            add_all(i * s for i, s in zip(index, make_contiguous_strides(extents), strict=True))
+            for index, extents in ((found.index, shape), (node.ranges, node.output.shape))
+        ]
+        return places[0] is places[1]
 
     def _is_derived(self, name: str, region: _Region, first: int) -> bool:
         """Tell if `name` is computed from the epilogue by nodes that are not in it."""
@@ -162,37 +190,91 @@ class EpilogueFinder:
         region.looked_at += 1
         return region.looked_at < _MOST_NODES and self.context.sizes.numel(node.output.shape) == numel
 
-    def _count_operations(self, region: _Region) -> float:
-        """Return weighted operations of the nodes of `region`."""
-        total = 0.0
-        for position in region.nodes:
-            node = self.context.graph.nodes[position]
-            assert isinstance(node, Pointwise)
-            cost = sum(SCALAR_OPS[v.op].cost for v in iterate_postorder((node.body,)) if isinstance(v, Op))
-            total += cost * self.context.sizes.numel(node.output.shape)
-        return total
+    def _describe_finish(self, region: _Region, together: Sequence[MatrixProduct]) -> Finish:
+        """Return what the kernel of the products `together` does to their sums.
 
-    def _estimate_saving_us(self, region: _Region, products: Sequence[MatrixProduct]) -> float:
-        """Return the microseconds saved beside calls for `products` and kernels for what follows.
-
-        A kernel for what follows reads the results, and stores one more: the product's kernel stores one
-        anyhow. If all that leaves the epilogue goes into reductions, their kernels compute it for nothing. If
-        some of it does, one of them would compute the rest, too, and only the store counts.
+        What an epilogue reads is computed there, too, if loops compute it and only loops read it.
         """
-        context = self.context
+        context, operations = self.context, 0.0
+        result = together[-1].output
+        wide = self._get_figures(result).wide_operation
+        numel, read = context.sizes.numel(result.shape), dict[str, Buffer]()
+        inside, pending = set(region.nodes), sorted(region.nodes)
+        while pending:
+            node = context.graph.nodes[pending.pop()]
+            assert isinstance(node, Pointwise)
+            cost = sum(_weigh(v, wide) for v in iterate_postorder((node.body,)) if isinstance(v, Op))
+            operations += cost * context.sizes.numel(node.output.shape)
+            for name in sorted({access.buffer for access in list_loads((node.body,))} - region.names):
+                buffer = context.facts.buffers[self._find_memory(name)]
+                if context.sizes.numel(buffer.shape) < numel or buffer.name in read:
+                    continue
+                position = context.facts.definer.get(buffer.name)
+                if position in inside:
+                    continue
+                if position is not None and self._is_in_no_memory(position, name, inside):
+                    inside.add(position)
+                    pending.append(position)
+                else:
+                    read[buffer.name] = buffer
+        others = [one.output for one in region.products if one not in together]
+        stored = [
+            context.facts.buffers[name]
+            for name, readers in self._find_outside(region).items()
+            if any(not self._can_join_a_kernel(position) for position in readers)
+        ]
+        own = context.size(result)
+        return Finish(
+            operations=operations,
+            loads=sum(map(context.size, (*read.values(), *others))) / own,
+            stores=max(1.0, sum(map(context.size, stored)) / own),
+        )
+
+    def _is_in_no_memory(self, position: int, name: str, inside: set[int]) -> bool:
+        """Tell if the node at `position` is loops whose result, read as `name`, only loops read: they compute
+        it.
+        """
+        node = self.context.graph.nodes[position]
+        if not isinstance(node, Pointwise) or node.into is not None or len(inside) >= _MOST_NODES:
+            return False
+        return node.output.name == name and all(map(self._can_join_a_kernel, self.readers.get(name, ())))
+
+    def _find_outside(self, region: _Region) -> dict[str, list[int]]:
+        """Return the positions that read each memory of `region` and are not in it."""
         outside: dict[str, list[int]] = {}
         for name in region.names:
             behind = [p for p in self.readers.get(name, ()) if not self._is_inside(p, region)]
             outside.setdefault(self._find_memory(name), []).extend(behind)
+        return outside
+
+    def _estimate_saving_us(
+        self, region: _Region, products: Sequence[MatrixProduct], finish: Finish
+    ) -> float:
+        """Return the microseconds saved beside calls for `products` and kernels for what follows.
+
+        A kernel for what follows reads the results, and stores one more: the product's kernel stores one
+        anyhow. What else it loads and stores, the product's kernel does in its stead. If all that leaves the
+        epilogue goes into reductions, their kernels compute it for nothing. If some of it does, one of them
+        would compute the rest, too, and the results are read there anyhow.
+        """
+        context, outside = self.context, self._find_outside(region)
         readers = {position for found in outside.values() for position in found}
         in_kernels = [p for p in readers if self._can_join_a_kernel(p)]
         if len(in_kernels) == len(readers):
             return 0.0
         results = [product.output for product in products]
         kept = sum(bool(outside[self._find_memory(b.name)]) for b in results)
-        store_us = context.move_us(0, context.size(results[0])) - context.move_us(0, 0)
-        read_us = 0.0 if in_kernels else context.move_us(sum(context.size(b) for b in results), 0)
-        return (1 - kept) * store_us + read_us
+        launch_us, own = context.move_us(0, 0), context.size(results[0])
+        store_us = context.move_us(0, own) - launch_us
+        more_us = context.move_us(int(own * (finish.loads + finish.stores - 1)), 0) - launch_us
+        read_us = 0.0
+        if not in_kernels:
+            read_us = context.move_us(sum(context.size(b) for b in results), 0) - launch_us
+            read_us += self._get_figures(results[0]).saved_launch_us
+        return (1 - kept) * store_us + more_us + read_us
+
+    def _get_figures(self, buffer: Buffer) -> ProductKernels:
+        return self.context.targets.of(buffer.device).machine.product_kernels
 
     def _share_a_factor(self, one: MatrixProduct, other: MatrixProduct) -> bool:
         """Tell if both multiply the same left or right factor, into results of the same shape and type."""
@@ -232,3 +314,9 @@ class _Region:
     looked_at: int = 0
     nodes: set[int] = field(default_factory=set)
     products: list[MatrixProduct] = field(default_factory=list)
+
+
+def _weigh(value: Op, wide_operation: float) -> float:
+    """Return the weight of an operation on one result."""
+    cost = SCALAR_OPS[value.op].cost
+    return wide_operation * cost if value.op in _WIDE and value.dtype is DType.I64 else cost
