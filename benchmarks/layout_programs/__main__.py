@@ -109,7 +109,7 @@ def time_program(program: LayoutProgram, backend: str, setting: Setting, found: 
     # the profiler's first use takes seconds
     kernel_times(call, repeats=1)
     with _hold(found.lock):
-        peak = measure_cuda_peak_bytes(lambda: call() and None)
+        peak = measure_cuda_peak_bytes(call)
         rounds = [kernel_times(call, repeats=_REPEATS) for _ in range(found.rounds)]
     kernels = min(rounds, key=lambda kernels: sum(kernel.total_us for kernel in kernels))
     return Timed(kernels=kernels, peak_mb=peak / 1e6, result=result)
