@@ -10,8 +10,8 @@ become
     store %out0[128*x0 + x1] = load %in0[128*x0 + x1] + ...               x0 < 16
     store %out0[128*x0 + x1 + 64] = load %in0[128*x0 + x1 + 64] + ...
 
-with four loads where there were six; what a point loads beside its window, such as weights, is loaded once for
-all of them as well. In windows of which a point meets only every other element, as in the gradient of a
+with four loads where there were six; what a point loads beside its window, such as weights, is loaded once
+for all of them as well. In windows of which a point meets only every other element, as in the gradient of a
 convolution in steps of two, neighbours have conditions that are known, and loads that are none go away.
 """
 
@@ -74,7 +74,7 @@ def share_windows(kernel: Kernel, innermost: Sequence[str], target: Target) -> S
 
 
 def _unroll(kernel: Kernel, along: Range, factor: int) -> Kernel | None:
-    """`kernel` with `factor` points along a range in one; None if they do not fill it, or the text is long."""
+    """`kernel` with `factor` points along a range in one; None if they do not fill it, or text is long."""
     extent = None if along.symbol.extent is None else as_int(along.symbol.extent)
     order = tuple(iterate_postorder([store.value for store in kernel.stores]))
     if extent is None or extent % factor or factor * len(order) > _MOST_SCALARS:
@@ -98,12 +98,11 @@ def _leaves_enough(kernel: Kernel, target: Target) -> bool:
 
 
 def _count(kernel: Kernel) -> int:
-    """Loads of a point that vary from point to point along more than its innermost range."""
     return len(_list_loads(kernel))
 
 
 def _list_loads(kernel: Kernel) -> list[Load]:
-    """Loads of windows: those of a tensor at places of a point's own, along two ranges at least."""
+    """Loads that vary along more than the innermost range."""
     order = iterate_postorder([store.value for store in kernel.stores])
     inner = {kernel.ranges[-1].symbol} if kernel.ranges else set()
     return [v for v in order if isinstance(v, Load) and set(_iter_places(v)) - inner]
@@ -119,5 +118,3 @@ def _iter_places(load: Load) -> Iterator[Expr]:
     for node in iterate_postorder(load.operands):
         if isinstance(node, IndexValue):
             yield from node.expr.free_symbols
-
-
