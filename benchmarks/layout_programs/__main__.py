@@ -15,10 +15,14 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import os
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
 from typing import Final, get_args
 
 import torch
@@ -100,19 +104,52 @@ class Timed:
         return sum(kernel.total_us for kernel in self.kernels)
 
 
-def time_program(program: LayoutProgram, backend: str, setting: Setting, found: argparse.Namespace) -> Timed:
-    """Compile `program`, then time it alone."""
-    torch._dynamo.reset()
-    compiler = lambda module: compile_with(module, backend)  # noqa: E731
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """A program that one backend has compiled: its call, and the result of the first one, in `f64`."""
+
+    call: Callable[[], Tensor]
+    result: Tensor
+
+
+def compile_program(program: LayoutProgram, backend: str, setting: Setting) -> Compiled:
+    """Compile `program`, and use the profiler once: its first use takes seconds."""
+    compiler = lambda module: compile_with(_make_function(module), backend)  # noqa: E731
     call = open_call(program, compiler, "cuda", setting=setting)
     result = call().detach().double()
-    # the profiler's first use takes seconds
     kernel_times(call, repeats=1)
+    return Compiled(call=call, result=result)
+
+
+def _make_function(module: torch.nn.Module) -> Callable[..., Tensor]:
+    """Return a function with code of its own, for which Dynamo has nothing yet, that calls `module`."""
+
+    def call(x: Tensor) -> Tensor:
+        found: Tensor = module(x)
+        return found
+
+    return FunctionType(call.__code__.replace(), call.__globals__, closure=call.__closure__)
+
+
+def time_program(compiled: Compiled, found: argparse.Namespace) -> Timed:
+    """Time `compiled` alone."""
+    call = compiled.call
     with _hold(found.lock):
         peak = measure_cuda_peak_bytes(call)
         rounds = [kernel_times(call, repeats=_REPEATS) for _ in range(found.rounds)]
     kernels = min(rounds, key=lambda kernels: sum(kernel.total_us for kernel in kernels))
-    return Timed(kernels=kernels, peak_mb=peak / 1e6, result=result)
+    return Timed(kernels=kernels, peak_mb=peak / 1e6, result=compiled.result)
+
+
+def _wait(path: str | None) -> None:
+    """Wait until there is a file at `path`: processes that share a GPU compile before any of them measures.
+    A file beside it, named after this process, says that it waits.
+    """
+    if path is None:
+        return
+    Path(f"{path}.{os.getpid()}").touch()
+    while not Path(path).exists():
+        time.sleep(0.1)
 
 
 @contextmanager
@@ -126,9 +163,11 @@ def _hold(lock: str | None) -> Iterator[None]:
         yield
 
 
-def print_times(name: str, setting: Setting, found: argparse.Namespace) -> None:
+def print_times(
+    name: str, setting: Setting, compiled: Mapping[str, Compiled], found: argparse.Namespace
+) -> None:
     """Print a line for a program, and with `--top` the slowest kernels of each backend."""
-    timed = {each: time_program(PROGRAMS[name], each, setting, found) for each in found.backends}
+    timed = {backend: time_program(one, found) for backend, one in compiled.items()}
     busy = " | ".join(f"{each.busy_us:9.1f}" for each in timed.values())
     peaks = " | ".join(f"{each.peak_mb:8.1f}" for each in timed.values())
     results = [each.result for each in timed.values()]
@@ -169,19 +208,25 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--predict", action="store_true", help="plan, though there is a GPU")
     parser.add_argument("--calls", action="store_true", help="a line for each convolution of a plan")
     parser.add_argument("--lock", help="file; processes that share it measure one after another")
+    parser.add_argument("--wait", help="file to wait for between compiling and measuring")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of calls, of which the quickest counts")
     parser.add_argument("--top", type=int, default=0, help="kernels of each backend's call to print")
     found = parser.parse_args(arguments)
-    is_timed = torch.cuda.is_available() and not found.predict
-    for name in found.programs:
-        for setting in _list_settings(found):
-            if is_timed:
-                print_times(name, setting, found)
-                continue
-            programs = plan(PROGRAMS[name], setting)
-            print(f"{_describe(name, setting)} {count(programs, 0.0)}", flush=True)
-            for line in describe_calls(programs) if found.calls else ():
-                print(f"    {line}", flush=True)
+    cases = [(name, setting) for name in found.programs for setting in _list_settings(found)]
+    if torch.cuda.is_available() and not found.predict:
+        compiled = [
+            {each: compile_program(PROGRAMS[name], each, setting) for each in found.backends}
+            for name, setting in cases
+        ]
+        _wait(found.wait)
+        for (name, setting), each in zip(cases, compiled, strict=True):
+            print_times(name, setting, each, found)
+        return 0
+    for name, setting in cases:
+        programs = plan(PROGRAMS[name], setting)
+        print(f"{_describe(name, setting)} {count(programs, 0.0)}", flush=True)
+        for line in describe_calls(programs) if found.calls else ():
+            print(f"    {line}", flush=True)
     return 0
 
 
