@@ -1,23 +1,29 @@
 """Small programs whose speed depends on layouts: convolutions of every kind, and streams behind them.
 
     python -m benchmarks.layout_programs [--programs convnext ...] [--modes train infer] [--predict]
+    python -m benchmarks.layout_programs --precisions bf16 f32 tf32 strict --orders own last --top 8
 
 With a GPU each line has the microseconds in which the GPU is busy in a call, compiled by Coilwork and by
-TorchInductor and in eager mode, how far results are from those of the last of these, and the slowest kernels
-of Coilwork's call with `--top`. Without one, and
-with `--predict`, each line has what `benchmarks.convolution_layouts` counts in the programs for an absent
-GPU; with `--calls` a line for each convolution: its operands and results, and the order of dimensions in
-memory.
+TorchInductor and in eager mode, the memory in MB that a call takes at most, and how far results are from
+those of the last of these; with `--top` the slowest kernels of each follow. A call trains from a gradient of
+the result that stays: there is no loss, nor are gradients added to earlier ones. Without a GPU, and with
+`--predict`, each line has what `benchmarks.convolution_layouts` counts in the programs for an absent GPU;
+with `--calls` a line for each convolution: its operands and results, and the order of dimensions in memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
+import os
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import Final, get_args
 
 import torch
 from torch import Tensor
@@ -25,7 +31,8 @@ from torch import Tensor
 from benchmarks.backends import compile_with
 from benchmarks.convolution_layouts import count, list_convolutions
 from benchmarks.kernels import KernelTime, kernel_times
-from benchmarks.layout_programs.programs import PROGRAMS, LayoutProgram, open_call
+from benchmarks.layout_programs.programs import PROGRAMS, LayoutProgram, Precision, Setting, open_call
+from benchmarks.measure import measure_cuda_peak_bytes
 from benchmarks.planner import Planner
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.index import as_int
@@ -33,19 +40,19 @@ from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.walk import index_buffers
 
 TARGET: Final = "sm_90"
-BACKENDS: Final = ("coilwork", "inductor", "eager")
+BACKENDS: Final = ("coilwork", "inductor", "inductor-max", "eager")
+DEFAULT_BACKENDS: Final = ("coilwork", "inductor", "eager")
 _REPEATS: Final = 5
-_ROUNDS: Final = 3
 
 # ---- Plans ----
 
 
-def plan(program: LayoutProgram, *, train: bool) -> list[Program]:
+def plan(program: LayoutProgram, setting: Setting) -> list[Program]:
     """Return the programs of one call for a GPU that is not there."""
     planner = Planner(target=TARGET)
     torch._dynamo.reset()
     compiler = lambda module: torch.compile(module, backend=planner, dynamic=False)  # noqa: E731
-    open_call(program, compiler, "cpu", train=train)()
+    open_call(program, compiler, "cpu", setting=setting)()
     return planner.programs
 
 
@@ -77,17 +84,72 @@ def _describe_order(buffer: Buffer) -> str:
 # ---- Times ----
 
 
-def time_program(
-    program: LayoutProgram, backend: str, *, train: bool, lock: str | None
-) -> tuple[list[KernelTime], Tensor]:
-    """Return the time of each kernel of a call, of the quickest of a few rounds, and the call's result."""
-    torch._dynamo.reset()
-    call = open_call(program, lambda module: compile_with(module, backend), "cuda", train=train)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """What a call takes.
+
+    Attributes:
+        kernels: the time of each kernel of the quickest of a few rounds.
+        peak_mb: the most memory above what is there before the call.
+        result: of the call, in `f64`.
+    """
+
+    kernels: list[KernelTime]
+    peak_mb: float
+    result: Tensor
+
+    @property
+    def busy_us(self) -> float:
+        """The time of all kernels."""
+        return sum(kernel.total_us for kernel in self.kernels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """A program that one backend has compiled: its call, and the result of the first one, in `f64`."""
+
+    call: Callable[[], Tensor]
+    result: Tensor
+
+
+def compile_program(program: LayoutProgram, backend: str, setting: Setting) -> Compiled:
+    """Compile `program`, and use the profiler once: its first use takes seconds."""
+    compiler = lambda module: compile_with(_make_function(module), backend)  # noqa: E731
+    call = open_call(program, compiler, "cuda", setting=setting)
     result = call().detach().double()
-    with _hold(lock):
-        call()
-        rounds = [kernel_times(call, repeats=_REPEATS) for _ in range(_ROUNDS)]
-    return min(rounds, key=lambda kernels: sum(kernel.total_us for kernel in kernels)), result
+    kernel_times(call, repeats=1)
+    return Compiled(call=call, result=result)
+
+
+def _make_function(module: torch.nn.Module) -> Callable[..., Tensor]:
+    """Return a function with code of its own, for which Dynamo has nothing yet, that calls `module`."""
+
+    def call(x: Tensor) -> Tensor:
+        found: Tensor = module(x)
+        return found
+
+    return FunctionType(call.__code__.replace(), call.__globals__, closure=call.__closure__)
+
+
+def time_program(compiled: Compiled, found: argparse.Namespace) -> Timed:
+    """Time `compiled` alone."""
+    call = compiled.call
+    with _hold(found.lock):
+        peak = measure_cuda_peak_bytes(call)
+        rounds = [kernel_times(call, repeats=_REPEATS) for _ in range(found.rounds)]
+    kernels = min(rounds, key=lambda kernels: sum(kernel.total_us for kernel in kernels))
+    return Timed(kernels=kernels, peak_mb=peak / 1e6, result=compiled.result)
+
+
+def _wait(path: str | None) -> None:
+    """Wait until there is a file at `path`: processes that share a GPU compile before any of them measures.
+    A file beside it, named after this process, says that it waits.
+    """
+    if path is None:
+        return
+    Path(f"{path}.{os.getpid()}").touch()
+    while not Path(path).exists():
+        time.sleep(0.1)
 
 
 @contextmanager
@@ -101,37 +163,70 @@ def _hold(lock: str | None) -> Iterator[None]:
         yield
 
 
+def print_times(
+    name: str, setting: Setting, compiled: Mapping[str, Compiled], found: argparse.Namespace
+) -> None:
+    """Print a line for a program, and with `--top` the slowest kernels of each backend."""
+    timed = {backend: time_program(one, found) for backend, one in compiled.items()}
+    busy = " | ".join(f"{each.busy_us:9.1f}" for each in timed.values())
+    peaks = " | ".join(f"{each.peak_mb:8.1f}" for each in timed.values())
+    results = [each.result for each in timed.values()]
+    off = max(float((one - results[-1]).norm() / results[-1].norm()) for one in results)
+    print(f"{_describe(name, setting)} {busy}  MB {peaks}  off {off:.1e}", flush=True)
+    for backend, each in timed.items() if found.top else ():
+        print(f"  {backend}, {sum(kernel.launches for kernel in each.kernels)} launches", flush=True)
+        for kernel in each.kernels[: found.top]:
+            print(f"    {kernel.total_us:9.1f} us {kernel.launches:4} x {kernel.name[:90]}", flush=True)
+
+
+def _describe(name: str, setting: Setting) -> str:
+    order = "last" if setting.is_channels_last else "own"
+    return f"{name:16} {'train' if setting.train else 'infer'} {setting.precision:6} {order:4}"
+
+
+def _list_settings(found: argparse.Namespace) -> Iterator[Setting]:
+    for order in found.orders:
+        for precision in found.precisions:
+            for mode in found.modes:
+                yield Setting(precision=precision, is_channels_last=order == "last", train=mode == "train")
+
+
 def main(arguments: list[str]) -> int:
-    """Print a line for each program and mode."""
+    """Print a line for each program and setting."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.layout_programs", description=__doc__)
     parser.add_argument("--programs", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS))
     parser.add_argument("--modes", nargs="+", choices=("train", "infer"), default=["train", "infer"])
-    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=list(BACKENDS))
+    parser.add_argument("--precisions", nargs="+", choices=get_args(Precision), default=["bf16"])
+    parser.add_argument(
+        "--orders",
+        nargs="+",
+        choices=("own", "last"),
+        default=["own"],
+        help="as programs say, or channels last",
+    )
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=list(DEFAULT_BACKENDS))
     parser.add_argument("--predict", action="store_true", help="plan, though there is a GPU")
     parser.add_argument("--calls", action="store_true", help="a line for each convolution of a plan")
     parser.add_argument("--lock", help="file; processes that share it measure one after another")
-    parser.add_argument("--top", type=int, default=0, help="kernels of Coilwork's call to print")
+    parser.add_argument("--wait", help="file to wait for between compiling and measuring")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of calls, of which the quickest counts")
+    parser.add_argument("--top", type=int, default=0, help="kernels of each backend's call to print")
     found = parser.parse_args(arguments)
-    is_timed = torch.cuda.is_available() and not found.predict
-    for name in found.programs:
-        for mode in found.modes:
-            program, train = PROGRAMS[name], mode == "train"
-            if not is_timed:
-                programs = plan(program, train=train)
-                print(f"{name:16} {mode:5} {count(programs, 0.0)}", flush=True)
-                for line in describe_calls(programs) if found.calls else ():
-                    print(f"    {line}", flush=True)
-                continue
-            timed = {
-                each: time_program(program, each, train=train, lock=found.lock) for each in found.backends
-            }
-            busy = {each: sum(kernel.total_us for kernel in kernels) for each, (kernels, _) in timed.items()}
-            said = " | ".join(f"{busy[each]:9.1f}" for each in found.backends)
-            results = [result for _, result in timed.values()]
-            off = max(float((one - results[-1]).norm() / results[-1].norm()) for one in results)
-            print(f"{name:16} {mode:5} {said}  off {off:.1e}", flush=True)
-            for kernel in timed["coilwork"][0][: found.top] if "coilwork" in timed else ():
-                print(f"    {kernel.total_us:9.1f} us {kernel.launches:4} x {kernel.name[:90]}", flush=True)
+    cases = [(name, setting) for name in found.programs for setting in _list_settings(found)]
+    if torch.cuda.is_available() and not found.predict:
+        compiled = [
+            {each: compile_program(PROGRAMS[name], each, setting) for each in found.backends}
+            for name, setting in cases
+        ]
+        _wait(found.wait)
+        for (name, setting), each in zip(cases, compiled, strict=True):
+            print_times(name, setting, each, found)
+        return 0
+    for name, setting in cases:
+        programs = plan(PROGRAMS[name], setting)
+        print(f"{_describe(name, setting)} {count(programs, 0.0)}", flush=True)
+        for line in describe_calls(programs) if found.calls else ():
+            print(f"    {line}", flush=True)
     return 0
 
 

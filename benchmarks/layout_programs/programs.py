@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -88,20 +89,44 @@ PROGRAMS: Final[Mapping[str, LayoutProgram]] = {
 """All programs, by name."""
 
 
+Precision = Literal["bf16", "f16", "f32", "tf32", "strict"]
+"""What is computed in: under autocast, or in `f32` with torch's defaults, with TF32 allowed, without TF32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How a program is given and run.
+
+    Attributes:
+        precision: what it computes in.
+        is_channels_last: all programs over images are given in channels-last, and not only those that say so.
+        train: forward and backward, else inference.
+    """
+
+    precision: Precision = "bf16"
+    is_channels_last: bool = False
+    train: bool = False
+
+
 def open_call(
     program: LayoutProgram,
     compiler: Callable[[nn.Module], Callable[..., Tensor]],
     device: str,
     *,
-    train: bool,
+    setting: Setting,
 ) -> Callable[[], Tensor]:
-    """Return a call of `program` as `compiler` compiles it: inference, or a forward and a backward pass."""
+    """Return a call of `program` as `compiler` compiles it: inference, or a forward and a backward pass from
+    a gradient of the result that stays.
+    """
     torch.manual_seed(0)
+    train, is_cast = setting.train, setting.precision in ("bf16", "f16")
+    dtype = torch.float16 if setting.precision == "f16" else torch.bfloat16
+    is_narrow = program.is_narrow and is_cast
     module = program.build().to(device).train(train)
     x = torch.randn(program.shape, device=device)
-    if program.is_narrow:
-        x, module = x.bfloat16(), module.bfloat16()
-    if program.is_channels_last:
+    if is_narrow:
+        x, module = x.to(dtype), module.to(dtype)
+    if program.is_channels_last or (setting.is_channels_last and x.dim() in (4, 5)):
         # all but streams of three dimensions have that format
         order = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
         x = x.contiguous(memory_format=order)
@@ -109,13 +134,32 @@ def open_call(
             if parameter.dim() == x.dim():
                 parameter.data = parameter.data.contiguous(memory_format=order)
     compiled = compiler(module)
+    gradients: list[Tensor] = []
 
     def call() -> Tensor:
-        with torch.set_grad_enabled(train):
-            with torch.autocast(device, dtype=torch.bfloat16, enabled=not program.is_narrow):
+        with torch.set_grad_enabled(train), _compute_in(setting.precision):
+            with torch.autocast(device, dtype=dtype, enabled=is_cast and not is_narrow):
                 found = compiled(x)
             if train:
-                found.float().square().mean().backward()
+                if not gradients:
+                    gradients.append(torch.randn_like(found))
+                module.zero_grad()
+                found.backward(gradients[0])
         return found
 
     return call
+
+
+@contextmanager
+def _compute_in(precision: Precision) -> Iterator[None]:
+    """Let products and convolutions in `f32` round to TF32 or not, as `precision` says."""
+    if precision not in ("tf32", "strict"):
+        yield
+        return
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    rounds = precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = rounds
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

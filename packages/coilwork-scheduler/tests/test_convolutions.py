@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -27,7 +28,8 @@ from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import const, load, op
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_scheduler import ScheduleOptions, schedule
-from coilwork_scheduler.contractions.convolutions import AtenConvolution, DepthwiseSums
+from coilwork_scheduler.contractions.convolutions import AtenConvolution
+from coilwork_scheduler.contractions.depthwise_convolutions import DepthwiseGradientSums, DepthwiseSums
 from coilwork_scheduler.contractions.implementations import ImplementationContext
 from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.cost_model import RooflineCost
@@ -98,6 +100,7 @@ CASES = {
     "wide border": Case(value=(2, 6, 2, 2), kernel=(3, 3), padding=(4, 4)),
     "one row": Case(value=(1, 6, 1, 7), kernel=(3, 3), padding=(1, 0), multiplier=2),
     "volume": Case(value=(2, 6, 4, 5, 6), kernel=(2, 2, 2), padding=(1, 1, 1)),
+    "wide": Case(value=(2, 6, 9, 11), kernel=(5, 5), padding=(2, 2)),
 }
 
 
@@ -289,7 +292,7 @@ def test_cpus_leave_single_channels_to_a_library() -> None:
 
 @pytest.mark.parametrize("target", ["sm_90", "x86-64-avx512"])
 @pytest.mark.parametrize("wanted", [(True, True, True), (False, True, False), (True, False, False)], ids=str)
-@pytest.mark.parametrize("case", [CASES["square"], *LIBRARY_CASES.values()])
+@pytest.mark.parametrize("case", [CASES["wide"], *LIBRARY_CASES.values()])
 def test_gradients_are_one_call(case: Case, wanted: tuple[bool, bool, bool], target: str) -> None:
     """What one gradient does not depend on is an argument all the same: libraries ask how it lies. On
     accelerators the bias's is a sum, for which what makes the result's gradient has room.
@@ -306,6 +309,49 @@ def test_gradients_are_one_call(case: Case, wanted: tuple[bool, bool, bool], tar
     expected = torch.autograd.grad(case.run(*leaves), leaves, g)
     found = interpret_schedule(made, [x.detach(), w.detach(), g])
     torch.testing.assert_close(found, [one for one, want in zip(expected, wanted, strict=True) if want])
+
+
+GRADIENT_CASES = {
+    "causal": CASES["causal"],
+    "square": CASES["square"],
+    "steps": replace(CASES["steps"], kernel=(3, 3), padding=(1, 1)),
+    "steps behind an even end": replace(CASES["steps"], value=(2, 6, 10, 8), kernel=(3, 3), padding=(1, 0)),
+    "dilated": replace(CASES["uneven"], kernel=(3, 3), multiplier=1),
+    "wide border": CASES["wide border"],
+    "one row": replace(CASES["one row"], multiplier=1),
+    "volume": CASES["volume"],
+}
+
+
+@pytest.mark.parametrize("wanted", [(True, True, True), (False, True, False), (True, False, False)], ids=str)
+@pytest.mark.parametrize("case", GRADIENT_CASES.values(), ids=GRADIENT_CASES.keys())
+def test_gradients_of_single_channels_are_sums(case: Case, wanted: tuple[bool, bool, bool]) -> None:
+    graph = backward(case, wanted)
+    (node,) = graph.nodes
+    assert isinstance(node, Convolution)
+    names = map("made{}".format, itertools.count())
+    row = DepthwiseGradientSums(replace(surroundings(graph), name=lambda wanted: next(names)))
+    assert row.claims(node, GPU) is None
+    sums = replace(graph, nodes=row.build(node, GPU))
+    verify_graph(sums)
+    x, w, g = given(graph)
+    leaves = [x.requires_grad_(), w.requires_grad_(), torch.zeros(g.shape[1]).double().requires_grad_()]
+    expected = torch.autograd.grad(case.run(*leaves), leaves, g)
+    found = interpret_graph(sums, [x.detach(), w.detach(), g])
+    torch.testing.assert_close(found, [one for one, want in zip(expected, wanted, strict=True) if want])
+
+
+def test_gradients_of_large_images_are_sums() -> None:
+    """One kernel reads both tensors for all taps of the weight's gradient."""
+    case = Case(value=(16, 64, 64, 64), kernel=(3, 3), padding=(1, 1))
+    made = scheduled(backward(case, (True, True, False)))
+    assert not calls(made)
+    reading = [
+        k for k in made.kernels if isinstance(k, Kernel) and len([a for a in k.args if a.role == "out"]) == 9
+    ]
+    assert len(reading) == 2, "sums of pieces, and of their sums"
+    (decision,) = decisions(made)
+    assert decision.accepted and {"kernel_us", "call_us"} <= dict(decision.numbers).keys()
 
 
 @pytest.mark.parametrize("target", ["sm_90", "x86-64-avx512"])
@@ -371,7 +417,7 @@ def test_sums_read_views_where_their_memory_lies(name: str) -> None:
 
 
 def test_each_row_says_what_it_does_not_compute() -> None:
-    assert REGISTRY.convolutions == (AtenConvolution, DepthwiseSums)
+    assert REGISTRY.convolutions == (AtenConvolution, DepthwiseSums, DepthwiseGradientSums)
 
     def said(graph: Graph, row: type[AtenConvolution | DepthwiseSums], target: str = "sm_90") -> str | None:
         (node,) = graph.nodes
@@ -386,7 +432,7 @@ def test_each_row_says_what_it_does_not_compute() -> None:
     mixed = forward(LIBRARY_CASES["mixed channels"], behind=False)
     assert said(mixed, DepthwiseSums) == "channels are mixed"
     turned = forward(LIBRARY_CASES["transposed"], behind=False)
-    assert said(turned, DepthwiseSums) == "gradients are a library's"
+    assert said(turned, DepthwiseSums) == "it is no forward convolution"
     large = forward(Case(value=(2, 6, 30, 30), kernel=(9, 9)), behind=False)
     assert said(large, DepthwiseSums) == "windows are large"
     computed = forward(CASES["square"], prologue="exp", behind=False)

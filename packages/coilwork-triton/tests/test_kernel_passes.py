@@ -4,6 +4,8 @@ interpreter.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,7 +39,8 @@ from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, MEM
 
 BF16, F32, I64 = DType.BF16, DType.F32, DType.I64
 TYPES = {BF16: torch.bfloat16, F32: torch.float32, I64: torch.int64, DType.I32: torch.int32}
-H200 = get_target("sm_90")
+# Of one multiprocessor, so that drawn kernels are large enough for it.
+H200 = replace(get_target("sm_90"), multiprocessors=1)
 COMBINATIONS = ("add", "mul", "sub", "maximum")
 
 
@@ -85,6 +88,47 @@ def draw_stencil(draw: random.Random) -> Kernel:
                 value=cast(value, dtype),
             ),
         ),
+    )
+
+
+def draw_windows(draw: random.Random) -> Kernel:
+    """A kernel of windows over rows and columns, in steps or dilated, or of the windows that meet a point;
+    channels lie side by side, or apart.
+    """
+    rows, columns, channels = draw.choice([4, 6, 7]), draw.choice([8, 12]), draw.choice([16, 40, 40])
+    x0, x1, x2, x3 = (along(f"x{k}", size) for k, size in enumerate((4, rows, columns, channels)))
+    step, apart, meets = draw.choice([1, 1, 2]), draw.choice([1, 1, 2]), draw.random() < 0.4
+    height, width = (rows, columns) if meets else (rows * step, columns * step)
+    last = draw.random() < 0.7
+    value: Scalar = const(0.0, F32)
+    for row, column in itertools.product((-1, 0, 1), repeat=2):
+        places, inside = [], []
+        for at, tap, size in ((x1.symbol, row, height), (x2.symbol, column, width)):
+            place = at * (1 if meets else step) + tap * apart
+            if meets and step > 1:
+                inside.append(op("eq", index_value(mod(place + 4, step)), const(0, I64)))
+                place = floordiv(place + 4, step) - 4 // step
+            inside.append(op("ge", index_value(place), const(0, I64)))
+            inside.append(op("lt", index_value(place), const(size, I64)))
+            places.append(place)
+        mask = functools.reduce(lambda one, other: op("bitwise_and", one, other), inside)
+        at = (x0.symbol * height + places[0]) * width + places[1]
+        at = at * channels + x3.symbol if last else at + x3.symbol * (4 * height * width)
+        tap = cast(load("in1", [x3.symbol + (3 * row + column + 4) * channels], BF16), F32)
+        value = op(
+            "add", value, op("mul", where(mask, load("in0", [at], F32, mask=mask), const(0.0, F32)), tap)
+        )
+    place = ((x0.symbol * rows + x1.symbol) * columns + x2.symbol) * channels + x3.symbol
+    size = 4 * rows * columns * channels
+    return Kernel(
+        name="windows",
+        ranges=(x0, x1, x2, x3) if last else (x0, x1, x3, x2),
+        args=(
+            arg("in0", F32, 4 * height * width * channels),
+            arg("in1", BF16, 9 * channels),
+            arg("out0", BF16, size),
+        ),
+        stores=(Store(buffer="out0", index=place, value=cast(value, BF16)),),
     )
 
 
@@ -234,6 +278,7 @@ DRAWN: dict[str, Callable[[random.Random], Kernel]] = {
     "split-concat": draw_joined,
     "coarsen-deinterleaved": draw_dealt,
     "coarsen": draw_stencil,
+    "share-windows": draw_windows,
     "privatize-histogram": draw_counting,
 }
 
@@ -241,7 +286,7 @@ DRAWN: dict[str, Callable[[random.Random], Kernel]] = {
 @pytest.mark.parametrize("name", KERNEL_PASSES.names)
 def test_a_pass_computes_the_same_and_reads_nothing_else(name: str) -> None:
     draw, changed, paired = random.Random(7), 0, 0
-    for seed in range(250 if name == "coarsen" else 40):
+    for seed in range({"coarsen": 250, "share-windows": 24}.get(name, 40)):
         kernel = without_idle_arguments(DRAWN[name](draw))
         before = begin_draft(kernel)
         after = KERNEL_PASSES.select(name).run(before, H200)

@@ -175,7 +175,7 @@ def _header(kernel: Kernel) -> str:
 def _arguments(kernel: Kernel, written: EmittedKernel) -> tuple[SourceArg, ...]:
     tensors = tuple(
         # what is not known to be aligned is not accessed wide
-        SourceArg(name=a.name, role=a.role, dtype=a.dtype, aligned=a.aligned and not written.scalar_access)
+        SourceArg(name=a.name, role=a.role, dtype=a.dtype, aligned=a.aligned and a.name not in written.narrow)
         for a in kernel.args
     )
     sizes = tuple(

@@ -114,7 +114,7 @@ def write_combo_kernel(
         configs=planned.configs,
         versions=open_versions(planned),
         index_dtype=shape.index_dtype,
-        scalar_access=shape.scalar_access,
+        narrow=frozenset(a.name for a in kernel.args) if shape.scalar_access else frozenset(),
         functions=(part,),
     )
 

@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, as_expr, find_stride
 from coilwork_ir.kernel_source import VERSION, Config
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import Version
+from coilwork_ir.scalar import Load, iterate_postorder
 from coilwork_ir.syntax.python import (
     Binary,
     Do,
@@ -53,7 +54,7 @@ class EmittedKernel:
         configs: candidates, best guess first.
         versions: the sizes that they are for, and what a search may choose.
         index_dtype: type of sizes.
-        scalar_access: no access is to be wide.
+        narrow: arguments none of whose accesses is to be wide.
     """
 
     body: tuple[Statement, ...]
@@ -61,8 +62,8 @@ class EmittedKernel:
     configs: tuple[Config, ...]
     versions: tuple[Version, ...]
     index_dtype: DType
-    scalar_access: bool
     functions: tuple[Function, ...] = ()
+    narrow: frozenset[str] = frozenset()
     gluon: bool = False
 
 
@@ -86,7 +87,6 @@ def emit_kernel(kernel: Kernel, plan: Plan, library: set[str]) -> EmittedKernel:
                 configs=plan.configs,
                 versions=open_versions(plan),
                 index_dtype=plan.index_dtype,
-                scalar_access=False,
             )
         case PlannedProduct():
             return _emit_product(plan, library)
@@ -98,7 +98,7 @@ def emit_kernel(kernel: Kernel, plan: Plan, library: set[str]) -> EmittedKernel:
                 configs=plan.configs,
                 versions=open_versions(plan),
                 index_dtype=shape.index_dtype,
-                scalar_access=shape.scalar_access,
+                narrow=find_narrow_arguments(plan.kernel, shape),
             )
 
 
@@ -112,9 +112,30 @@ def _emit_versions(planned: PlannedVersions, library: set[str]) -> EmittedKernel
         configs=planned.configs,
         versions=open_versions(planned),
         index_dtype=planned.general_shape.index_dtype,
-        scalar_access=planned.shape.scalar_access,
+        narrow=find_narrow_arguments(planned.versions[0].kernel, planned.shape),
         functions=functions,
     )
+
+
+def find_narrow_arguments(kernel: Kernel, shape: Shape) -> frozenset[str]:
+    """The arguments of `kernel` whose accesses are not to be wide.
+
+    Where threads have no neighbours along the innermost range, those are all but what has its neighbours
+    along the inner range of another tile of points.
+    """
+    if not shape.scalar_access:
+        return frozenset()
+    names = frozenset(a.name for a in kernel.args)
+    if shape.walk != "pointwise" or len(shape.tiles) == 1:
+        return names
+    *others, last = (tile.inner for tile in shape.tiles)
+    strides: dict[str, set[Expr]] = {name: set() for name in names}
+    loads = [v for v in iterate_postorder(list_roots(kernel)) if isinstance(v, Load)]
+    accesses = [(load.buffer, load.index[0], load.indirect) for load in loads]
+    for buffer, index, indirect in (*accesses, *((s.buffer, s.index, s.indirect) for s in kernel.stores)):
+        found = {along for along in (*others, last) if find_stride(index, along) is as_expr(1)}
+        strides[buffer] |= {last} if indirect else found
+    return frozenset(name for name, along in strides.items() if last in along or not along)
 
 
 def _emit_product(planned: PlannedProduct, library: set[str]) -> EmittedKernel:
@@ -134,7 +155,6 @@ def _emit_product(planned: PlannedProduct, library: set[str]) -> EmittedKernel:
         configs=planned.configs,
         versions=open_versions(planned),
         index_dtype=shape.index_dtype,
-        scalar_access=False,
     )
 
 

@@ -325,11 +325,15 @@ class Convolutions:
         most_taps_per_input: taps for each point read, from which on a library shares what they read.
         most_taps: taps of a window that loops of ours go through.
         few_products: products up to which a launch less counts for more.
+        most_gradient_taps: taps of a window whose gradients loops of ours compute.
+        gradient_share: share of the bandwidth that a library reaches in gradients.
     """
 
     most_taps_per_input: int
     most_taps: int
     few_products: int
+    most_gradient_taps: int
+    gradient_share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,7 +449,7 @@ class Grids:
             transpose.
         mostly_contiguous_share: share along the inner tile of which it can be most that counts.
         row_waste: share of a row's last block that may lie behind the row's end.
-        sum_registers: registers that sums of walked rows' columns may take.
+        sum_registers: registers that sums of walked rows' columns, or all sums over a loop, may take.
         cached_rows_share: share of the second-level cache that rows may take which are to be found in it
             again.
         rows_at_a_time: rows that a unit walks at a time, by programs of 256 threads.

@@ -1,45 +1,36 @@
-"""The ways to compute a convolution: calls of libraries, and kernels of ours, a row each.
+"""Convolutions as calls of a library, and as loops of what no library takes.
 
-Libraries' convolutions are hard to beat where channels are mixed, as that is a product of matrices. Where
-each result is a sum over a small window of one channel, they are bound by memory at best, and what follows
-reads and writes everything once more. There the sum is a pointwise node, which fuses with what follows.
+Libraries' convolutions are hard to beat where channels are mixed, as that is a product of matrices. Of single
+channels they are not (`coilwork_scheduler.contractions.depthwise_convolutions`).
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import inf
 from typing import ClassVar, Final, Literal
 
 from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, make_contiguous_strides
-from coilwork_ir.index import Expr, as_expr, as_int, get_extent, multiply_all
-from coilwork_ir.loops import Body, Convolution, Extern, Node, Pointwise, View
+from coilwork_ir.index import Expr, as_expr, as_int, get_extent
+from coilwork_ir.loops import Body, Convolution, Extern, Node, Pointwise
 from coilwork_ir.loops.convolutions import (
-    Roles,
     find_bias,
     find_buffer,
-    find_places,
     get_roles,
     list_contractions,
     make_bias_gradient,
-    read_at,
 )
 from coilwork_ir.scalar import (
     Load,
     Parameter,
     Scalar,
     cast,
-    const,
     load,
-    op,
     rewrite,
     substitute_ranges,
 )
 from coilwork_ir.target import Target
-from coilwork_scheduler.contractions.implementations import Implementation, ImplementationContext, Quote
+from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote
 from coilwork_scheduler.contractions.sum_of_products import SumBuilder, load_element, load_sliced_element
 
 FORWARD: Final = "convolution"
@@ -83,11 +74,13 @@ class AtenConvolution:
     def quote(self, node: Convolution, target: Target) -> Quote:
         """The time that memory takes, for operands, results, and a bias that is added behind the call."""
         context = self.context
-        once = sum(context.size(context.facts.buffers[name]) for name in _operands(node))
+        once = sum(context.size(context.facts.buffers[name]) for name in list_operands(node))
         made = sum(context.size(output) for output in node.outputs if output is not None)
         us = context.move_us(once, made)
         if target.is_gpu and find_bias(node):
             us += context.move_us(made, made)
+        if node.gradient is not None and is_of_single_channels(node):
+            us /= target.machine.convolutions.gradient_share
         return Quote(us=us, numbers={"call_us": round(us, 3)})
 
     def least_gain_us(self, node: Convolution, rival: Quote) -> float:
@@ -126,136 +119,17 @@ class AtenConvolution:
         def visit(value: Scalar) -> Scalar:
             if isinstance(value, Parameter):
                 return cast(load(sums.name, epilogue.ranges, sums.dtype), node.accumulate)
-            return _read_through_views(value, self.context)
+            return read_through_views(value, self.context)
 
         (value,) = rewrite((epilogue.value,), visit)
-        return _pointwise(output, epilogue.ranges, value, node)
+        return make_pointwise(output, epilogue.ranges, value, node)
 
 
-@dataclass(frozen=True, slots=True)
-class DepthwiseSums:
-    """A pointwise node that adds the products of a window of one channel.
-
-    The bias is part of the sum, as in ATen's own kernels.
-
-    Where channels lie side by side, neighbours want neighbouring weights, which have the taps innermost:
-    those are laid out anew first, in a small kernel before each such convolution.
-    """
-
-    context: ImplementationContext
-    kind: ClassVar[Literal["library", "kernel"]] = "kernel"
-    loss: ClassVar[str] = "a library moves hardly more"
-
-    def claims(self, node: Convolution, target: Target) -> str | None:
-        """It convolves single channels, with few taps, whose number is known."""
-        convolutions = target.machine.convolutions
-        if not target.is_gpu:
-            return "libraries for CPUs convolve single channels as fast"
-        if node.gradient is not None or node.transposed:
-            return "gradients are a library's"
-        extents = get_roles(node)
-        single = node.groups > 1 and as_int(extents.channels) == node.groups
-        if not single or as_int(extents.group_channels) != 1 or as_int(extents.features) is None:
-            return "channels are mixed"
-        taps = as_int(multiply_all(extents.taps))
-        if taps is None or taps > convolutions.most_taps:
-            return "windows are large"
-        if find_bias(node) is None or any(find_buffer(body) is None for body in (node.value, node.weight)):
-            return "operands and results are computed"
-        (output,) = node.outputs
-        assert output is not None
-        buffers = [output, *(self.context.facts.buffers[name] for name in _operands(node))]
-        if len({(b.dtype, b.device) for b in buffers}) != 1:
-            return "operands are of several types, or on several devices"
-        return None
-
-    def quote(self, node: Convolution, target: Target) -> Quote:
-        """The time that memory takes, less what the next kernel would read of the result.
-
-        Known to hold for few taps, or few products.
-        """
-        convolutions = target.machine.convolutions
-        extents, output = get_roles(node), node.outputs[0]
-        taps = as_int(multiply_all(extents.taps))
-        assert taps is not None and output is not None
-        points = as_int(multiply_all(output.shape))
-        is_small = points is not None and points * taps <= convolutions.few_products
-        shared = math.prod(window.stride for window in node.windows) if _is_side_by_side(output) else 1
-        if not is_small and taps > convolutions.most_taps_per_input * shared:
-            return Quote(us=inf, reason="libraries share what many taps read between neighbours")
-        context = self.context
-        read = sum(context.size(context.facts.buffers[name]) for name in _operands(node))
-        us = context.move_us(read, context.size(output))
-        # what follows would read the library's result again
-        saved = context.move_us(context.size(output), 0)
-        us = max(0.0, us - saved)
-        return Quote(us=us, reason="joins what follows", numbers={"kernel_us": round(us, 3)})
-
-    def least_gain_us(self, node: Convolution, rival: Quote) -> float:
-        """0: where it is worth it was measured."""
-        return 0.0
-
-    def build(self, node: Convolution, target: Target) -> tuple[Node, ...]:
-        """The sum over the window, behind a copy of the weight where channels lie side by side."""
-        (output,) = node.outputs
-        assert output is not None and node.epilogue is not None
-        nodes: list[Node] = []
-        weight = node.weight
-        if _is_side_by_side(output) or self._may_lie_side_by_side(output):
-            copied = self._weight_with_channels_innermost(node)
-            nodes += copied
-            weight = Body(
-                ranges=weight.ranges, value=load(copied[-1].output.name, weight.ranges, weight.value.dtype)
-            )
-        bias, wide, extents = find_bias(node), node.accumulate, get_roles(node)
-        point = tuple(as_expr(0) if as_int(get_extent(r)) == 1 else r for r in node.epilogue.ranges)
-        total: Scalar = const(0, wide)
-        if bias:
-            element_ = load(bias, (point[1],), output.dtype)
-            total = cast(_read_through_views(element_, self.context), wide)
-        for taps in _iter_taps(extents):
-            places = find_places(node, extents, features=point, inner=as_expr(0), taps=taps)
-            value = _read_through_views(read_at(node.value, *places["image"]), self.context)
-            factor = read_at(weight, *places["weight"])
-            if weight is node.weight:
-                factor = _read_through_views(factor, self.context)
-            total = op("add", total, op("mul", cast(value, wide), cast(factor, wide)))
-        return (*nodes, _pointwise(output, node.epilogue.ranges, cast(total, output.dtype), node))
-
-    def _may_lie_side_by_side(self, output: Buffer) -> bool:
-        """Tell if the layout pass may lay channels side by side: so large a result is worth the copy of a
-        weight. To a result that stays, it is all one.
-        """
-        points = as_int(multiply_all(output.shape))
-        return points is None or points > self.context.targets.main.machine.convolutions.few_products
-
-    def _weight_with_channels_innermost(self, node: Convolution) -> tuple[Pointwise, View]:
-        """The weight laid out anew, in memory.
-
-        As a view it is not computed inside what reads it, which would undo it.
-        """
-        name = find_buffer(node.weight)
-        assert name is not None
-        weight = self.context.facts.buffers[name]
-        strides = [as_expr(1)]
-        step = weight.shape[0]
-        for size in reversed(weight.shape[1:]):
-            strides.insert(1, step)
-            step = step * size
-        copy = replace(weight, name=self.context.name(f"{name}_innermost"), strides=tuple(strides))
-        view = replace(copy, name=self.context.name(f"{copy.name}_view"))
-        read = _read_through_views(node.weight.value, self.context)
-        return (
-            _pointwise(copy, node.weight.ranges, read, node),
-            View(output=view, source=copy.name, offset=as_expr(0), origins=node.origins),
-        )
-
-
-IMPLEMENTATIONS: Final[tuple[Callable[[ImplementationContext], Implementation[Convolution]], ...]] = (
-    AtenConvolution,
-    DepthwiseSums,
-)
-"""The registry's rows for convolutions."""
+def is_of_single_channels(node: Convolution) -> bool:
+    """Tell if each feature is of one channel, and their number is known."""
+    extents = get_roles(node)
+    single = node.groups > 1 and as_int(extents.channels) == node.groups
+    return single and as_int(extents.group_channels) == 1 and as_int(extents.features) is not None
 
 
 def build_loops(node: Convolution, sums: SumBuilder, context: ImplementationContext) -> tuple[Node, ...]:
@@ -278,7 +152,7 @@ def build_bias_gradient(node: Convolution, context: ImplementationContext) -> tu
         strides=make_contiguous_strides(output.shape),
     )
     rounded = cast(load(wide.name, bias.ranges, wide.dtype), output.dtype)
-    return replace(bias, outputs=(wide,)), _pointwise(output, bias.ranges, rounded, node)
+    return replace(bias, outputs=(wide,)), make_pointwise(output, bias.ranges, rounded, node)
 
 
 def split_gradients(node: Convolution) -> tuple[Convolution, ...]:
@@ -323,7 +197,8 @@ def _call(node: Convolution, outputs: tuple[Buffer | None, ...], *, bias: str) -
     )
 
 
-def _operands(node: Convolution) -> Iterator[str]:
+def list_operands(node: Convolution) -> Iterator[str]:
+    """Names of what `node` reads, none of which is computed."""
     bias = find_bias(node)
     for body in (node.value, node.weight, node.gradient):
         if body is not None:
@@ -338,24 +213,13 @@ def _name(body: Body) -> str:
     return name
 
 
-def _is_side_by_side(output: Buffer) -> bool:
-    """True if neighbours in memory are channels."""
-    return as_int(output.strides[1]) == 1 and as_int(output.shape[-1]) != 1
-
-
-def _iter_taps(extents: Roles) -> Iterator[tuple[Expr, ...]]:
-    """Numbers of every tap, row-major. The counts must be known."""
-    for numbers in itertools.product(*(range(as_int(count) or 0) for count in extents.taps)):
-        yield tuple(map(as_expr, numbers))
-
-
-def _pointwise(output: Buffer, ranges: tuple[Expr, ...], value: Scalar, node: Convolution) -> Pointwise:
+def make_pointwise(output: Buffer, ranges: tuple[Expr, ...], value: Scalar, node: Convolution) -> Pointwise:
     """`output[ranges] = value`, in which ranges of one element are 0."""
     (value,) = substitute_ranges((value,), {r: as_expr(0) for r in ranges if as_int(get_extent(r)) == 1})
     return Pointwise(output=output, ranges=ranges, body=value, origins=node.origins)
 
 
-def _read_through_views(value: Scalar, context: ImplementationContext) -> Scalar:
+def read_through_views(value: Scalar, context: ImplementationContext) -> Scalar:
     """`value`, a load from memory that a view shows read where it lies."""
     if not isinstance(value, Load) or value.indirect:
         return value

@@ -24,10 +24,11 @@ from coilwork_ir.kernels.nodes import CoreKind
 from coilwork_ir.loops import Attention, AttentionGradient, Convolution, Node
 from coilwork_ir.loops.matrix_products import GroupedProduct, MatrixProduct
 from coilwork_ir.target import Capabilities, Target, Targets
-from coilwork_scheduler.contractions import convolutions
 from coilwork_scheduler.contractions.aten_products import ATEN_PRODUCTS, GROUPED_PRODUCTS
 from coilwork_scheduler.contractions.attention import ATTENTIONS, AttentionImplementation, AttentionNode
 from coilwork_scheduler.contractions.attention_template import AttentionInBlocks
+from coilwork_scheduler.contractions.convolutions import AtenConvolution
+from coilwork_scheduler.contractions.depthwise_convolutions import DepthwiseGradientSums, DepthwiseSums
 from coilwork_scheduler.contractions.fused_products import FusedProducts
 from coilwork_scheduler.contractions.implementations import (
     IMPLEMENTATIONS,
@@ -143,7 +144,7 @@ class Registry:
 REGISTRY: Final = Registry(
     products=(*IMPLEMENTATIONS, FusedProducts, *ATEN_PRODUCTS),
     grouped=GROUPED_PRODUCTS,
-    convolutions=convolutions.IMPLEMENTATIONS,
+    convolutions=(AtenConvolution, DepthwiseSums, DepthwiseGradientSums),
     attentions=ATTENTIONS,
     templates=(AttentionInBlocks,),
 )

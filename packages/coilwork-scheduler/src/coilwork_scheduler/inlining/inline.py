@@ -54,6 +54,8 @@ from coilwork_scheduler.settings import Settings
 
 # arguments left for a kernel's outputs and for what fusion adds
 _SPARE_ARGS: Final = 4
+# Elements of one tensor that are a window.
+_WINDOW: Final = 9
 # Evaluations per element: nearly all are one consumer's.
 _FEW_MORE: Final = 1.125
 
@@ -319,12 +321,23 @@ class Inliner:
         """
         copies = self._count_places(name)
         size = self._facts[position].size.total
+        if copies > 1 and self._is_window(position):
+            self._pending.note("inline", (name,), False, "stored: its windows would be gone through again")
+            return True
         if copies < 2 or size <= self._options.max_copied_size:
             return False
         self._pending.note(
             "inline", (name,), False, "stored: as much at several places would grow", copies=copies, size=size
         )
         return True
+
+    def _is_window(self, position: int) -> bool:
+        """True if a GPU computes the node at `position` from many elements of one tensor: memory has them
+        once, but every load of a window takes its time.
+        """
+        is_gpu = self._targets.of(self._device(position)).is_gpu
+        loads = (count for p in self._facts[position].closure for count in self._load_counts[p].values())
+        return is_gpu and max(loads, default=0) >= _WINDOW
 
     def _is_computed_beside(self, position: int, consumers: list[int], factor: float) -> bool:
         """True if one consumer reads the node at `position` at its own points, and others a few, as slices
@@ -435,32 +448,47 @@ class Inliner:
         A value in 16 bits that several reductions read in 32 is the usual case: it was to be computed inside
         the conversion, whose result takes twice the bytes.
         """
-        if node.into is not None or node.checks or len(self._load_counts[position]) != 1:
+        if node.into is not None or node.checks:
             return False
-        (name,) = self._load_counts[position]
-        at = self._candidates.get(name)
         readers = self._readers.get(node.output.name, ())
-        if (
-            at is None
-            or self._readers[name] != [position]
-            or not all(r in self._load_counts for r in readers)
-        ):
+        if not all(reader in self._load_counts for reader in readers):
             return False
-        source = self._deps.buffers[name]
-        narrower = source.dtype.itemsize < node.output.dtype.itemsize
-        if not narrower or self._sizes.numel(source.shape) > self._sizes.numel(node.output.shape):
+        chain = self._find_narrower(position, node)
+        if not chain:
             return False
-        settled = self._facts[position]
+        name, at = chain[0][0], chain[0][1]
+        settled = [(step, self._facts[step]) for step in (*(at for _, at in chain[1:]), position)]
         del self._candidates[name]
-        self._place(position, self._settle(position))
+        for step, _ in settled:
+            self._place(step, self._settle(step))
         if self._should_inline(position, node):
             self._pending.note(
                 "inline", (name,), False, "stored in place of what is computed from it, which is wider"
             )
             return True
         self._candidates[name] = at
-        self._place(position, settled)
+        for step, before in settled:
+            self._place(step, before)
         return False
+
+    def _find_narrower(self, position: int, node: Pointwise) -> list[tuple[str, int]]:
+        """The candidates that `node`, at `position`, alone is computed from, one from the other: the first of
+        them is narrower than `node`, and has no more points. Empty if there is none.
+        """
+        found: list[tuple[str, int]] = []
+        points, itemsize = self._sizes.numel(node.output.shape), node.output.dtype.itemsize
+        reader = position
+        while len(self._load_counts[reader]) == 1:
+            (name,) = self._load_counts[reader]
+            at = self._candidates.get(name)
+            if at is None or self._readers[name] != [reader]:
+                break
+            found.insert(0, (name, at))
+            source = self._deps.buffers[name]
+            if source.dtype.itemsize < itemsize and self._sizes.numel(source.shape) <= points:
+                return found
+            reader = at
+        return []
 
     def _hides(self, position: int, consumers: list[int], node: Pointwise) -> bool:
         """True if a GPU computes `node` again at every point of its consumers in less time than its own

@@ -95,6 +95,7 @@ class Work:
         is_segmented: rows of r end where data says, most of them early.
         rereads_rows: rows are read again once they are reduced.
         accumulators: values per point of a block that one reduction keeps in registers over a loop, at most.
+        sums: reductions whose values are kept in registers over a loop together.
         column_sums: reductions along w.
         scan_words: 4-byte values per point that a scan along r carries; 0 if there is none.
         sort_key_bytes: size of the keys that r is sorted by; 0 if it is not sorted.
@@ -110,6 +111,7 @@ class Work:
     is_segmented: bool = False
     rereads_rows: bool = False
     accumulators: int = 0
+    sums: int = 0
     column_sums: int = 0
     scan_words: int = 0
     sort_key_bytes: int = 0
@@ -165,6 +167,7 @@ class KernelAnalysis:
             accumulators=max(
                 (2 if v.kind in _PAIRS else 1 for v in nodes if isinstance(v, Reduce)), default=0
             ),
+            sums=len({(v.kind, v.operands) for v in nodes if isinstance(v, Reduce)}),
             column_sums=self._column_sums(),
             scan_words=max((scan_state_words(v.kind, v.operands[0].dtype) for v in scans), default=0),
             sort_key_bytes=max((compute_sort_key_size(v.operands[0].dtype) for v in sorts), default=0),

@@ -41,6 +41,7 @@ from coilwork_ir.scalar import (
     const,
     find_even_parts,
     iterate_postorder,
+    load,
     rewrite,
     substitute_ranges,
 )
@@ -131,7 +132,7 @@ def deinterleave(kernel: Kernel) -> Kernel | None:
     ):
         return None
     loads = [v for v in iterate_postorder([store.value for store in kernel.stores]) if isinstance(v, Load)]
-    if any(load.operands for load in loads):
+    if any(one.operands for one in loads):
         return None
     for dealt in kernel.ranges:
         count = 0 if dealt.symbol.extent is None else as_int(dealt.symbol.extent)
@@ -148,8 +149,8 @@ def _is_deinterleaving(
     stores: Sequence[Store], loads: Sequence[Load], dealt: Expr, inner: Expr, count: int
 ) -> bool:
     """True if neighbours along `dealt` are read from neighbouring places, and stored along `inner`."""
-    varying = [load for load in loads if not load.index[0].free_symbols.isdisjoint((dealt, inner))]
-    read = all(_step(load.index[0], dealt) == 1 and _step(load.index[0], inner) == count for load in varying)
+    varying = [one for one in loads if not one.index[0].free_symbols.isdisjoint((dealt, inner))]
+    read = all(_step(one.index[0], dealt) == 1 and _step(one.index[0], inner) == count for one in varying)
     return bool(varying) and read and all(_step(store.index, inner) == 1 for store in stores)
 
 
@@ -211,6 +212,13 @@ def _fold_known(node: Scalar) -> Scalar:
             return const(product, DType.F32) if _are_short(left, right) else node
         case Op(op="lt" | "ge" | "le" | "gt", operands=(IndexValue(operands=()), _)):
             return _fold_comparison(node)
+        case Op(op="eq", operands=(IndexValue(operands=(), expr=expr), Const(value=int() as wanted))):
+            exact = as_int(expr)
+            return node if exact is None else const(exact == wanted, DType.BOOL)
+        case Op(
+            op="bitwise_and", operands=(Const(value=False) as never, _) | (_, Const(value=False) as never)
+        ):
+            return never
         case Op(op="bitwise_and", operands=(Const(value=True), other)) if node.dtype is DType.BOOL:
             return other
         case Op(op="bitwise_and", operands=(other, Const(value=True))) if node.dtype is DType.BOOL:
@@ -219,6 +227,8 @@ def _fold_known(node: Scalar) -> Scalar:
             return then if chosen else otherwise
         case Load(mask=Const(value=False)):
             return const(node.other, node.dtype)
+        case Load(mask=Const(value=True)):
+            return load(node.buffer, node.index, node.dtype, indirect=node.indirect)
         case _:
             return node
 

@@ -21,6 +21,7 @@ from coilwork_triton.kernel_passes.histogram import privatize_histogram
 from coilwork_triton.kernel_passes.range_unrolling import deinterleave, split_concat
 from coilwork_triton.kernel_passes.thread_coarsening import CoarseKernel, coarsen
 from coilwork_triton.kernel_passes.topk_range import split_topk_range
+from coilwork_triton.kernel_passes.window_sharing import share_windows
 from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Letter
 from coilwork_triton.text.language import SMALL_FLOATS
 from coilwork_triton.text.ops import convert_constant
@@ -40,6 +41,7 @@ class Draft:
         transposed: names of ranges before the innermost one, inner ones first, that have blocks of their own;
             the ranges outside of one share its tile, up to the next one.
         coarsening: points of the original kernel that one of its points computes.
+        neighbours: points of the original kernel, along outer ranges, that one of its points computes.
         bins: programs count their points in so many at most, before they update memory; 0 if they do not.
     """
 
@@ -49,6 +51,7 @@ class Draft:
     transposed: tuple[str, ...] = ()
     topk: Expr | None = None
     coarsening: int = 1
+    neighbours: int = 1
     bins: int = 0
 
     @property
@@ -178,6 +181,14 @@ def _coarse(draft: Draft, coarse: CoarseKernel | None) -> Draft:
     return draft if coarse is None else replace(draft, kernel=coarse.kernel, coarsening=coarse.points)
 
 
+def _share_windows(draft: Draft, target: Target) -> Draft:
+    if draft.coarsening > 1 or draft.topk is not None or not draft.kernel.ranges:
+        return draft
+    innermost = (draft.kernel.ranges[-1].symbol.name, *draft.transposed)
+    found = share_windows(draft.kernel, innermost, target)
+    return draft if found is None else replace(draft, kernel=found.kernel, neighbours=found.points)
+
+
 def _privatize_histogram(draft: Draft, target: Target) -> Draft:
     found = (
         privatize_histogram(draft.kernel, target.machine.grids, draft.likely_sizes) if draft.is_line else None
@@ -221,6 +232,11 @@ KERNEL_PASSES: Final[PassTable[Draft, Target]] = PassTable(
             ),
         ),
         Pass(
+            name="share-windows",
+            run=_share_windows,
+            why="windows overlap along outer ranges, too: a point of several windows loads each element once",
+        ),
+        Pass(
             name="privatize-histogram",
             run=_privatize_histogram,
             why=(
@@ -242,6 +258,16 @@ KERNEL_PASSES: Final[PassTable[Draft, Target]] = PassTable(
             "coarsen",
             "neighbours that lie together after dealing them out are "
             "few enough loads, which they are not before",
+        ),
+        Before(
+            "coarsen",
+            "share-windows",
+            "steps along rows share more, and have their own way to pair rows",
+        ),
+        Before(
+            "share-windows",
+            "privatize-histogram",
+            "tiles are assigned last: a window's points are those of its tiles",
         ),
         Before(
             "coarsen",

@@ -137,7 +137,10 @@ def propose_pointwise(facts: Facts, target: Target) -> list[Config]:
         if transposing
         else _row_shapes(extents.get("x", 1), facts, target)
     )
-    if transposing and facts.work.element_bytes <= 2:
+    if facts.neighbours > 1:
+        # rows of whole sectors on both sides, and what a point shares fills its registers
+        shapes = [(64, 16, 4), (64, 16, 8), (64, 32, 8)]
+    elif transposing and facts.work.element_bytes <= 2:
         shapes = [(64, 64, 8), (128, 128, 16)]
     elif transposing and facts.coalescing["x"] >= grids.mostly_contiguous_share and extents["x"] >= 1024:
         # little lies along another range, perhaps few neighbours, as of the three colours of pictures: 68 us
@@ -202,7 +205,10 @@ def _propose_line(facts: Facts, target: Target) -> list[Config]:
     share = round_up_to_power_of_two(-(-extent // (2 * target.multiprocessors)))
     best = max(128, min(1024, share))
     shapes = [(best, per_thread)]
-    if best == 1024 and _is_stencil(facts):
+    if best == 1024 and facts.neighbours > 1:
+        # what a point shares fills its registers
+        shapes = [(512, per_thread), (512, per_thread // 2), *shapes]
+    elif best == 1024 and _is_stencil(facts):
         # small blocks are best for pooling, many points per thread for resizing
         shapes = [(512, per_thread), (best, 4 * per_thread), *shapes]
     elif extent >= 1024 * 2 * target.multiprocessors:

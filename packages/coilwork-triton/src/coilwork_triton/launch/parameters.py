@@ -59,6 +59,7 @@ class Facts:
         coalescing: share of bytes at unit stride per tile, 0 to 1.
         padded: rows stand in more lanes than they have points.
         step: points of the kernel's result that one of its points, a step, gives.
+        neighbours: points of the kernel's result along outer ranges that one of its points computes.
         piece: points of the piece of a row that a program has, if programs share rows.
         row: points of r, where that is known and a row stands in registers; else 0.
         first: how many elements of sorted rows are wanted, a power of two; 0 for all of them.
@@ -71,6 +72,7 @@ class Facts:
     coalescing: dict[str, float]
     padded: bool = False
     step: int = 1
+    neighbours: int = 1
     piece: int = 0
     row: int = 0
     first: int = 0

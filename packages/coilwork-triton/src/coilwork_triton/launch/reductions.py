@@ -284,6 +284,9 @@ def _propose_loop_blocks(facts: Facts, target: Target) -> list[Config]:
     for width, depth, warps in ordered[:2]:
         x = min(width, round_up_to_power_of_two(facts.extents["x"]))
         r = min(depth * width // x, length)
+        # a thread has a value of each sum for each of its elements
+        while r > 1 and r * x * facts.work.sums > grids.sum_registers * warps * target.warp_size:
+            r //= 2
         found.append(
             make_config(
                 make_other_tiles(facts) | {"x": x, "r": r}, min(warps, count_warps(x * r, 4, target)), target

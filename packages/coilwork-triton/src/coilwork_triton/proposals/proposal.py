@@ -122,6 +122,7 @@ def launch_facts(setting: Setting, proposal: Proposal) -> Facts:
         coalescing={k: min(1.0, draft.share_along(ranges)) for k, ranges in groups.items()},
         padded=proposal.lanes > 0,
         step=draft.coarsening,
+        neighbours=draft.neighbours,
         piece=0 if proposal.sharing is None else proposal.sharing.length,
         row=row if walk == "persistent" else 0,
         first=0 if draft.topk is None else compute_topk_block(draft.topk),
