@@ -128,10 +128,10 @@ def write_page(rows: Sequence[tuple[str, str, Mapping[str, float]]], *, last: bo
     described = "; ".join(f"{key}: {value}" for key, value in machine_description("cpu").items())
     text = (
         "# Models of images on a CPU\n\n"
-        f"`python -m benchmarks.cpu_images`, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC. Milliseconds of processor "
-        f"time of a call in `f32` on one thread, captured in {order}: the least of rounds that alternate "
-        "between the columns. *Frozen* computes once what depends on parameters alone, with Coilwork's "
-        "`freezing=True` and TorchInductor's `freezing`. *train* is a forward and a backward pass.\n\n"
+        f"`python -m benchmarks.cpu_images`, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC. Milliseconds of "
+        f"processor time of a call in `f32` on one thread, captured in {order}: the least of rounds "
+        "that alternate between the columns. *Frozen* computes once what depends on parameters alone, with "
+        "`freezing` of both compilers. *train* is a forward and a backward pass.\n\n"
         f"{described}\n\n"
     )
     return wrap_prose(text) + "\n".join(table(["program", "mode", *BACKENDS], lines)) + "\n"

@@ -66,12 +66,12 @@ def is_worth_packing(node: fx.Node, read: Read, least_terms: int) -> bool:
 def find_activation(node: fx.Node) -> Activation | None:
     """Return the activation that alone reads the convolution `node` and that oneDNN computes as eager does.
 
-    Its `relu` and `hardtanh` turn NaN into a number, so these stay kernels of ours.
+    Its `relu` (a leaky one of slope 0) and `hardtanh` turn NaN into a number, so these stay kernels of ours.
     """
     vocabulary = AtenVocabulary()
     users = list(node.users)
     reads = [read for user in users if (read := vocabulary.read(user)) is not None]
-    if len(reads) != len(users) or not all(is_like(user.meta["val"], node.meta["val"]) for user in users):
+    if len(reads) != len(users) or not all(is_like(user.meta.get("val"), node.meta["val"]) for user in users):
         return None
     ops = {read.op: (user, read) for user, read in zip(users, reads, strict=True)}
     if len(users) == 1:
@@ -80,8 +80,9 @@ def find_activation(node: fx.Node) -> Activation | None:
             return Activation("tanh", (), user, (user,))
         if read.op == _SIGMOID:
             return Activation("sigmoid", (), user, (user,))
-        if read.op == _LEAKY and isinstance(read.arguments["negative_slope"], float):
-            return Activation("leaky_relu", (read.arguments["negative_slope"],), user, (user,))
+        slope = read.arguments.get("negative_slope")
+        if read.op == _LEAKY and isinstance(slope, float) and slope:
+            return Activation("leaky_relu", (slope,), user, (user,))
         return None
     if len(users) != 2 or set(ops) != {_SIGMOID, _PRODUCT}:
         return None
