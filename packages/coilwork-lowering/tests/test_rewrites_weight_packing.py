@@ -24,6 +24,14 @@ IMAGES = (
     torch.randn(6),
 )
 
+
+def _activate(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    gate = F.conv2d(x, w, b)
+    parts = (gate * gate.sigmoid(), F.silu(F.conv2d(x, w)), F.relu(F.conv2d(x, w * 2)))
+    others = (F.conv2d(x, w * 3).tanh(), F.leaky_relu(F.conv2d(x, w * 4), 0.2), F.conv2d(x, w * 5).sigmoid())
+    return torch.cat((*parts, *others))
+
+
 PACKED: dict[str, tuple[Function, tuple[Tensor, Tensor, Tensor]]] = {
     "linear": (F.linear, ROWS),
     "linear without bias": (lambda x, w, b: F.linear(x, w) + b, ROWS),
@@ -36,6 +44,15 @@ PACKED: dict[str, tuple[Function, tuple[Tensor, Tensor, Tensor]]] = {
         lambda x, w, b: F.conv2d(x, w, None, groups=4, dilation=2),
         (IMAGES[0], torch.randn(4, 1, 3, 3), IMAGES[2]),
     ),
+    "channels first": (
+        lambda x, w, b: F.conv2d(x, w, b),
+        (IMAGES[0].contiguous(), IMAGES[1].contiguous(), IMAGES[2]),
+    ),
+    "one tap": (
+        lambda x, w, b: F.conv2d(x, w, b),
+        (torch.randn(2, 64, 32, 32), torch.randn(32, 64, 1, 1), torch.randn(32)),
+    ),
+    "activations": (_activate, IMAGES),
 }
 
 
@@ -45,7 +62,8 @@ def test_weights_are_packed_once(case: str, dtype: torch.dtype) -> None:
     function, operands = PACKED[case]
     x, w, b = (one.to(dtype) for one in operands)
     made, count = pack_weights(traced(function, (x, w, b)), [1, 2])
-    assert count == (dtype in list_packed_types())
+    calls = [one for one in made.graph.nodes if "_pointwise" in str(one.target)]
+    assert count == len(calls) == (dtype in list_packed_types()) * (6 if case == "activations" else 1)
     if not count:
         return
     made.graph.lint()
@@ -70,9 +88,9 @@ STAYS: dict[str, tuple[Function, tuple[Tensor, Tensor, Tensor], list[int]]] = {
         (ROWS[0].double(), ROWS[1].double(), ROWS[2].double()),
         [1, 2],
     ),
-    "channels first": (
+    "a small product": (
         lambda x, w, b: F.conv2d(x, w, b),
-        (IMAGES[0].contiguous(), IMAGES[1].contiguous(), IMAGES[2]),
+        (torch.randn(2, 4, 9, 9), torch.randn(6, 4, 1, 1), IMAGES[2]),
         [1, 2],
     ),
     "transposed convolution": (
@@ -106,3 +124,30 @@ def test_the_device_says_up_to_how_many_rows_packing_pays() -> None:
     for most, packed in ((6, 0), (7, 1)):
         if list_packed_types():
             assert pack_weights(gm, [1, 2], find_changed_model(loops__packed_rows=most))[1] == packed
+
+
+def test_chains_of_convolutions_are_not_converted_between_calls() -> None:
+    if not list_packed_types():
+        return
+    x, weight = torch.randn(2, 8, 9, 9), torch.randn(8, 8, 3, 3)
+    gm = traced(lambda x, w: F.relu(F.conv2d(F.silu(F.conv2d(F.silu(F.conv2d(x, w)), w)), w)), (x, weight))
+    made, count = pack_weights(gm, [1])
+    made.graph.eliminate_dead_code()
+    assert count == 3
+    # the image, and the last result, whose strides are captured
+    assert [str(node.target) for node in made.graph.nodes].count("aten.clone.default") == 2
+
+
+def test_what_the_library_makes_of_nan_stays_with_kernels_of_ours() -> None:
+    if not list_packed_types():
+        return
+    x, weight = torch.full((1, 8, 4, 4), float("nan")), torch.randn(8, 8, 3, 3)
+    for activate in (F.silu, torch.tanh, torch.sigmoid, lambda v: F.leaky_relu(v, 0.1), F.relu, F.relu6):
+        made, count = pack_weights(traced(_convolve_and(activate), (x, weight)), [1])
+        prepared = split_constants(made, [1])
+        assert count == 1 and prepared is not None
+        assert prepared.main(x, *prepared.preparation(weight))[0].isnan().all()
+
+
+def _convolve_and(activate: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda x, w: activate(F.conv2d(x, w))

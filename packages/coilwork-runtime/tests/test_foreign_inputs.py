@@ -173,6 +173,10 @@ def test_kinds_that_a_program_was_compiled_for_are_taken() -> None:
     kinds = collect_kinds([torch.ones(2), sparse])
     assert dispatch_keys(sparse) & ~kinds.allowed == 0 and dispatch_keys(sparse) & kinds.required
     assert dispatch_keys(sparse) & PLAIN.required == 0
+    weight = torch.eye(3).to_mkldnn()
+    packed = collect_kinds([torch.ones(2)], packed=True)
+    assert dispatch_keys(weight) & ~packed.allowed == 0 and dispatch_keys(weight) & packed.required
+    assert dispatch_keys(weight) & ~PLAIN.allowed
     fake = foreign_inputs.value_of("fake")
     assert collect_kinds([fake]) == PLAIN and dispatch_keys(fake) & ~PLAIN.allowed
 

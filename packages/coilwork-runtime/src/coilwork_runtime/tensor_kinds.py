@@ -36,6 +36,8 @@ _COMMON: Final = get_key_bits(
 )
 # Of a tensor in the CPU's memory, without what any stored tensor has.
 ON_CPU: Final = get_key_bits("CPU") & ~get_key_bits("CUDA")
+# Of a weight that lies in oneDNN's blocks, and has no other.
+_PACKED: Final = get_key_bits("MkldnnCPU")
 # Of a tensor that operators read with another sign.
 MARKS: Final = get_key_bits("Conjugate", "Negative")
 # The same of one in no memory.
@@ -69,12 +71,13 @@ class TensorKinds:
 PLAIN: Final = TensorKinds()
 
 
-def collect_kinds(examples: Iterable[object], *, resized: bool = False) -> TensorKinds:
+def collect_kinds(examples: Iterable[object], *, resized: bool = False, packed: bool = False) -> TensorKinds:
     """The kinds of tensors in memory, and of the `examples`: those that a program is compiled for.
 
-    Fake examples stand for real ones. `resized` as in `TensorKinds`.
+    Fake examples stand for real ones, but do not show which are `packed` for oneDNN: some if it is true.
+    `resized` as in `TensorKinds`.
     """
-    keys = 0
+    keys = _PACKED if packed else 0
     for value in examples:
         if isinstance(value, torch.Tensor):
             keys |= dispatch_keys(value)

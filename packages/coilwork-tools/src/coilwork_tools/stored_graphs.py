@@ -117,7 +117,7 @@ def describe_graph(
         raise UnrecordedError(str(error)) from error
     except KeyError as error:
         raise UnrecordedError(f"it has no constant {error}") from error
-    kinds = collect_kinds(graph.example_inputs, resized=graph.is_resized)
+    kinds = collect_kinds(graph.example_inputs, resized=graph.is_resized, packed=graph.reads_packed)
     return {
         "name": name,
         "role": graph.role,
@@ -208,7 +208,7 @@ def complete_loadable(
 ) -> Loadable:
     """Return `loadable` with the facts of the ATen `graph`, called `name`; results have the strides of
     `saved`."""
-    kinds = collect_kinds(graph.example_inputs, resized=graph.is_resized)
+    kinds = collect_kinds(graph.example_inputs, resized=graph.is_resized, packed=graph.reads_packed)
     operators = graph.operators(saved)
     return replace(loadable, name=name, devices=graph.devices, operators=operators, kinds=kinds)
 

@@ -29,6 +29,7 @@ from coilwork_frontend.calling_convention.result_aliasing import SharedMemory
 from coilwork_frontend.likely_sizes import list_likely_sizes
 from coilwork_ir.calling_convention import Boundary
 from coilwork_ir.loops.nodes import Graph
+from coilwork_ir.operators import find_target_info
 
 BindRoles = Callable[[Call, str, Mapping[str, Callable[..., Any]]], Call]
 """Returns a call with roles around it; the roles are text, with the functions that they name."""
@@ -69,6 +70,15 @@ class AtenGraph:
     def is_resized(self) -> bool:
         """True if the graph resizes a tensor's storage."""
         return any("resize_storage_bytes_" in str(node.target) for node in self.gm.graph.nodes)
+
+    @property
+    def reads_packed(self) -> bool:
+        """True if the graph is given weights that lie in oneDNN's blocks."""
+        return any(
+            find_target_info(str(node.target)).packed_argument is not None
+            for node in self.gm.graph.nodes
+            if node.op == "call_function"
+        )
 
     @property
     def strides(self) -> list[tuple[int, ...] | None]:

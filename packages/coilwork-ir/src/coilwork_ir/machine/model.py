@@ -590,6 +590,8 @@ class Loops:
         matrix_call_us: one more call of a library that multiplies the matrices of a batch one by one.
         least_library_terms: terms of a product in a batch that is left to the library.
         packed_rows: rows of a library's product up to which packing its frozen weight shows in a call.
+        least_packed_terms: terms of a convolution of one tap in `f32` from which the call that takes a packed
+            weight is as fast as a product of matrices.
         widened_rows_16: rows in 16 bits up to which a kernel that widens a narrow weight again for each row
             beats a library's product of the weight widened in memory.
         widened_rows_32: the same in f32.
@@ -616,6 +618,7 @@ class Loops:
     matrix_call_us: float
     least_library_terms: int
     packed_rows: int
+    least_packed_terms: int
     widened_rows_16: int
     widened_rows_32: int
 

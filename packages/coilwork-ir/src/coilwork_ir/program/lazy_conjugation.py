@@ -32,7 +32,7 @@ from coilwork_ir.streams import Copy
 
 # Their results are known, or are not there yet.
 _KNOWN: Final = frozenset(
-    ("aten", "prims", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d")
+    ("aten", "prims", "mkldnn", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d")
 )
 
 

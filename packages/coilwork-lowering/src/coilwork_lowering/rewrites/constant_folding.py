@@ -30,6 +30,13 @@ from coilwork_lowering.rewrites.batch_norm_folding import FROZEN
 from coilwork_lowering.rewrites.call_normalization import AtenVocabulary, CapturedVocabulary, Read
 from coilwork_lowering.rewrites.clean_up import clean_up_copy, drop_dead_code, is_pure
 from coilwork_lowering.rewrites.engine import apply_rewrites
+from coilwork_lowering.rewrites.packed_convolutions import (
+    Activation,
+    copy_to_channels_last,
+    find_activation,
+    insert_packed_convolution,
+    is_worth_packing,
+)
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite, is_like
 from coilwork_lowering.rewrites.table import choose_rewrites
 from coilwork_lowering.torch_compat.graphs import copy_graph, find_fake_mode
@@ -216,20 +223,24 @@ def pack_weights(
     graph = copy_graph(gm.graph)
     constants = find_constants(graph, frozen)
     vocabulary = AtenVocabulary()
+    images: dict[fx.Node, fx.Node] = {}
     count = 0
     for node in list(graph.nodes):
         read = vocabulary.read(node)
         if (
             read is None
             or not _is_packable(read, constants, types)
-            or not _has_few_rows(node, read, find_model)
+            or not _gains_by_packing(node, read, find_model)
         ):
             continue
+        activation = find_activation(node) if read.op == CONVOLUTION else None
+        replaced = (node,) if activation is None else (*activation.nodes, node)
         with graph.inserting_before(node), mode:
-            packed = _pack_call(graph, node, read)
+            packed = _pack_call(graph, node, read, activation, images)
         if packed is not None:
-            node.replace_all_uses_with(packed)
-            graph.erase_node(node)
+            replaced[0].replace_all_uses_with(packed)
+            for old in replaced:
+                graph.erase_node(old)
             count += 1
     if not count:
         return gm, 0
@@ -282,48 +293,63 @@ def _is_packable(read: Read, constants: frozenset[fx.Node], types: tuple[torch.d
     return bool(value.dtype in types and value.dim() in ranks and (bias is None or bias.dim() == 1))
 
 
-def _has_few_rows(node: fx.Node, read: Read, find_model: FindModel) -> bool:
-    """True if the weight is known to be used for few rows or positions; sizes of operands are then known,
-    too.
+def _gains_by_packing(node: fx.Node, read: Read, find_model: FindModel) -> bool:
+    """Tell if sizes are known, and a packed weight saves time in a call.
 
-    Laying out the weight then shows in a call: beyond, it is lost in the sums.
+    Of a product of many rows, laying out the weight is lost in the sums.
     """
     operands = _find_operands(read)
     assert operands is not None
     result, operand = list(node.meta["val"].shape), list(operands.value.meta["val"].shape)
     if not all(type(size) is int for size in (*result, *operand)):
         return False
+    loops = find_model(str(node.meta["val"].device)).loops
+    if read.op == CONVOLUTION:
+        return is_worth_packing(node, read, loops.least_packed_terms)
     channels, rows = result.pop(1), prod(result)
     # oneDNN refuses sums of nothing
     if 0 in operand:
         return False
     # of one row in f32 the libraries are equally fast
     least = 2 if node.meta["val"].dtype is torch.float32 else 1
-    most = find_model(str(node.meta["val"].device)).loops.packed_rows
-    return bool(channels > 0 and least <= rows <= most)
+    return bool(channels > 0 and least <= rows <= loops.packed_rows)
 
 
-def _pack_call(graph: fx.Graph, node: fx.Node, read: Read) -> fx.Node | None:
-    """The call in place of `node`; None if its result would be laid out otherwise."""
+def _pack_call(
+    graph: fx.Graph,
+    node: fx.Node,
+    read: Read,
+    activation: Activation | None,
+    images: dict[fx.Node, fx.Node],
+) -> fx.Node | None:
+    """The call in place of `node`, or of its `activation`; None if its result would be laid out otherwise.
+
+    `images` are images in channels-last so far, by those that lie otherwise.
+    """
     operands = _find_operands(read)
     assert operands is not None
     inserted: list[fx.Node] = []
+    result: fx.Node | None
 
-    def call(name: str, args: tuple[Any, ...], value: Any) -> fx.Node:
-        new = graph.call_function(get_overload(name), args)
+    def call(name: str, args: tuple[Any, ...], value: Any, **named: Any) -> fx.Node:
+        new = graph.call_function(get_overload(name), args, named)
         new.meta.update(inherit_metadata(node))
         new.meta["val"] = value
         inserted.append(new)
         return new
 
     weight, bias = operands.weight, operands.bias
-    result = (
-        _pack_convolution(call, operands.value, weight, bias, read)
-        if read.op == CONVOLUTION
-        else _pack_linear(call, operands.value, weight, bias)
-    )
+    if read.op == CONVOLUTION:
+        if operands.value not in images:
+            images[operands.value] = copy_to_channels_last(call, operands.value)
+        result, made = insert_packed_convolution(call, images[operands.value], read, node, activation)
+        images[result] = made
+    else:
+        result = _pack_linear(call, operands.value, weight, bias)
     if result is not None and is_like(result.meta["val"], node.meta["val"]):
         return result
+    for image in [image for image, laid_out in images.items() if laid_out in inserted]:
+        del images[image]
     for new in reversed(inserted):
         graph.erase_node(new)
     return None
@@ -342,25 +368,6 @@ def _pack_linear(call: Any, value: fx.Node, weight: fx.Node, bias: fx.Node | Non
     packed = call("mkldnn._reorder_linear_weight.default", (turned, shape[0]), torch.empty_like(dense))
     result = value.meta["val"].new_empty((shape[0], columns))
     node: fx.Node = call("mkldnn._linear_pointwise.default", (value, packed, bias, "none", [], ""), result)
-    return node
-
-
-def _pack_convolution(
-    call: Any, value: fx.Node, weight: fx.Node, bias: fx.Node | None, read: Read
-) -> fx.Node:
-    image = value.meta["val"]
-    numbers = [list(read.arguments[name]) for name in ("padding", "stride", "dilation")]
-    groups = read.arguments["groups"]
-    held = weight.meta["val"]
-    packed = call(
-        "mkldnn._reorder_convolution_weight.default",
-        (weight, *numbers, groups, list(image.shape)),
-        torch.empty_like(held, memory_format=torch.contiguous_format),
-    )
-    args = (value, packed, bias, *numbers, groups, "none", [], "")
-    target = get_overload("mkldnn._convolution_pointwise.default")
-    fakes = [argument.meta["val"] if isinstance(argument, fx.Node) else argument for argument in args]
-    node: fx.Node = call("mkldnn._convolution_pointwise.default", args, target(*fakes))
     return node
 
 
