@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from benchmarks.compute_bound.programs import KINDS
+from benchmarks.pages import wrap_prose
 
 Record = Mapping[str, Mapping[str, Any]]
 _OTHERS: Final = ("eager", "inductor", "autotune")
@@ -97,4 +98,4 @@ def write_page(records: Mapping[str, Record], command: str, machine: str) -> str
                 "–" if ours is None or case.is_random else f"{ours['off']:.1e}",
             ]
             text.append(f"| {' | '.join(cells)} |")
-    return "\n".join(text) + "\n"
+    return wrap_prose("\n".join(text) + "\n")
