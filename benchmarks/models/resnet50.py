@@ -12,7 +12,6 @@ from benchmarks.models.case import ModelCase, Setting, Size, at, first_classes_l
 
 # Blocks per stage, width of the first stage, image side, classes.
 SHAPES = {
-    Size.SMALL: ((1, 1, 1, 1), 16, 64, 100),
     Size.REDUCED: ((1, 1, 1, 1), 32, 64, 100),
     Size.FULL: ((3, 4, 6, 3), 64, 224, 1000),
 }
