@@ -12,6 +12,7 @@ from benchmarks.models.case import Instance
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 Step = Callable[..., Tensor]
+MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 
 # The first AdamW step moves a parameter by lr * g / (|g| + eps): a sign function for every |g| above eps.
 # Gradients that are zero in exact arithmetic hold rounding noise, whose sign would then decide a full-sized
@@ -24,8 +25,22 @@ def adamw(module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(module.parameters(), lr=LEARNING_RATE, eps=EPSILON)
 
 
+def adamw_of_each_layout(module: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer for the first parameter of each shape and layout: for tests to which the others are the
+    same again.
+    """
+    firsts: dict[tuple[object, ...], nn.Parameter] = {}
+    for parameter in module.parameters():
+        firsts.setdefault((parameter.shape, parameter.stride()), parameter)
+    return torch.optim.AdamW(firsts.values(), lr=LEARNING_RATE, eps=EPSILON)
+
+
 def update_parameters(
-    module: nn.Module, gradients: Mapping[str, Tensor], *, captured: bool = False
+    module: nn.Module,
+    gradients: Mapping[str, Tensor],
+    *,
+    captured: bool = False,
+    make_optimizer: MakeOptimizer = adamw,
 ) -> dict[str, Tensor]:
     """The parameters of `module` (changed in place) after one eager step from given gradients, by name.
 
@@ -37,7 +52,7 @@ def update_parameters(
     for name, parameter in module.named_parameters():
         found = gradients.get(name)
         parameter.grad = None if found is None else found.to(parameter.dtype)
-    optimizer = adamw(module)
+    optimizer = make_optimizer(module)
 
     def step() -> None:
         optimizer.step()
@@ -61,7 +76,11 @@ def loss_and_gradients(instance: Instance) -> tuple[Tensor, dict[str, Tensor]]:
     return loss.detach(), {name: value.grad for name, value in parameters.items() if value.grad is not None}
 
 
-def make_training_step(instance: Instance, compile_function: Compile = lambda function: function) -> Step:
+def make_training_step(
+    instance: Instance,
+    compile_function: Compile = lambda function: function,
+    make_optimizer: MakeOptimizer = adamw,
+) -> Step:
     """A function of the model's inputs that does one step and returns the loss (scalar, detached).
 
     Two functions go through `compile_function`: forward with loss (backward follows from it) and the
@@ -72,7 +91,7 @@ def make_training_step(instance: Instance, compile_function: Compile = lambda fu
     reduce_to_loss = case.loss
     if reduce_to_loss is None:
         raise ValueError(f"{case.name} has no training step")
-    optimizer = adamw(module)
+    optimizer = make_optimizer(module)
 
     def forward(*inputs: Tensor) -> Tensor:
         return reduce_to_loss(module(*inputs), inputs)

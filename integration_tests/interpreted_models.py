@@ -20,6 +20,7 @@ import torch
 
 import coilwork.targets
 from benchmarks.models import ModelCase, Setting, Size, find_case
+from benchmarks.training import adamw_of_each_layout
 from coilwork_ir.target import TARGETS
 from integration_tests.model_checks import check_dynamic_sizes, check_inference, check_training
 from integration_tests.quicker_compiles import quicken_compiles
@@ -33,9 +34,13 @@ def _check_dynamic_sizes(case: ModelCase, setting: Setting) -> None:
     check_dynamic_sizes(case, setting, ((2, 24), (3, 17)))
 
 
+def _check_training(case: ModelCase, setting: Setting) -> None:
+    check_training(case, setting, adamw_of_each_layout)
+
+
 CHECKS: Final[Mapping[str, Callable[[ModelCase, Setting], None]]] = {
     "inference": check_inference,
-    "training": check_training,
+    "training": _check_training,
     "dynamic": _check_dynamic_sizes,
 }
 

@@ -26,7 +26,7 @@ from benchmarks.accuracy import (
 )
 from benchmarks.backends import resolve_backend
 from benchmarks.models import Instance, ModelCase, Setting, instantiate
-from benchmarks.training import make_training_step, update_parameters
+from benchmarks.training import MakeOptimizer, adamw, make_training_step, update_parameters
 
 # Another backend's name here runs the same checks on it: the way to find out whether a failure is ours or the
 # model's.
@@ -118,7 +118,7 @@ def _after_step(instance: Instance, loss: Tensor) -> dict[str, dict[str, Tensor]
     }
 
 
-def check_training(case: ModelCase, setting: Setting) -> None:
+def check_training(case: ModelCase, setting: Setting, make_optimizer: MakeOptimizer = adamw) -> None:
     """One forward, loss, backward and AdamW step: loss, gradients, updated parameters and buffers.
 
     Updated parameters are judged as a step from the gradients that the compiled program found itself.
@@ -130,12 +130,16 @@ def check_training(case: ModelCase, setting: Setting) -> None:
 
     backend = CountingBackend()
     with fresh_dynamo(case):
-        step = make_training_step(compiled, lambda function: torch.compile(function, backend=backend))
+        step = make_training_step(
+            compiled, lambda function: torch.compile(function, backend=backend), make_optimizer
+        )
         found = _after_step(compiled, step(*compiled.inputs))
     expected = _after_step(eager, make_training_step(eager)(*eager.inputs))
     exact = _after_step(reference, make_training_step(reference)(*reference.inputs))
-    exact["parameter"] = update_parameters(float64_copy(untrained), found["gradient"])
-    expected["parameter"] = update_parameters(untrained, found["gradient"])
+    exact["parameter"], expected["parameter"] = (
+        update_parameters(module, found["gradient"], make_optimizer=make_optimizer)
+        for module in (float64_copy(untrained), untrained)
+    )
 
     for group, values in expected.items():
         assert found[group].keys() == values.keys()

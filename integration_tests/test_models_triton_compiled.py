@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from benchmarks.models import CASES, Setting, Size, find_case, instantiate
-from benchmarks.training import make_training_step
+from benchmarks.training import adamw_of_each_layout, make_training_step
 from coilwork_ir.target import TARGETS
 from coilwork_runtime import KernelBuildError
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
@@ -125,9 +125,9 @@ def test_training_kernels_compile(compiler: Compiler, name: str) -> None:
     setting = Setting(size=Size.REDUCED, device=torch.device("cpu"), dtype=torch.float32)
     instance = instantiate(case, setting, training=True)
     with fresh_dynamo(case):
-        make_training_step(instance, lambda function: torch.compile(function, backend=kernels))(
-            *instance.inputs
-        )
+        make_training_step(
+            instance, lambda function: torch.compile(function, backend=kernels), adamw_of_each_layout
+        )(*instance.inputs)
     # the optimizer's step is a graph without gradients
     assert kernels.graphs == ["forward", "backward", "inference"]
     assert {spec.target for spec in kernels.specs.values()} == set(GPUS)

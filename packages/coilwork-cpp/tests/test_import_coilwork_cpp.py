@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ ALLOWED_OF_OURS = frozenset({"coilwork_cpp", "coilwork_ir"})
 NEVER_LOADED = ("torch", "sympy", "triton", "numpy")
 
 
+@functools.cache
 def modules_after_import() -> list[str]:
     """Names in `sys.modules` of a fresh interpreter that has only imported this package."""
     code = "import coilwork_cpp, sys; print(*sorted(sys.modules))"

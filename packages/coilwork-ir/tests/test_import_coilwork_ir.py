@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 
@@ -21,6 +22,7 @@ LIGHT = (
 )
 
 
+@functools.cache
 def modules_after_import(modules: str = "coilwork_ir") -> list[str]:
     """Names in `sys.modules` of a fresh interpreter that has only imported `modules`."""
     code = f"import {modules}, sys; print(*sorted(sys.modules))"

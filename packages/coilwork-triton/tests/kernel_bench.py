@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import pickle
 import struct
@@ -173,6 +174,14 @@ def corners(source: KernelSource) -> list[Config]:
 def value_of(config: Config, name: str) -> int:
     """The value of the parameter `name`."""
     return {**dict(config.meta), "num_warps": config.num_warps, "num_stages": config.num_stages}[name]
+
+
+def elements_of_a_thread(config: Config) -> int:
+    """What a thread's part of the work grows with, and the machine code with it: elements of all blocks for a
+    warp.
+    """
+    extents = [value for name, value in config.meta if name.endswith("BLOCK") or name == "RUN"]
+    return math.prod(extents) // config.num_warps
 
 
 def distance(source: KernelSource, config: Config) -> int:

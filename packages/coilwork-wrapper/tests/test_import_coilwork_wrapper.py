@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ ALLOWED_OF_OURS = frozenset({"coilwork_wrapper", "coilwork_ir"})
 NEVER_LOADED = ("torch._inductor", "triton")
 
 
+@functools.cache
 def modules_after_import() -> list[str]:
     """Names in `sys.modules` of a fresh interpreter that has only imported this package."""
     code = "import coilwork_wrapper, sys; print(*sorted(sys.modules))"

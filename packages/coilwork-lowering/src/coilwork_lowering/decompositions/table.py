@@ -511,11 +511,12 @@ def decompositions(
     """The table for AOTAutograd: torch's core decompositions and more, less what is kept whole. It is the
     caller's own.
     """
-    return dict(_table(options, list_composite_operators()))
+    # `dict` of a proxy would hash each operator again, in Python
+    return _table(options, list_composite_operators()).copy()
 
 
 @functools.lru_cache(maxsize=8)
-def _table(options: LoweringOptions, operators: tuple[str, ...]) -> Mapping[Any, Callable[..., Any]]:
+def _table(options: LoweringOptions, operators: tuple[str, ...]) -> MappingProxyType[Any, Callable[..., Any]]:
     """Return the table of `decompositions` for these composite `operators`."""
     table = copy_base_decompositions()
     further = list_operators(lambda info: info.decomposition == "torch")
