@@ -172,7 +172,7 @@ def test_a_graph_that_is_kept_keeps_its_values() -> None:
 
 
 def test_a_graph_compiled_to_be_used_once_may_be_kept() -> None:
-    """Whether a backward may keep its graph does not depend on which backward was compiled or stored first."""
+    """It does not matter which backward was compiled, or stored, first."""
     expected_x, expected_weight = leaves()
     loss(expected_x, expected_weight).backward()
     for options in ({"cache": False}, {}, {}):
