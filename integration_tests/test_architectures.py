@@ -72,3 +72,8 @@ def test_a_reference_is_float64_whatever_a_model_names() -> None:
         narrow = torch.ones(2).float().to(torch.bfloat16) / 3
     torch.testing.assert_close(narrow, torch.full((2,), 1 / 3, dtype=torch.float64), rtol=1e-15, atol=0)
     assert (torch.ones(2).float() / 3).dtype == torch.float32
+
+
+def test_what_transformers_cannot_make_is_refused() -> None:
+    (outcome,) = check_architecture("deimv2", modes=("training",))
+    assert outcome["status"] == "refused" and "cannot be made" in outcome["detail"]

@@ -393,7 +393,46 @@ def test_nothing_to_do_leaves_the_call() -> None:
     def program(args: list[Any]) -> list[Any]:
         return args
 
-    bound = bind_roles(program, "takes 1\nin 0 donated\n", {}, direct=program)
+    bound = bind_roles(program, "takes 1\n", {}, direct=program)
     assert bound.call is program and bound.direct is program
     assert bind_separate(program, "takes 1\n", {}) is program
     assert copy.copy(bound) == bound
+
+
+@pytest.mark.parametrize("boxed", [True, False])
+def test_donated_inputs_are_copied_while_a_graph_is_kept(boxed: bool) -> None:
+    """With their strides, and only in a backward that keeps its graph."""
+    seen = list[tuple[int, ...]]()
+
+    def overwrite(value: Tensor) -> list[Tensor]:
+        seen.append(value.stride())
+        return [value.mul_(2)]
+
+    text = "takes 1\nin 0 donated\n"
+    call = (
+        bind_roles(lambda args: overwrite(args.pop()), text, {}).call
+        if boxed
+        else bind_separate(overwrite, text, {})
+    )
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(torch.ones(3, 2).t())
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Any:
+            (saved,) = ctx.saved_tensors
+            (result,) = call([saved]) if boxed else call(saved)
+            assert (result.data_ptr() == saved.data_ptr()) is (seen.count((1, 2)) == 3)
+            return result.clone()
+
+    x = torch.zeros(2, 3, requires_grad=True)
+    y = Doubled.apply(x)
+    for is_kept in (True, True, False):
+        (found,) = torch.autograd.grad(y.sum(), x, retain_graph=is_kept)
+        assert found.eq(2).all()
+    assert seen == [(1, 2)] * 3
+    value = torch.ones(2)
+    assert (call([value]) if boxed else call(value))[0] is value

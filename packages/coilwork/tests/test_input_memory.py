@@ -171,15 +171,22 @@ def test_a_graph_that_is_kept_keeps_its_values() -> None:
     torch.testing.assert_close(x.grad, 2 * expected_x.grad)
 
 
-def test_a_graph_compiled_to_be_used_once_refuses_to_be_kept() -> None:
-    torch._dynamo.reset()
-    x, weight = leaves()
-    # another test may have compiled it to be kept
-    compiled = torch.compile(loss, backend=backend, options={"cache": False})
-    compiled(x, weight).backward()
-    value = compiled(x, weight)
-    with pytest.raises(RuntimeError, match="donated"):
+def test_a_graph_compiled_to_be_used_once_may_be_kept() -> None:
+    """It does not matter which backward was compiled, or stored, first."""
+    expected_x, expected_weight = leaves()
+    loss(expected_x, expected_weight).backward()
+    for options in ({"cache": False}, {}, {}):
+        torch._dynamo.reset()
+        x, weight = leaves()
+        compiled = torch.compile(loss, backend=backend, options=options)
+        compiled(x, weight).backward()
+        value = compiled(x, weight)
         value.backward(retain_graph=True)
+        value.backward()
+        compiled(x, weight).backward()
+        assert x.grad is not None and expected_x.grad is not None
+        torch.testing.assert_close(x.grad, 4 * expected_x.grad)
+        torch.testing.assert_close(weight.grad, 4 * expected_weight.grad)
 
 
 def test_donation_follows_torch_s_setting(tmp_path: Path) -> None:

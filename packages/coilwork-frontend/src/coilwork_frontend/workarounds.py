@@ -199,4 +199,13 @@ WORKAROUNDS: Final = (
         fix="coilwork_frontend.torch_compat.dynamo:allow_scans_in_checkpoints",
         test="coilwork/tests/test_recurrences.py:test_loops_in_checkpoints",
     ),
+    Workaround(
+        what=(
+            "a backward that keeps its graph is refused once one was compiled that does not, in this process "
+            "or in another that wrote the cache"
+        ),
+        versions=("2.11", "2.13"),
+        fix="coilwork_frontend.torch_compat.aot_autograd:allow_kept_graphs",
+        test="coilwork/tests/test_input_memory.py:test_a_graph_compiled_to_be_used_once_may_be_kept",
+    ),
 )

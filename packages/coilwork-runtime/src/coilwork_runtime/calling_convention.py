@@ -23,6 +23,7 @@ from coilwork_runtime.torch_compat import (
     get_storage_identity,
     is_alias,
     is_transformed,
+    keeps_graph,
     negative_view,
     read_creation,
     record_gradients,
@@ -351,14 +352,19 @@ def bind_roles(
         KeyError: a function is missing.
     """
     rows = _read(roles, functions)
-    if rows.gives < 0 and all(row.act is Act.DONATED for row in rows.rows):
+    given = list_donated(rows)
+    if given:
+        shared = direct is call
+        call = spare_kept_inputs(call, given)
+        direct = call if shared else None if direct is None else spare_kept_inputs(direct, given)
+    if rows.gives < 0 and len(given) == len(rows.rows):
         return Bound(call, direct)
     goes_direct = direct is not None and all(row.act in _DIRECT for row in rows.rows)
     native = _bind_natively(call, rows, functions, separate=False)
     if native is not None and (direct is None or direct is call):
         return Bound(native, native if goes_direct else None)
     interpreted = native or InterpretedCall(call, rows, functions)
-    return Bound(interpreted, bind_separate(direct, roles, functions) if goes_direct and direct else None)
+    return Bound(interpreted, _bind_separate(direct, rows, functions) if goes_direct and direct else None)
 
 
 def bind_separate(call: Direct, roles: str, functions: Mapping[str, Callable[..., Any]]) -> Direct:
@@ -368,6 +374,34 @@ def bind_separate(call: Direct, roles: str, functions: Mapping[str, Callable[...
         ValueError, KeyError: as `bind_roles`.
     """
     rows = _read(roles, functions)
+    given = list_donated(rows)
+    return _bind_separate(spare_kept_inputs(call, given) if given else call, rows, functions)
+
+
+def list_donated(roles: Roles) -> tuple[int, ...]:
+    """Return the positions of inputs whose memory is the program's."""
+    return tuple(row.value[1] for row in roles.rows if row.act is Act.DONATED)
+
+
+def spare_kept_inputs(call: Callable[..., Any], donated: Sequence[int]) -> Callable[..., Any]:
+    """Return `call`, which gets copies of `donated` inputs while autograd keeps a graph that may run again.
+
+    Both take the inputs as one list or one by one.
+    """
+
+    def spare(*args: Any) -> Any:
+        if not keeps_graph():
+            return call(*args)
+        is_boxed = len(args) == 1 and type(args[0]) is list
+        inputs = args[0] if is_boxed else [*args]
+        for position in donated:
+            inputs[position] = _copy_of(inputs[position])
+        return call(inputs) if is_boxed else call(*inputs)
+
+    return spare
+
+
+def _bind_separate(call: Direct, rows: Roles, functions: Mapping[str, Callable[..., Any]]) -> Direct:
     if rows.gives < 0 and all(row.act is Act.DONATED for row in rows.rows):
         return call
     native: Direct | None = _bind_natively(call, rows, functions, separate=True)

@@ -265,6 +265,13 @@ def is_transformed() -> bool:
     )
 
 
+def keeps_graph() -> bool:
+    """Tell if autograd runs a backward that keeps its graph (`retain_graph`), which may run again."""
+    kept: bool = torch._C._autograd._get_current_graph_task_keep_graph()
+    # outside of a backward torch says that it is kept
+    return kept and torch._C._current_graph_task_id() >= 0
+
+
 def transform_facts() -> tuple[object, ...]:
     """Return the objects by which C++ asks for `is_transformed`: the names of the module that has the level
     of tangents, the function that tells the interpreter of `torch.func`, that which tells if a key is

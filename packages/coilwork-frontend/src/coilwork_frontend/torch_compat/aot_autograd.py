@@ -228,6 +228,7 @@ def compile_with_aot_autograd(
 
     def compile_untraced(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
         call = backward(gm, example_inputs)
+        allow_kept_graphs()
         if observer is not None:
             observer.note_graph("backward", call)
         return UntracedCall(call)
@@ -484,10 +485,23 @@ def is_tangent(node: torch.fx.Node) -> bool:
 def list_donated_positions() -> tuple[int, ...]:
     """Return the positions of donated buffers: saved tensors that only this backward graph reads, once.
 
-    AOTAutograd finds them, and refuses a backward that keeps its graph (`retain_graph`) at run time.
+    AOTAutograd finds them, unless the first backward keeps its graph (`retain_graph`).
     """
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     if metadata is None or not functorch_config.donated_buffer:
         return ()
     return tuple(metadata.bw_donated_idxs or ())
+
+
+def allow_kept_graphs() -> None:
+    """Have AOTAutograd run the backward graph that is compiled in a backward that keeps its graph, too.
+
+    Otherwise it refuses that for the sake of donated buffers, whether or not they are overwritten. The roles
+    of a compiled graph say which are, and those are copied where a graph is kept.
+    """
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is not None and metadata.bw_donated_idxs:
+        # the list that AOTAutograd reads at run time
+        metadata.bw_donated_idxs.clear()
