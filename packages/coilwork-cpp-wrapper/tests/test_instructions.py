@@ -51,7 +51,7 @@ def test_text_shows_provenance_and_frees() -> None:
     text = emit_cpp(program_of(DYNAMIC), SPECS).text
     assert "// aten.relu.default  m.py:3  [block]  relu(x) + y" in text
     assert "// all elements alike" in text
-    assert text.index("coilwork_kernel_relu_add(x.data()") < text.index("x.reset()")
+    assert text.index("coilwork_kernel_relu_add(at_x") < text.index("x.reset()")
 
 
 def test_equal_programs_give_equal_text() -> None:
@@ -147,6 +147,61 @@ def test_pools() -> None:
         [torch.randn(5), torch.randn(5)],
         [torch.randn(17), torch.randn(17)],
     )
+
+
+def test_views_that_kernels_alone_read_are_addresses() -> None:
+    text = """program @p {
+      input %x: f32[4, 6]
+      RELU_ADD
+      pool %memory `256` "cpu"
+      carve %a: f32[6] of %memory at `64`
+      carve %whole: f32[4] of %memory at `128`
+      view %row: f32[6] of %x offset `6`
+      view %later: f32[3] of %row offset `2`
+      launch @relu_add (%row, %row, %a) sizes [6]
+      free (%memory)
+      launch @relu_add (%later, %a, %whole) sizes [3]
+      extern "aten.sum.default" (%a) defines (%sum: f32[])
+      free (%row, %later)
+      alloc %b: f32[8]
+      launch @relu_add (%a, %a, %b) sizes [6]
+      view %half: f32[3] of %b offset `3`
+      reuse %c: i32[8] of %b
+      launch @relu_add (%half, %half, %half) sizes [3]
+      reuse %d: f32[8] of %c
+      launch @relu_add (%half, %a, %d) sizes [3]
+      free (%a)
+      view %few: f32[6] of %d offset `0`
+      return (%sum, %few)
+    }"""
+    emitted = emit_cpp(program_of(text), SPECS).text
+    body = emitted[emitted.index("static void run_0") :]
+    # the pool, what an operator is given, the operator's result, the block, and what is returned
+    assert "rt::Tensor tensors[5];" in body
+    assert "char* const at_later = at_x + 32;" in body
+    check_against_interpreter(text, [torch.randn(4, 6)])
+
+
+def test_memory_lives_as_long_as_an_address_in_it_is_used() -> None:
+    text = """program @p {
+      input %x: f32[6]
+      RELU_ADD
+      DOUBLE
+      alloc %a: f32[12]
+      view %v: f32[6] of %a offset `6`
+      launch @relu_add (%x, %x, %v) sizes [6]
+      free (%a)
+      alloc %b: f32[12]
+      launch @double (%b) sizes [12]
+      launch @relu_add (%v, %v, %b) sizes [6]
+      free (%v)
+      view %w: f32[6] of %b offset `0`
+      return (%w)
+    }"""
+    emitted = emit_cpp(program_of(text), SPECS).text
+    body = emitted[emitted.index("static void run_0") :]
+    assert body.index("relu_add(at_v, at_v, at_b") < body.index("a.reset()")
+    check_against_interpreter(text, [torch.randn(6)])
 
 
 def test_constants_are_borrowed() -> None:

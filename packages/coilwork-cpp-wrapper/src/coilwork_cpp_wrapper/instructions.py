@@ -12,6 +12,7 @@ from typing import Final
 
 from coilwork_cpp_wrapper.calls import emit_call
 from coilwork_cpp_wrapper.scope import Scope, get_dtype_code, read_size_code, refuse
+from coilwork_cpp_wrapper.view_plan import View, get_source
 from coilwork_ir.buffers import Argument, Buffer, Ref
 from coilwork_ir.dtypes import DType, parse_dtype
 from coilwork_ir.errors import EmitError
@@ -53,6 +54,7 @@ from coilwork_ir.syntax.cpp import (
     If,
     Name,
     Statement,
+    Unary,
     While,
     element,
     integer,
@@ -247,16 +249,8 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
         case AllocPool():
             size = (scope.index(instruction.size_bytes), *scope.place(instruction.device))
             yield Declare("rt::Tensor", scope.name(instruction.pool), Call("rt::empty_pool", size))
-        case PoolView(buffer=buffer):
-            pool, offset = Name(scope.name(instruction.pool)), scope.index(instruction.offset_bytes)
-            carved = Call("rt::carve", (pool, offset, *scope.layout(buffer), get_dtype_code(buffer.dtype)))
-            yield _define(buffer, carved, scope)
-        case Reuse():
-            yield from _reuse(instruction, scope)
-        case Reinterpret(buffer=buffer):
-            yield _define(
-                buffer, _view(buffer, instruction.source, scope.index(instruction.offset), scope), scope
-            )
+        case PoolView() | Reinterpret() | Reuse():
+            yield from _view(instruction, scope)
         case Launch():
             yield from _launch(instruction, scope)
         case CheckSize():
@@ -274,9 +268,8 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
             raise AssertionError("regions are inlined before a program is emitted")
         case ExternCall() | Copy() | CondCall() | LoopCall() | SubprogramCall():
             yield from _call(instruction, scope)
-        case Free(names=names):
-            for name in names:
-                yield Do(Call(f"{scope.name(name)}.reset"))
+        case Free():
+            yield from _release(scope)
         case Comment(text=text):
             yield Remark(text)
         case Return():
@@ -351,25 +344,40 @@ def _check_layout(instruction: CheckLayout, scope: Scope) -> Iterator[Statement]
         yield Assign(name, Call("rt::aligned", (Call("rt::move", (name,)), *layout, dtype)))
 
 
-def _view(buffer: Buffer, source_name: str, offset: Code, scope: Scope) -> Code:
-    source = scope.buffer(source_name)
-    old = Name(scope.name(source_name))
+def _view(view: View, scope: Scope) -> Iterator[Statement]:
+    """Define a view that has a tensor; one that is an address is computed where it is first used."""
+    buffer, plan = view.buffer, scope.views
+    moved = plan.moved.get(scope.number)
+    if isinstance(view, Reuse):
+        yield Remark(f"{scope.name(buffer.name)} takes over the memory of {scope.name(view.source)}")
+    if moved is not None:
+        yield _define(buffer, Call("rt::move", (Name(scope.name(moved)),)), scope)
+    elif buffer.name in plan.seen:
+        yield _define(buffer, scope.see(plan.seen[buffer.name], buffer), scope)
+    elif buffer.name not in plan.bare:
+        yield _define(buffer, _see_source(view, scope), scope)
+    yield from _release(scope)
+
+
+def _see_source(view: View, scope: Scope) -> Code:
+    """A tensor in the memory of another tensor."""
+    buffer, old = view.buffer, Name(scope.name(get_source(view)))
+    layout, dtype = scope.layout(buffer), get_dtype_code(buffer.dtype)
+    if isinstance(view, PoolView):
+        return Call("rt::carve", (old, scope.index(view.offset_bytes), *layout, dtype))
+    source = scope.buffer(view.source)
+    offset = scope.index(view.offset) if isinstance(view, Reinterpret) else integer(0)
     if buffer.dtype is not source.dtype:
-        return Call("rt::view_bits", (old, *scope.layout(buffer), offset, get_dtype_code(buffer.dtype)))
+        return Call("rt::view_bits", (old, *layout, offset, dtype))
     if (buffer.shape, buffer.strides) == (source.shape, source.strides) and offset == integer(0):
         return Call(f"{old.text}.alias")
-    return Call("rt::view", (old, *scope.layout(buffer), offset))
+    return Call("rt::view", (old, *layout, offset))
 
 
-def _reuse(instruction: Reuse, scope: Scope) -> Iterator[Statement]:
-    buffer, source = instruction.buffer, scope.buffer(instruction.source)
-    old = scope.name(instruction.source)
-    yield Remark(f"{scope.name(buffer.name)} takes over the memory of {old}")
-    if (buffer.dtype, buffer.shape, buffer.strides) == (source.dtype, source.shape, source.strides):
-        yield _define(buffer, Call("rt::move", (Name(old),)), scope)
-        return
-    yield _define(buffer, _view(buffer, instruction.source, integer(0), scope), scope)
-    yield Do(Call(f"{old}.reset"))
+def _release(scope: Scope) -> Iterator[Statement]:
+    """Let go of the tensors that nobody has a use for behind this instruction."""
+    for name in scope.views.released.get(scope.number, ()):
+        yield Do(Call(f"{scope.name(name)}.reset"))
 
 
 def _launch(launch: Launch, scope: Scope) -> Iterator[Statement]:
@@ -383,13 +391,17 @@ def _launch(launch: Launch, scope: Scope) -> Iterator[Statement]:
             origins=launch.origins,
             reason=f"its source takes {len(manifest.args)} arguments, {len(manifest.sizes)} of them sizes",
         )
+    for name in launch.args:
+        yield from scope.read_address(name)
+    pointers: list[Code] = [scope.address(a) for a in launch.args]
     number = scope.gpu_kernel(launch.kernel)
     if number is not None:
-        tensors = Braces(tuple(Call(f"{scope.name(a)}.get") for a in launch.args))
+        kernel, numbers = integer(number), Braces(tuple(sizes))
+        tensors = Braces(tuple(scope.tensor(a) for a in launch.args))
         yield _step(f"launch {launch.kernel}", launch)
-        yield Do(Call("rt::launch", (integer(number), tensors, Braces(tuple(sizes)))))
+        launched = Call("rt::launch", (kernel, Braces(tuple(pointers)), numbers))
+        yield If(Unary("!", launched), (Do(Call("rt::launch_by_host", (kernel, tensors, numbers))),))
         return
-    pointers: list[Code] = [Call(f"{scope.name(a)}.data") for a in launch.args]
     scratch: list[Name] = []
     for position, (dtype, code) in enumerate(_scratch(manifest)):
         name = f"scratch_{scope.number}_{position}"

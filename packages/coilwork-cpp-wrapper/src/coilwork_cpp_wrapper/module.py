@@ -14,8 +14,9 @@ from typing import Final, Literal
 import torch
 
 from coilwork_cpp_wrapper.instructions import check_fixed_layouts, emit_instruction, list_fixed_layouts
-from coilwork_cpp_wrapper.scope import PYTHON_REMEDY, Scope
+from coilwork_cpp_wrapper.scope import ADDRESS, PYTHON_REMEDY, Scope
 from coilwork_cpp_wrapper.torch_compat import abi_version
+from coilwork_cpp_wrapper.view_plan import plan_views
 from coilwork_ir.buffers import (
     Argument,
     Buffer,
@@ -149,7 +150,7 @@ RESERVED: Final = frozenset(
 # What emitted code calls its own temporaries and functions, and torch its own.
 PREFIXES: Final = (
     "aoti_", "torch_", "coilwork_", "run_", "call_", "parts_", "scratch_", "checks_", "operands_", "extents_",
-    "verdict_", "results_", "round_", "number_",
+    "verdict_", "results_", "round_", "number_", ADDRESS,
 )  # fmt: skip
 
 
@@ -399,6 +400,8 @@ class _Emission:
             gpu_kernel={name: number for number, name in enumerate(on_gpu)}.get,
             gpu=gpu,
             constants=frozenset(c.buffer.name for c in program.constants),
+            views=plan_views(program),
+            addressed=set(),
             number=0,
         )
 

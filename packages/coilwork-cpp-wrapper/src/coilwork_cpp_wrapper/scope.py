@@ -6,12 +6,13 @@ a function and what it uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from types import MappingProxyType
 from typing import Final, NoReturn
 
+from coilwork_cpp_wrapper.view_plan import Place, ViewPlan
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
@@ -39,7 +40,7 @@ from coilwork_ir.index import (
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.streams import is_host
-from coilwork_ir.syntax.cpp import Binary, Braces, Call, Code, Name, integer
+from coilwork_ir.syntax.cpp import Binary, Braces, Call, Code, Declare, Name, integer
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest
 from coilwork_runtime.manifest.size_bytecode import Op, SizeBytecode
 
@@ -141,6 +142,8 @@ def read_size_code(code: SizeBytecode, sizes: Sequence[Expr]) -> Expr:
 
 
 PYTHON_REMEDY = 'options={"wrapper": "python"}'
+# What stands before a name in the name of the pointer to its memory.
+ADDRESS: Final = "at_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +163,8 @@ class Scope:
         gpu_kernel: the number of a kernel that is launched on a GPU; None for one that is called.
         gpu: the GPU that the program runs on, `"cuda:0"`; empty for a program on the host.
         constants: names of the buffers that are constants.
+        views: which names are held as tensors (`view_plan.py`).
+        addressed: names whose address has been read.
         number: a number no other instruction has, for the names of temporaries.
     """
 
@@ -175,6 +180,8 @@ class Scope:
     gpu_kernel: Callable[[str], int | None]
     gpu: str
     constants: frozenset[str]
+    views: ViewPlan
+    addressed: set[str]
     number: int
 
     def index(self, expr: Expr) -> Code:
@@ -192,6 +199,40 @@ class Scope:
     def layout(self, buffer: Buffer) -> tuple[Code, Code]:
         """Shape and strides of `buffer`."""
         return self.braces(buffer.shape), self.braces(buffer.strides)
+
+    def address(self, name: str) -> Name:
+        """Where the memory of `name` begins: a pointer, which `read_address` declares."""
+        return Name(f"{ADDRESS}{self.name(name)}")
+
+    def read_address(self, name: str) -> Iterator[Declare]:
+        """Declare the pointer to the memory of `name`, unless that is done."""
+        if name in self.addressed:
+            return
+        self.addressed.add(name)
+        value: Code = Call(f"{self.name(name)}.data")
+        if name in self.views.bare:
+            place = self.views.places[name]
+            yield from self.read_address(place.root)
+            value = self.address(place.root)
+            if place.offset_bytes != as_expr(0):
+                value = Binary("+", value, self.index(place.offset_bytes))
+        yield Declare("char* const", self.address(name).text, value)
+
+    def see(self, place: Place, buffer: Buffer) -> Code:
+        """A tensor of the layout of `buffer` in the memory of another name's tensor."""
+        root = Name(self.name(place.root))
+        if place.is_own:
+            offset = self.index(place.offset_bytes)
+            return Call("rt::carve", (root, offset, *self.layout(buffer), get_dtype_code(buffer.dtype)))
+        if place.elements is None:
+            raise AssertionError(f"{buffer.name} is seen as other elements than {place.root} has")
+        return Call("rt::view", (root, *self.layout(buffer), self.index(place.elements)))
+
+    def tensor(self, name: str) -> Code:
+        """A tensor of the layout of `name`: its own, or one that lives until the end of the statement."""
+        if name not in self.views.bare:
+            return Name(self.name(name))
+        return self.see(self.views.places[name], self.buffer(name))
 
 
 def get_dtype_code(dtype: DType) -> Code:

@@ -42,31 +42,38 @@ static const void* find_form(int number) {
   return is_loaded ? __atomic_load_n(&kernels[number].form, __ATOMIC_ACQUIRE) : nullptr;
 }
 
-static void launch_by_host(int number, Handles tensors, Ints sizes) {
+// Where the tensors of a launch begin, written `{at_x, at_y}` at the call.
+struct Addresses {
+  const void* const* data;
+  int64_t count;
+  Addresses(std::initializer_list<const void*> values) : data(values.begin()), count((int64_t)values.size()) {}
+};
+
+// A tensor of a launch, which lives until the end of the statement.
+struct Given {
+  AtenTensorHandle handle;
+  Given(const Tensor& tensor) : handle(tensor.get()) {}
+};
+
+COILWORK_OUT_OF_LINE static void launch_by_host(int number, std::initializer_list<Given> tensors, Ints sizes) {
   if (!host_launch) fail(OPERATOR_FAILED, "kernel %s is not loaded", kernels[number].name);
   AtenTensorHandle given[MOST_TENSORS];
-  for (int k = 0; k < tensors.count; ++k) check(aoti_torch_new_tensor_handle(tensors.data[k], &given[k]));
-  if (host_launch(number, given, (int)tensors.count, sizes.data, (int)sizes.count)) fail(HOST_FAILED, "kernel %s is not launched", kernels[number].name);
+  int count = 0;
+  for (const Given& tensor : tensors) check(aoti_torch_new_tensor_handle(tensor.handle, &given[count++]));
+  if (host_launch(number, given, count, sizes.data, (int)sizes.count)) fail(HOST_FAILED, "kernel %s is not launched", kernels[number].name);
 }
 
-COILWORK_OUT_OF_LINE static void launch(int number, Handles tensors, Ints sizes) {
+// False if that is left to the host.
+COILWORK_OUT_OF_LINE static bool launch(int number, Addresses tensors, Ints sizes) {
   const void* form = find_form(number);
-  if (form) {
-    uint64_t addresses[MOST_TENSORS];
-    for (int k = 0; k < tensors.count; ++k) {
-      void* data = nullptr;
-      check(aoti_torch_get_data_ptr(tensors.data[k], &data));
-      addresses[k] = (uint64_t)data;
-    }
-    char words[512];
-    Scratch scratch;
-    const CoilworkLaunch launched{addresses, (size_t)tensors.count, sizes.data, (size_t)sizes.count, gpu().index, stream,
-                                  Scratch::give, &scratch, words, sizeof words};
-    const int failed = coilwork_launch(form, &launched);
-    if (failed > 0) fail(failed, "%s", words);
-    if (failed == 0) return;
-  }
-  launch_by_host(number, tensors, sizes);
+  if (!form) return false;
+  char words[512];
+  Scratch scratch;
+  const CoilworkLaunch launched{tensors.data, (size_t)tensors.count, sizes.data, (size_t)sizes.count, gpu().index, stream,
+                                Scratch::give, &scratch, words, sizeof words};
+  const int failed = coilwork_launch(form, &launched);
+  if (failed > 0) fail(failed, "%s", words);
+  return failed == 0;
 }
 
 }  // namespace rt

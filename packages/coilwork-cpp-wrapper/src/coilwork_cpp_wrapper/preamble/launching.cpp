@@ -33,7 +33,7 @@ const void* make_safely(char* error, size_t room, Make make) try {
 struct Around {
   const CoilworkLaunch& given;
 
-  uint64_t address(size_t tensor) { return given.addresses[tensor]; }
+  uint64_t address(size_t tensor) { return reinterpret_cast<uint64_t>(given.addresses[tensor]); }
   uint64_t scratch(const Form&, int64_t bytes) { return given.scratch(given.context, bytes); }
   template <class... Words>
   [[noreturn]] void overflow(const char* format, Words... words) {

@@ -5,7 +5,7 @@
 extern "C" {
 // One launch: addresses of tensors, sizes, and who gives scratch memory, which may throw.
 struct CoilworkLaunch {
-  const uint64_t* addresses;
+  const void* const* addresses;
   size_t tensors;
   const int64_t* sizes;
   size_t numbers;

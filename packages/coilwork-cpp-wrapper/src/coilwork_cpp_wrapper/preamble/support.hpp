@@ -113,10 +113,10 @@ class Tensor {
     check(aoti_torch_new_tensor_handle(handle_, copy.out()));
     return copy;
   }
-  COILWORK_OUT_OF_LINE void* data() const {
+  COILWORK_OUT_OF_LINE char* data() const {
     void* result = nullptr;
     check(aoti_torch_get_data_ptr(handle_, &result));
-    return result;
+    return (char*)result;
   }
   int64_t rank() const {
     int64_t result = 0;

@@ -403,7 +403,8 @@ class _PartReader:
         into = self._in
         name = into.text()
         self._slots = into.read_list(into.text)
-        self._variables = into.below(CONSTANT)
+        # each is defined by bytes that follow: a damaged number does not ask for memory
+        self._variables = into.below(min(CONSTANT, into.remaining() + 1))
         self._constants = into.read_list(into.i64)
         outer = into.read_list(self._variable)
         inputs = into.read_list(self._input)

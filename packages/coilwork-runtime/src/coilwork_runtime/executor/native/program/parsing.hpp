@@ -35,7 +35,8 @@ class PartParser {
     part_.name = text();
     for (uint32_t left = in_.count(); left; --left) part_.slot_names.push_back(text());
     part_.variables = in_.u32();
-    if (part_.variables >= CONSTANT) throw Damaged{"too many registers"};
+    // each is defined by bytes that follow: a damaged number does not ask for memory
+    if (part_.variables >= CONSTANT || part_.variables > in_.left()) throw Damaged{"too many registers"};
     for (uint32_t left = in_.count(); left; --left) part_.constants.push_back(in_.i64());
     for (uint32_t left = in_.count(); left; --left) part_.outer.push_back(variable());
     for (uint32_t left = in_.count(); left; --left) {
