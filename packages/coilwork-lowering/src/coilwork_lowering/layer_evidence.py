@@ -1,28 +1,29 @@
 """Prove, from where loops come, that copies of them compute the calls of other layers.
 
-Some equal layers of a graph of calls were left out, and the rest was lowered. In the whole graph, loops before
-the gap stay what they are. Loops behind it move: they stand for what lies as many layers later as were left
-out. Loops of one layer are copied into the gap. A loop that moves or is copied reads what moves with it, or
-what has one value for all layers. Then it computes the calls so many layers later, because equal layers
+Some equal layers of a graph of calls were left out, and the rest was lowered. In the whole graph, loops
+before the gap stay what they are. Loops behind it move: they stand for what lies as many layers later as were
+left out. Loops of one layer are copied into the gap. A loop that moves or is copied reads what moves with it,
+or what has one value for all layers. Then it computes the calls so many layers later, because equal layers
 compute corresponding values alike. So three facts have to be known:
 
-- the loops of each copy compute the calls of the layer behind that of the copy before (`first`, `last`);
+- the loops of each copy compute the calls of the layer behind that of the copy before (`first`,
+  `last`);
 - a loop that moves computes calls that there are so many layers later (`may_move`);
 - a name that does not move with its reader has one value for all layers (`is_fixed`).
 
-Each loop names the call that it was lowered from. So these facts are read from its origins, and from the names
-of inputs. Where origins say nothing, there is no proof.
+Each loop names the call that it was lowered from. So these facts are read from its origins, and from the
+names of inputs. Where origins say nothing, there is no proof.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from torch import fx
 
 from coilwork_ir.loc import Origin
-from coilwork_ir.loops import Graph
+from coilwork_ir.loops import Extern, Graph
 from coilwork_ir.repetition import Entry, Repetition
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ class LayerEvidence:
     """What is known of the loops `graph` of a shorter capture, which repeat themselves as `found` says.
 
     Attributes:
-        first, last: the copies from `first` up to `last`, which is not one of them, compute calls of layers that
-            follow each other, one for one, and read the inputs of these.
+        first, last: the copies from `first` up to `last`, which is not one of them, compute calls of layers
+            that follow each other, one for one, and read the inputs of these.
     """
 
     def __init__(
@@ -79,8 +80,8 @@ class LayerEvidence:
     def are_layers_joined_by_loops(self) -> bool:
         """Tell if what layers, or calls behind them, read of other layers was computed by loops of these.
 
-        Otherwise a value goes through layers as a view of what stands before them, which depends on the number
-        of layers, and of which loops say nothing.
+        Otherwise a value goes through layers as a view of what stands before them. Which view that is depends
+        on the number of layers, and loops do not say it.
         """
         shorter, known = self.shorter, dict[fx.Node, bool]()
         first, last = shorter.repetition.first, shorter.repetition.last
@@ -123,8 +124,8 @@ class LayerEvidence:
         return self.shorter.find(origin.node)
 
     def may_move(self, position: int, *, all_the_way: bool) -> bool:
-        """Tell if the loop at `position` may stand for calls of later layers: it computes calls of layers that
-        were kept, or, if it moves behind all that were left out, calls behind these.
+        """Tell if the loop at `position` may stand for calls of later layers: it computes calls of layers
+        that were kept, or, if it moves behind all that were left out, calls behind these.
         """
         shorter = self.shorter
         first, last = shorter.repetition.first, shorter.repetition.last
@@ -137,8 +138,8 @@ class LayerEvidence:
         return bool(origins)
 
     def is_fixed(self, name: str) -> bool:
-        """Tell if `name` has the same value in the whole graph, and for each layer: it is computed from inputs
-        of no layer.
+        """Tell if `name` has the same value in the whole graph, and for each layer: it is computed from
+        inputs of no layer.
         """
         known = self.fixed.get(name)
         if known is None:
@@ -151,11 +152,50 @@ class LayerEvidence:
             return self.shorter.find(name) is None
         if name in self.found.places:
             return False
-        first = self.shorter.repetition.first
-        layers = [self.shorter.owners.get(origin.node) for origin in self.graph.nodes[position].origins]
-        # what layers before the equal ones make of an input is another value in each of them
-        if not layers or any(layer is None or 0 <= layer < first for layer in layers):
+        node = self.graph.nodes[position]
+        if not node.origins or not all(self._is_alike(origin.node) for origin in node.origins):
+            return False
+        if isinstance(node, Extern) and node.random and any(map(self._is_of_layer, node.origins)):
+            # each layer draws for itself
             return False
         entry = self.entries[position]
         # names that the loop defines may stand among those that it mentions
         return all(self.is_fixed(read) for read in entry.names if read not in entry.defines)
+
+    def _is_of_layer(self, origin: Origin) -> bool:
+        return 0 <= self.shorter.owners.get(origin.node, -1) < self.shorter.repetition.last
+
+    def _is_alike(self, name: str) -> bool:
+        """Tell if loops of the call `name` that read inputs of no layer have one value for all layers.
+
+        What layers before the equal ones make of such an input is another value behind each of them, unless
+        each layer makes it for itself.
+        """
+        shorter = self.shorter
+        layer = shorter.owners.get(name)
+        if layer is None or not 0 <= layer < shorter.repetition.first:
+            return layer is not None
+        place = shorter.find(name)
+        if place is None:
+            return False
+        term = self._describe_term(name)
+        return term is not None and term == self._describe_term(
+            shorter.name(place[0], shorter.repetition.first)
+        )
+
+    def _describe_term(self, name: str) -> Hashable:
+        """The call `name` written out to what belongs to no layer; None if another layer is in it."""
+        layer, place = self.shorter.owners.get(name, -1), self.shorter.find(name)
+        if layer < 0:
+            return name if place is None else None
+        if place is None:
+            return None
+        parts: list[Hashable] = [place[0]]
+        for operand in self.shorter.nodes[name].all_input_nodes:
+            if self.shorter.owners.get(operand.name, -1) not in (-1, layer):
+                return None
+            part = self._describe_term(operand.name)
+            if part is None:
+                return None
+            parts.append(part)
+        return tuple(parts)

@@ -504,8 +504,8 @@ class _Lengthening:
         return self.renamed.get(name) or (name if self.evidence.is_fixed(name) else "")
 
     def _is_known(self, copy: int, by: int) -> bool:
-        """Tell if it is known what corresponds to the values of a copy so many copies later: it is a copy of a
-        layer's loops, or stays, or moves all the way.
+        """Tell if it is known what corresponds to the values of a copy so many copies later: they stay, are
+        copied from layer to layer, or move all the way.
         """
         if copy <= self.copy:
             return by == 0 or self.evidence.first <= copy
