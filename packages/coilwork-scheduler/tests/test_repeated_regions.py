@@ -17,9 +17,11 @@ from coilwork_ir.kernels.text import format_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce
+from coilwork_ir.repetition import Entry
 from coilwork_ir.scalar import Scalar, const, load, op
 from coilwork_ir.target import get_target
 from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler.region_evidence import RegionEvidence
 from coilwork_scheduler.repeated_regions import KEPT, lengthen_schedule, shorten_graph
 
 F32 = DType.F32
@@ -149,3 +151,19 @@ def test_schedule_that_does_not_repeat_itself_is_not_lengthened() -> None:
         for number, step in enumerate(made.steps)
     )
     assert lengthen_schedule(replace(made, steps=steps), shorter) is None
+
+
+def test_step_that_computes_what_no_other_region_does_stays() -> None:
+    shorter = shorten_graph(make_layers(returned=lambda layer: False, factor=lambda layer: 2.0), OPTIONS)
+    assert shorter is not None
+    first, end = shorter.repetition.first, shorter.end
+    at, before, earlier = first + 1, first, first - 1
+    weights = ("shared", f"w{at}", f"w{before}", f"m{before}")
+    # both store a value of the second equal region; the other one computes the region before by itself
+    steps = [
+        Entry("near", (f"z{before}", f"s{at}", *weights, f"y{at}"), (f"y{at}",)),
+        Entry("far", (f"z{earlier}", f"p{before}", f"s{at}", *weights, f"y{at}"), (f"y{at}",)),
+    ]
+    evidence = RegionEvidence(shorter.whole, shorter.graph, shorter.repetition, end, steps)
+    assert evidence.may_move(0, all_the_way=False)
+    assert not evidence.may_move(1, all_the_way=True)

@@ -116,8 +116,8 @@ def find_repetition(entries: Sequence[Entry], facts: Mapping[str, Hashable], lea
         if copies < least or (best is not None and copies * length <= (best.last - best.first) * best.length):
             continue
         if mentions is None:
-            mentions = _list_mentions(entries)
-        found = _compare_copies(entries, facts, mentions, start, length, copies)
+            mentions = list_mentions(entries)
+        found = compare_copies(entries, facts, mentions, start, length, copies)
         if found.last - found.first >= least and (
             best is None or (found.last - found.first) * length > (best.last - best.first) * best.length
         ):
@@ -154,7 +154,8 @@ def _find_stretch(forms: Sequence[int], length: int) -> tuple[int, int]:
     return best
 
 
-def _list_mentions(entries: Sequence[Entry]) -> dict[str, list[int]]:
+def list_mentions(entries: Sequence[Entry]) -> dict[str, list[int]]:
+    """Return the positions of the nodes that mention each name."""
     found: dict[str, list[int]] = {}
     for position, entry in enumerate(entries):
         for name in entry.names:
@@ -162,7 +163,7 @@ def _list_mentions(entries: Sequence[Entry]) -> dict[str, list[int]]:
     return found
 
 
-def _compare_copies(
+def compare_copies(
     entries: Sequence[Entry],
     facts: Mapping[str, Hashable],
     mentions: Mapping[str, Sequence[int]],
@@ -170,7 +171,9 @@ def _compare_copies(
     length: int,
     copies: int,
 ) -> Repetition:
-    """The longest row of equal copies among those whose nodes have equal forms."""
+    """Return the longest row of equal copies among those from position `start` on, of `length` nodes each,
+    whose nodes have equal forms. `mentions` are those of all names.
+    """
     places: dict[str, tuple[int, int]] = {}
     slots: list[list[str]] = []
     for copy in range(copies):

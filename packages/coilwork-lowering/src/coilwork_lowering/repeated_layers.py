@@ -31,6 +31,7 @@ from coilwork_ir.repetition import Entry, Repetition, find_repetition
 from coilwork_lowering.facts.fx_nodes import get_origin
 from coilwork_lowering.graph_boundary import list_returned
 from coilwork_lowering.joint.free_strides import has_free_strides
+from coilwork_lowering.layer_evidence import LayerEvidence
 from coilwork_lowering.lower import Lowered
 from coilwork_lowering.rewrites.batch_norm_folding import FROZEN
 
@@ -195,8 +196,12 @@ def lengthen_lowered(lowered: Lowered, shorter: ShorterCapture) -> Lowered | Non
     found = find_repetition(entries, list_facts(graph, {}), 2)
     if found is None:
         return None
-    for copy in range(found.last - 1, found.first - 1, -1):
-        longer = _Lengthening(graph, entries, found, shorter, copy)
+    evidence = LayerEvidence(graph, entries, found, shorter)
+    if not evidence.are_layers_joined_by_loops():
+        return None
+    # the copy before shows how far a copy moves
+    for copy in range(evidence.last - 1, evidence.first, -1):
+        longer = _Lengthening(graph, entries, found, shorter, evidence, copy)
         if longer.name_slots() and longer.run():
             whole = longer.make_graph()
             return None if whole is None else replace(lowered, graph=whole)
@@ -207,12 +212,19 @@ class _Lengthening:
     """A longer graph on its way: copies of the stretch `copy` of loops follow it."""
 
     def __init__(
-        self, graph: Graph, entries: Sequence[Entry], found: Repetition, shorter: ShorterCapture, copy: int
+        self,
+        graph: Graph,
+        entries: Sequence[Entry],
+        found: Repetition,
+        shorter: ShorterCapture,
+        evidence: LayerEvidence,
+        copy: int,
     ) -> None:
         self.graph = graph
         self.entries = entries
         self.found = found
         self.shorter = shorter
+        self.evidence = evidence
         self.copy = copy
         self.entered = {
             buffer.name
@@ -247,27 +259,21 @@ class _Lengthening:
         # new names for other values behind the copy
         self.renamed: dict[str, str] = {}
         self.nodes: list[Node] = []
+        self.readable = set(self.entered)
         self.origins: dict[tuple[int, int], Origin] = {}
 
     def name_slots(self) -> bool:
-        """Find the names of the longer graph; false if inputs do not correspond to those of the calls."""
+        """Find the names of the longer graph; false if it has no input that would have to be there."""
         copy, omitted, found = self.copy, self.shorter.omitted, self.found
-        if not self._follows_calls():
-            return False
         for names in found.slots:
             name = names[copy]
             if name in self.entered:
                 place = self.shorter.find(name)
-                if place is None:
-                    return False
+                assert place is not None, "inputs of copies are those of layers"
                 self.starts[place[0]] = place[1]
                 more = [self.shorter.name(place[0], place[1] + by) for by in range(1, omitted + 1)]
                 after = [self._name_entered(other, omitted) for other in names[copy + 1 :]]
-                before = [self.shorter.find(other) for other in names[found.first : copy]]
-                numbers = [number for at in before if at is not None for number in at[1:]]
-                if not all(more) or None in after or None in before:
-                    return False
-                if numbers != list(range(place[1] - len(numbers), place[1])):
+                if not all(more) or None in after:
                     return False
                 longer = [*names[: copy + 1], *more, *(one or "" for one in after)]
             else:
@@ -280,28 +286,6 @@ class _Lengthening:
             for name in entry.defines if owner > copy else ():
                 if name not in found.places:
                     self.renamed[name] = self.fresh.close_to(self._name_copy(name, omitted))
-        return True
-
-    def _follows_calls(self) -> bool:
-        """Tell if the copy stands for calls of layers that are no later than those that were left out, and
-        the copy before it for the corresponding calls of the layers before.
-        """
-        positions, shorter = self.found.positions, self.shorter
-        earlier = positions[self.copy - 1] if self.copy > self.found.first else None
-        for number, position in enumerate(positions[self.copy]):
-            for index, origin in enumerate(self.graph.nodes[position].origins):
-                place = shorter.find(origin.node)
-                if place is None:
-                    if shorter.owners.get(origin.node, -1) >= shorter.repetition.last:
-                        return False
-                    continue
-                if place[1] >= shorter.end:
-                    return False
-                if earlier is not None:
-                    before = self.graph.nodes[earlier[number]].origins
-                    other = shorter.find(before[index].node) if index < len(before) else None
-                    if other is not None and other != (place[0], place[1] - 1):
-                        return False
         return True
 
     def _name_entered(self, name: str, by: int) -> str | None:
@@ -324,11 +308,11 @@ class _Lengthening:
         """Return the name for `name`, which is no copy's own, in a node behind the copy; None if that is
         not known.
         """
-        if name in self.renamed or name not in self.entered:
-            return self.renamed.get(name, name)
-        place = self.shorter.find(name)
+        if name in self.renamed:
+            return self.renamed[name]
+        place = self.shorter.find(name) if name in self.entered else None
         if place is None:
-            return name
+            return name if self.evidence.is_fixed(name) else None
         # a weight of layers that loops do not repeat: it moves on if it is of a later layer than the copy's
         start = self.starts.get(place[0])
         if start is None or place[1] <= start:
@@ -344,7 +328,7 @@ class _Lengthening:
         ascending = self._is_ascending(behind)
         if others and ascending is None:
             return False
-        readable = set(self.entered)
+        readable = self.readable
         for position, owner in enumerate(found.owners):
             if others and not ascending and position == others[0]:
                 for by in range(omitted, 0, -1):
@@ -383,6 +367,9 @@ class _Lengthening:
         node, entry = self.graph.nodes[position], self.entries[position]
         names: dict[str, str] = {}
         if by:
+            if not self.evidence.may_move(position, all_the_way=by == self.shorter.omitted):
+                return False
+            own = frozenset(entry.defines)
             for name in entry.names:
                 place = self.found.places.get(name)
                 if place is None:
@@ -393,6 +380,8 @@ class _Lengthening:
                         names[name] = later
                     continue
                 slot, copy = place
+                if name not in own and not self._is_known(copy, by):
+                    return False
                 later = self.slots[slot][copy + by] if copy + by < len(self.slots[slot]) else ""
                 if not later:
                     return False
@@ -456,7 +445,11 @@ class _Lengthening:
                 alike = output = short[item.name]
                 if shorter.owners.get(item.name, -1) >= calls.last:
                     output = self._shift_result(output)
+                elif isinstance(output, Ref) and self._is_moved(output.name):
+                    return None
             if isinstance(alike, Ref) != isinstance(output, Ref):
+                return None
+            if isinstance(output, Ref) and output.name not in self.readable:
                 return None
             if isinstance(alike, Ref) and isinstance(output, Ref) and alike.name in self.graph.free_results:
                 free.append(output.name)
@@ -478,20 +471,47 @@ class _Lengthening:
             place = self.found.places.get(output.name)
             if place is not None:
                 names, number = self.slots[place[0]], place[1] + copy - kept
+                if not self._is_known(place[1], copy - kept):
+                    continue
                 found.add(names[number] if 0 <= number < len(names) else "")
             elif output.name in self.entered:
                 # an input that is a result, too
                 found.add(calls.slots[slot][copy] if output.name == calls.slots[slot][kept] else output.name)
             elif copy == kept + self.shorter.omitted:
-                found.add(self.renamed.get(output.name, output.name))
+                found.add(self._move(output.name))
+            elif copy == kept and output.name not in self.renamed:
+                found.add(output.name)
         found.discard("")
         return Ref(found.pop()) if len(found) == 1 else None
 
     def _shift_result(self, output: GraphOutput) -> GraphOutput:
-        """A result of calls behind the equal layers, under its name in the longer graph."""
-        place = self.found.places.get(output.name) if isinstance(output, Ref) else None
+        """A result of calls behind the equal layers, under its name in the longer graph; None if that is not
+        known.
+        """
+        if not isinstance(output, Ref):
+            return output
+        place = self.found.places.get(output.name)
         if place is None:
-            return Ref(self.renamed.get(output.name, output.name)) if isinstance(output, Ref) else output
-        names, number = self.slots[place[0]], place[1] + self.shorter.omitted
-        name = names[number] if number < len(names) else ""
+            name = self._move(output.name)
+        else:
+            names, number = self.slots[place[0]], place[1] + self.shorter.omitted
+            is_known = number < len(names) and self._is_known(place[1], self.shorter.omitted)
+            name = names[number] if is_known else ""
         return Ref(name) if name else None
+
+    def _move(self, name: str) -> str:
+        """The name, behind the copies, of what no copy owns; empty if it is not known."""
+        return self.renamed.get(name) or (name if self.evidence.is_fixed(name) else "")
+
+    def _is_known(self, copy: int, by: int) -> bool:
+        """Tell if it is known what corresponds to the values of a copy so many copies later: they stay, are
+        copied from layer to layer, or move all the way.
+        """
+        if copy <= self.copy:
+            return by == 0 or self.evidence.first <= copy
+        return by == self.shorter.omitted
+
+    def _is_moved(self, name: str) -> bool:
+        """Tell if `name`, of the shorter graph, is another one's in the longer graph."""
+        place = self.found.places.get(name)
+        return name in self.renamed or (place is not None and place[1] > self.copy)

@@ -7,7 +7,8 @@ that the schedule itself repeats for the next region.
 
 Why that is right: a step computes the buffers that it defines from those that it reads, and both are values
 of the graph. Equal regions compute corresponding values in the same way from corresponding values, so a
-step under the corresponding names is right, too. What must hold besides is checked on the result: each
+step under the corresponding names is right, too, if all that it computes in between is of equal regions
+(`region_evidence.py`). What must hold besides is checked on the result: each
 buffer is defined once, and before it is read, and no region lacks a step that others have. Where anything
 of that does not hold, there is no result, and the whole graph is scheduled.
 """
@@ -30,6 +31,7 @@ from coilwork_ir.loops.access import (
 from coilwork_ir.loops.node_forms import describe_node, list_entries, list_facts, rename_node
 from coilwork_ir.repetition import Entry, Repetition, Window, find_repetition, find_window
 from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.region_evidence import RegionEvidence
 
 # Equal regions that stay: what is decided about one may depend on those before and behind it.
 KEPT: Final = 4
@@ -168,6 +170,7 @@ class _Lengthening:
         self.buffers: dict[str, Buffer] = {}
         self.readable: set[str] = set()
         self.origins = _Origins(shorter.whole, shorter.repetition)
+        self.evidence = RegionEvidence(shorter.whole, shorter.graph, shorter.repetition, shorter.end, entries)
         # names of the graph, which mean the same in every schedule of it
         self.known = {buffer.name for node in shorter.whole.nodes for buffer in list_defined_buffers(node)}
         self.known.update(_list_entered(shorter.whole))
@@ -274,6 +277,8 @@ class _Lengthening:
         step, entry = self.schedule.steps[position], self.entries[position]
         names: dict[str, str] = {}
         places, shift = self.shorter.places, self._shift
+        if by and not self.evidence.may_move(position, all_the_way=by == self.shorter.omitted):
+            return False
         for name in entry.names:
             if name in places:
                 later = shift(name, by)
