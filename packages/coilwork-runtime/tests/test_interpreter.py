@@ -176,3 +176,15 @@ def test_damaged_bytes_are_refused() -> None:
             except (ProgramBytesError, KeyError):
                 refused += 1
     assert refused > len(data) // 3
+
+
+def test_a_damaged_number_of_registers_asks_for_no_memory() -> None:
+    """A large number in each place of the bytes: what is counted has to be there."""
+    data = sized_program()
+    refused = 0
+    for place in range(16, len(data) - 3):
+        try:
+            load(data[:place] + b"\xff\xff\xff\x7e" + data[place + 4 :], launchers={"double_it": double})
+        except (ProgramBytesError, KeyError):
+            refused += 1
+    assert refused > len(data) // 3
