@@ -84,7 +84,9 @@ def measure_program(
     module, train = build().train(mode == "train"), mode == "train"
     inputs = [torch.randn(shape)]
     if last:
-        module = module.to(memory_format=torch.channels_last)
+        for parameter in module.parameters():
+            if parameter.ndim == 4:
+                parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
         inputs = [x.contiguous(memory_format=torch.channels_last) for x in inputs]
     state = {key: value.clone() for key, value in module.state_dict().items()}
     calls = {each: open_call(module, inputs, each, train=train) for each in backends}
