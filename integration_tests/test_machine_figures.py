@@ -79,6 +79,13 @@ def embed_back(gradient: Tensor, ids: Tensor) -> Tensor:
     return result
 
 
+def convolve_back(gradient: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of a convolution of single channels."""
+    sizes = (None, (1, 1), (1, 1), (1, 1), False, (0, 0), x.shape[1])
+    of_x, of_w, _ = torch.ops.aten.convolution_backward(gradient, x, w, *sizes, (True, True, False))
+    return of_x, of_w
+
+
 def train(x: Tensor) -> Tensor:
     loss = x.softmax(-1).square().sum()
     loss.backward()
@@ -119,6 +126,13 @@ GPU_GRAPHS = (
     Given(
         function=lambda x, w: F.conv2d(x, w, padding=1, groups=32).relu(),
         inputs=lambda: (empty(128, 32, 112, 112, dtype=BF16), empty(32, 1, 3, 3, dtype=BF16)),
+    ),
+    Given(
+        function=convolve_back,
+        inputs=lambda: (
+            *(empty(64, 32, 56, 56, dtype=BF16) for _ in range(2)),
+            empty(32, 1, 3, 3, dtype=BF16),
+        ),
     ),
     Given(
         function=lambda x: torch.var_mean(x, (0, 2, 3)), inputs=lambda: (empty(256, 2048, 7, 7, dtype=BF16),)
@@ -283,8 +297,11 @@ def rewrite_all(model: MachineModel, device: str) -> None:
     with FakeTensorMode():
         x, w, b = (torch.empty(*size, device=device) for size in ((2048, 512), (512, 512), (512,)))
         gm = make_fx(lambda x, w, b: torch.addmm(b, x, w).relu())(x, w, b)
+        images, taps = (torch.empty(*size, device=device) for size in ((1, 64, 32, 32), (64, 64, 1, 1)))
+        convolution = make_fx(torch.conv2d)(images, taps)
     clean_up_copy(gm, choose_rewrites("aten", options))
     pack_weights(gm, [1, 2], find_model)
+    pack_weights(convolution, [1], find_model)
     recompute_large_products(make_fx(lambda x, w: (x @ w,))(x, w), num_fwd_outputs=1, find_model=find_model)
     if device != "cpu":
         for by_rows in (True, False):

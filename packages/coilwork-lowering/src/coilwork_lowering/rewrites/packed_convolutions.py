@@ -21,7 +21,9 @@ from coilwork_lowering.facts.fx_nodes import CONVOLUTION
 from coilwork_lowering.rewrites.call_normalization import AtenVocabulary, Read
 from coilwork_lowering.rewrites.rewrite import is_like
 
-_SIGMOID, _PRODUCT, _LEAKY = "aten.sigmoid.default", "aten.mul.Tensor", "aten.leaky_relu.default"
+_SIGMOID = "aten.sigmoid.default"
+_PRODUCT = "aten.mul.Tensor"
+_LEAKY = "aten.leaky_relu.default"
 
 
 class InsertCall(Protocol):
