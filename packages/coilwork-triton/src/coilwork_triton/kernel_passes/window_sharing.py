@@ -64,6 +64,7 @@ def share_windows(kernel: Kernel, innermost: Sequence[str], target: Target) -> S
             for factor in _FACTORS
             if points * factor <= _MOST_RESULTS
             and (unrolled := _unroll(kernel, r, factor)) is not None
+            and _share_elements(kernel, unrolled, factor)
             and _leaves_enough(unrolled, target)
         ]
         least = min(found, key=lambda one: one[0], default=None)
@@ -109,8 +110,22 @@ def _list_loads(kernel: Kernel) -> list[Load]:
 
 
 def _has_window(loads: Sequence[Load]) -> bool:
+    return bool(_count_windows(loads))
+
+
+def _count_windows(loads: Sequence[Load]) -> dict[str, int]:
+    """The number of loads of each tensor of which a point reads a window."""
     counts = Counter(load.buffer for load in loads if not load.indirect)
-    return max(counts.values(), default=0) >= _LEAST_WINDOW
+    return {buffer: count for buffer, count in counts.items() if count >= _LEAST_WINDOW}
+
+
+def _share_elements(kernel: Kernel, unrolled: Kernel, factor: int) -> bool:
+    """True if the windows of `factor` neighbours overlap.
+
+    Parts of a row, such as those that are concatenated, are many loads as well, but neighbours share none.
+    """
+    before, after = (_count_windows(_list_loads(one)) for one in (kernel, unrolled))
+    return any(after.get(buffer, 0) < factor * count for buffer, count in before.items())
 
 
 def _iter_places(load: Load) -> Iterator[Expr]:
