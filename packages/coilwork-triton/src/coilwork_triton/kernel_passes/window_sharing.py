@@ -64,7 +64,7 @@ def share_windows(kernel: Kernel, innermost: Sequence[str], target: Target) -> S
             for factor in _FACTORS
             if points * factor <= _MOST_RESULTS
             and (unrolled := _unroll(kernel, r, factor)) is not None
-            and _share_elements(kernel, unrolled, factor)
+            and _share_elements(kernel, unrolled, r.symbol, factor)
             and _leaves_enough(unrolled, target)
         ]
         least = min(found, key=lambda one: one[0], default=None)
@@ -119,13 +119,15 @@ def _count_windows(loads: Sequence[Load]) -> dict[str, int]:
     return {buffer: count for buffer, count in counts.items() if count >= _LEAST_WINDOW}
 
 
-def _share_elements(kernel: Kernel, unrolled: Kernel, factor: int) -> bool:
-    """True if the windows of `factor` neighbours overlap.
+def _share_elements(kernel: Kernel, unrolled: Kernel, along: Expr, factor: int) -> bool:
+    """True if the windows of `factor` neighbours `along` a range overlap.
 
     Parts of a row, such as those that are concatenated, are many loads as well, but neighbours share none.
+    What does not depend on the range is no window along it.
     """
     before, after = (_count_windows(_list_loads(one)) for one in (kernel, unrolled))
-    return any(after.get(buffer, 0) < factor * count for buffer, count in before.items())
+    moving = {load.buffer for load in _list_loads(kernel) if along in _iter_places(load)}
+    return any(after.get(buffer, 0) < factor * before[buffer] for buffer in moving & before.keys())
 
 
 def _iter_places(load: Load) -> Iterator[Expr]:
