@@ -137,7 +137,9 @@ def under_functionalization(compiled: Compile) -> Any:
     expected = f(x, w)
     with FunctionalTensorMode():
         found = f(x, w)
-    return torch.allclose(found[0], expected[0]), [type(value).__name__ for value in found]
+    # eager's operators sum in another order than a kernel, and terms may cancel out
+    is_close = torch.allclose(found[0], expected[0], rtol=1e-4, atol=1e-5)
+    return is_close, [type(value).__name__ for value in found]
 
 
 SITUATIONS: Final = (
