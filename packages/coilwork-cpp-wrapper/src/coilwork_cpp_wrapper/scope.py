@@ -201,7 +201,7 @@ class Scope:
         return self.braces(buffer.shape), self.braces(buffer.strides)
 
     def address(self, name: str) -> Name:
-        """Where the memory of `name` begins: a pointer, which `read_address` declares."""
+        """Return the pointer to the begin of the memory of `name`, which `read_address` declares."""
         return Name(f"{ADDRESS}{self.name(name)}")
 
     def read_address(self, name: str) -> Iterator[Declare]:

@@ -136,7 +136,7 @@ class _Planner:
             plan.released[number] = tuple(self._end((source,)))
 
     def _place(self, view: View) -> Place:
-        """Where the view begins, as far as that root goes."""
+        """Return where `view` begins, counted from the root of its source."""
         base = self._plan.places[get_source(view)]
         if isinstance(view, PoolView):
             offset, elements = view.offset_bytes, None
@@ -176,7 +176,7 @@ class _Planner:
 
 
 def get_source(view: View) -> str:
-    """What `view` is a view of."""
+    """Return the name of the buffer or pool that `view` lies in."""
     return view.pool if isinstance(view, PoolView) else view.source
 
 

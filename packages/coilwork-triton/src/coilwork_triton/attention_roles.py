@@ -55,7 +55,7 @@ def find_operands(kernel: Kernel, core: AttentionCore) -> tuple[StoredRows, Stor
 
 
 def find_stored_result(kernel: Kernel, core: AttentionCore) -> StoredRows | None:
-    """Where the copy engine stores the result; None if threads store it, because it is changed first."""
+    """Return where the copy engine stores the result; None if threads store it, which change it first."""
     roles, dtype = roles_of(kernel), core.weights.query.dtype
     for store in kernel.stores:
         value = store.value
@@ -105,7 +105,7 @@ def explain_no_roles(kernel: Kernel, target: Target) -> str | None:
 
 
 def check_roles(kernel: Kernel, mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
-    """What there is no text for in `mapping`, whose warps have roles."""
+    """Yield the directives of `mapping`, whose warps have roles, that there is no text for, with reasons."""
     one, loop = mapping.find(Specialise), mapping.find(Loop)
     resident, warps = mapping.find(Resident), mapping.find(Warps)
     if one is None:

@@ -108,19 +108,13 @@ class SizePadding:
     def judge(self, product: Product) -> None:
         """Pad `product` if all of it can be and that is worth it; it has sizes that are no whole vectors."""
         name = product.node.name
+        figures, slower_us = product.figures, 0.0
         planned = self._operands(product)
         result = self._result(product) if not isinstance(planned, str) else planned
-        figures, slower_us = product.figures, 0.0
-        if self.stores_odd_rows and (isinstance(result, str) or (result is not None and result.copied)):
-            narrow = self._operands(product, keeps_columns=True)
-            narrow_us = product.odd_stores_us - product.enlarged_us
-            if isinstance(planned, str) or isinstance(result, str):
-                if narrow and not isinstance(narrow, str):
-                    planned, result, slower_us = narrow, None, narrow_us
-            elif not isinstance(narrow, str) and (
-                narrow_us + _cost_us(product, narrow, None) < _cost_us(product, planned, result)
-            ):
-                planned, result, slower_us = narrow, None, narrow_us
+        narrow = self._find_narrow_operands(product, planned, result)
+        if narrow is not None:
+            planned, result = narrow, None
+            slower_us = _slower_us(product)
         if isinstance(planned, str) or isinstance(result, str):
             self._leave(product, str(result))
             return
@@ -134,6 +128,24 @@ class SizePadding:
         self.aligned += 1
         self.saved_us += lost_us - cost_us
         self.reasons.append(f"{name} with padded sizes: {what}")
+
+    def _find_narrow_operands(
+        self, product: Product, planned: tuple[_Operand, ...] | str, result: _Result | str | None
+    ) -> tuple[_Operand, ...] | None:
+        """Return the operands to pad for a kernel that stores rows as captured. None if there is none, or a
+        wider result can be had for less.
+        """
+        if not self.stores_odd_rows or not (
+            isinstance(result, str) or (result is not None and result.copied)
+        ):
+            return None
+        narrow, slower_us = self._operands(product, keeps_columns=True), _slower_us(product)
+        if isinstance(narrow, str):
+            return None
+        if isinstance(planned, str) or isinstance(result, str):
+            return narrow or None
+        is_cheaper = slower_us + _cost_us(product, narrow, None) < _cost_us(product, planned, result)
+        return narrow if is_cheaper else None
 
     def _leave(self, product: Product, why: str) -> None:
         """`product` as captured, or by rows."""
@@ -184,7 +196,7 @@ class SizePadding:
         return max(self._room, int(share * sum(estimate_bytes(t.meta["val"]) for t in product.tensors)))
 
     def _operand(self, place: int, tensor: torch.fx.Node, pads: Pads) -> _Operand:
-        """How `tensor` gets `pads`, which count its own dimensions."""
+        """Return how `tensor` gets `pads`, which count its own dimensions."""
         base, turns = tensor, list[torch.fx.Node]()
         order = list(range(tensor.meta["val"].dim()))  # of base, by dimensions of tensor
         while find_info(get_packet_name(base.target)).is_permutation and base.op == "call_function":
@@ -218,7 +230,7 @@ class SizePadding:
             return not is_unaligned(self._enlarge_fake(operand.base.meta["val"], operand.pads), vector_bytes)
 
     def _result(self, product: Product) -> _Result | str | None:
-        """How the wider result will be read, None if it gets no wider; or what stands in the way."""
+        """Return how the wider result will be read, None if it gets no wider; or what stands in the way."""
         _, columns = product.padding
         node = product.node
         if not columns:
@@ -405,6 +417,11 @@ class SizePadding:
             for k in pads:
                 part = _aten.slice.Tensor(part, k, 0, value.shape[k])
         return part
+
+
+def _slower_us(product: Product) -> float:
+    """Return by how much longer a kernel takes that stores rows as captured than one with padded rows."""
+    return product.odd_stores_us - product.enlarged_us
 
 
 def _cost_us(product: Product, operands: tuple[_Operand, ...], result: _Result | None) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import ClassVar, Literal
@@ -57,25 +57,18 @@ class DepthwiseSums:
 
     def claims(self, node: Convolution, target: Target) -> str | None:
         """It convolves single channels, with few taps, whose number is known."""
-        convolutions = target.machine.convolutions
-        if not target.is_gpu:
-            return "libraries for CPUs convolve single channels as fast"
+        obstacle = _find_obstacle(node, target)
+        if obstacle is not None:
+            return obstacle
         if node.gradient is not None or node.transposed:
             return "it is no forward convolution"
-        if not is_of_single_channels(node):
-            return "channels are mixed"
-        extents = get_roles(node)
-        taps = as_int(multiply_all(extents.taps))
-        if taps is None or taps > convolutions.most_taps:
+        if _exceeds(node, target.machine.convolutions.most_taps):
             return "windows are large"
         if find_bias(node) is None or any(find_buffer(body) is None for body in (node.value, node.weight)):
             return "operands and results are computed"
         (output,) = node.outputs
         assert output is not None
-        buffers = [output, *(self.context.facts.buffers[name] for name in list_operands(node))]
-        if len({(b.dtype, b.device) for b in buffers}) != 1:
-            return "operands are of several types, or on several devices"
-        return None
+        return _find_mixture(node, (output,), self.context)
 
     def quote(self, node: Convolution, target: Target) -> Quote:
         """The time that memory takes, less what the next kernel would read of the result.
@@ -134,24 +127,19 @@ class DepthwiseGradientSums:
 
     def claims(self, node: Convolution, target: Target) -> str | None:
         """It convolved single channels, with few taps, whose number is known, and no multiplier."""
-        convolutions = target.machine.convolutions
-        if not target.is_gpu:
-            return "libraries for CPUs convolve single channels as fast"
+        obstacle = _find_obstacle(node, target)
+        if obstacle is not None:
+            return obstacle
         if node.gradient is None or node.transposed:
             return "it is no gradient of a forward convolution"
-        extents = get_roles(node)
-        if not is_of_single_channels(node) or as_int(extents.features) != node.groups:
-            return "channels are mixed"
-        taps = as_int(multiply_all(extents.taps))
-        if taps is None or taps > convolutions.most_gradient_taps:
+        if as_int(get_roles(node).features) != node.groups:
+            return "channels have several features"
+        if _exceeds(node, target.machine.convolutions.most_gradient_taps):
             return "windows are large"
         bodies = [node.value, node.weight, node.gradient]
         if any(find_buffer(body) is None for body in bodies):
             return "operands are computed"
-        buffers = [self.context.facts.buffers[name] for name in list_operands(node)]
-        if len({(b.dtype, b.device) for b in buffers}) != 1:
-            return "operands are of several types, or on several devices"
-        return None
+        return _find_mixture(node, (), self.context)
 
     def quote(self, node: Convolution, target: Target) -> Quote:
         """The time that memory takes: for the image's gradient of the result's, for the weight's of both."""
@@ -232,6 +220,27 @@ class DepthwiseGradientSums:
         for number, value in reversed(list(enumerate(sums[:-1]))):
             found = where(op("eq", index_value(tap), const(number, DType.I64)), value, found)
         return (*nodes, make_pointwise(output, node.weight.ranges, cast(found, output.dtype), node))
+
+
+def _find_obstacle(node: Convolution, target: Target) -> str | None:
+    """Return why no loops of ours convolve, forward or backward; None if they may."""
+    if not target.is_gpu:
+        return "libraries for CPUs convolve single channels as fast"
+    return None if is_of_single_channels(node) else "channels are mixed"
+
+
+def _exceeds(node: Convolution, most_taps: int) -> bool:
+    """True if windows have more taps, or nobody knows how many."""
+    taps = as_int(multiply_all(get_roles(node).taps))
+    return taps is None or taps > most_taps
+
+
+def _find_mixture(node: Convolution, outputs: Sequence[Buffer], context: ImplementationContext) -> str | None:
+    """Return that operands and `outputs` differ in type or device; None if they do not."""
+    buffers = (*outputs, *(context.facts.buffers[name] for name in list_operands(node)))
+    if len({(b.dtype, b.device) for b in buffers}) != 1:
+        return "operands are of several types, or on several devices"
+    return None
 
 
 def _lay_out_weight(

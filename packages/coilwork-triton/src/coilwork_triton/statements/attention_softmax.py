@@ -39,7 +39,7 @@ class OnlineSoftmax(AttentionBranch):
 
     @cached_property
     def factor(self) -> float:
-        """What scores are multiplied by, so that they are powers of 2."""
+        """The factor that turns scores into exponents of 2."""
         scale = scale_of(self.weights.score, 0)
         return LOG2_E * (1.0 if scale is None else scale)
 

@@ -125,7 +125,7 @@ class Role(AttentionBranch):
         return f"{self.kernel.name}_{role}"
 
     def memory(self) -> tuple[str, ...]:
-        """What all roles share in shared memory."""
+        """Return the names of stages and barriers in shared memory, which every role gets."""
         return tuple(name.id for one in self.operands for name in (one.stages, one.full, one.free))
 
     def sizes(self) -> tuple[str, ...]:
@@ -144,7 +144,7 @@ class Role(AttentionBranch):
         return List((*(Number(1) for _ in one.rows.outer), rows, Name(one.near)))
 
     def place(self, one: SharedOperand, row: Expression) -> List:
-        """Where the block from `row` on lies, of this program."""
+        """Return the coordinates of the block from `row` on, at this program's point of the outer ranges."""
         outer = (self.print_index(each.place) for each in one.rows.outer)
         return List((*outer, row, Number(0)))
 
@@ -162,7 +162,7 @@ class Role(AttentionBranch):
     # tiles
 
     def begin_tile(self) -> tuple[Statement, ...]:
-        """Where the tile `program` lies, and how many blocks of keys it goes through, which are `steps`."""
+        """Compute where the tile `program` lies, and `steps`: how many blocks of keys it goes through."""
         start = len(self.spaces)
         lines = self._count_listed() if self.lists is not None else self._count_in_span()
         number = self.number_programs(multiply_all(r.extent for r in self.roles.others), GROUP)
@@ -195,11 +195,11 @@ class Role(AttentionBranch):
         return lines
 
     def _has_masked_ends(self, span: Span) -> tuple[bool, bool]:
-        """If blocks at the end of the keys that count, and at their begin, have a mask."""
+        """Tell if blocks at the end of the keys that count, and at their begin, have a mask."""
         return span.full_last is not span.last or self.is_ragged("r"), as_int(span.full_first) != 0
 
     def _count_from(self, key: Expression) -> Expression:
-        """How many blocks lie behind `key`."""
+        """Return the number of blocks behind `key`."""
         return Binary("-", STEPS, Binary("//", Binary("-", key, _FIRST), Name(BLOCKS["r"])))
 
     def _count_listed(self) -> list[Statement]:
@@ -307,7 +307,7 @@ class Role(AttentionBranch):
         )
 
     def _count_turns(self) -> tuple[Expression, tuple[Statement, ...]]:
-        """How many tiles a program has, and the statements that this needs."""
+        """Return the number of tiles of a program, and statements that compute it."""
         if not self._differ_in_length():
             return tl("cdiv", Binary("-", _TILES, _OWN), _PROGRAMS), ()
         pairs, rounds, zero, one = Name("pairs"), Name("rounds"), Number(0), Number(1)

@@ -295,7 +295,7 @@ class _Consumer(Role, OnlineSoftmax):
         )
 
     def _places(self) -> tuple[str, ...]:
-        """What says where a tile lies."""
+        """Return the names that say where a tile lies."""
         return "yprogram", PROGRAM.name
 
     def _end_tile(self) -> tuple[Statement, ...]:
@@ -409,7 +409,7 @@ class _Consumer(Role, OnlineSoftmax):
         writer.assign((_MOST,), found.most)
 
     def _results(self) -> tuple[Statement, ...]:
-        """What becomes of the sums of the tile before."""
+        """Return statements that divide and store the sums of the tile before."""
         weights = self.weights
         start = len(self.spaces)
         writer = self.writer = self.writer.inner()
@@ -472,7 +472,7 @@ def _slice(axis: int, layout: str) -> Expression:
 
 
 def _multiplied(columns: Expression) -> Expression:
-    """How a group of warps holds a product of 64 rows and `columns`."""
+    """Return the layout in which a group of warps holds a product of 64 rows and `columns`."""
     version, warps = List((Number(3), Number(0))), List((Number(GROUP_WARPS), Number(1)))
     return gl("NVMMADistributedLayout", version, warps, List((Number(16), columns, Number(16))))
 
