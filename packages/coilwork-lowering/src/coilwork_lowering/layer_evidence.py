@@ -18,16 +18,13 @@ names of inputs. Where origins say nothing, there is no proof.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from torch import fx
 
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Extern, Graph
 from coilwork_ir.repetition import Entry, Repetition
-
-if TYPE_CHECKING:
-    from coilwork_lowering.repeated_layers import ShorterCapture
+from coilwork_lowering.shorter_capture import ShorterCapture
 
 
 class LayerEvidence:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -34,54 +34,12 @@ from coilwork_lowering.joint.free_strides import has_free_strides
 from coilwork_lowering.layer_evidence import LayerEvidence
 from coilwork_lowering.lower import Lowered
 from coilwork_lowering.rewrites.batch_norm_folding import FROZEN
+from coilwork_lowering.shorter_capture import KEPT, ShorterCapture
 
-# Equal layers that stay: what is decided about one may depend on those before and behind it.
-KEPT: Final = 4
 # Nodes that are left out at least: with fewer, finding them takes as long as it saves.
 _LEAST: Final = 128
 # Metadata that decisions read, beside the value.
 _READ: Final = ("partitioner_tag", "recompute", "ac_graph_id", FROZEN)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShorterCapture:
-    """A captured graph without some of its equal layers.
-
-    Attributes:
-        whole: the graph that it was made of.
-        gm: the shorter graph, with all inputs.
-        nodes: calls of `whole` by name.
-        owners: the layer of each call by name, -1 for none.
-        repetition: the layers of `whole`.
-    """
-
-    whole: fx.GraphModule
-    gm: fx.GraphModule
-    nodes: Mapping[str, fx.Node]
-    owners: Mapping[str, int]
-    repetition: Repetition
-
-    @property
-    def omitted(self) -> int:
-        """How many layers were left out."""
-        return self.repetition.last - self.repetition.first - KEPT
-
-    @property
-    def end(self) -> int:
-        """The number of the first layer that was left out."""
-        return self.repetition.first + KEPT
-
-    def find(self, name: str) -> tuple[int, int] | None:
-        """The slot and the copy of a value, copies numbered as in the shorter graph."""
-        place = self.repetition.places.get(name)
-        if place is None or place[1] < self.end:
-            return place
-        return place[0], place[1] - self.omitted
-
-    def name(self, slot: int, copy: int) -> str:
-        """The name of a value in the whole graph; empty if there is none."""
-        names = self.repetition.slots[slot]
-        return names[copy] if 0 <= copy < len(names) else ""
 
 
 # ---- a shorter graph of calls ----
