@@ -14,7 +14,7 @@ from math import inf
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
-from coilwork_ir.buffers import Buffer, make_contiguous_strides
+from coilwork_ir.buffers import Buffer, Ref, make_contiguous_strides
 from coilwork_ir.loops import (
     Attention,
     AttentionGradient,
@@ -36,7 +36,11 @@ from coilwork_ir.loops.matrix_products import (
 from coilwork_ir.scalar import Parameter, Scalar, cast, list_loads, load, rewrite
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions import convolutions
-from coilwork_scheduler.contractions.attention import AttentionImplementation, AttentionNode
+from coilwork_scheduler.contractions.attention import (
+    AttentionImplementation,
+    AttentionNode,
+    drop_unread_state,
+)
 from coilwork_scheduler.contractions.attention_decomposition import DecomposedAttention
 from coilwork_scheduler.contractions.implementations import (
     NO_NUMBERS,
@@ -266,8 +270,10 @@ def implement_attention(graph: Graph, facts: Dependence, settings: Settings) -> 
     if not any(isinstance(node, Attention | AttentionGradient) for node in graph.nodes):
         return graph
     context = make_context(graph, facts, settings)
+    read = {name for names in facts.reads for name in names}
     chooser = _AttentionChooser(
         context=context,
+        read=frozenset(read | {output.name for output in graph.outputs if isinstance(output, Ref)}),
         rows=tuple(make(context) for make in settings.registry.attentions),
         templates=tuple(make(context) for make in settings.registry.templates),
         targets=settings.targets,
@@ -285,6 +291,7 @@ def implement_attention(graph: Graph, facts: Dependence, settings: Settings) -> 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AttentionChooser:
     context: ImplementationContext
+    read: frozenset[str]
     rows: Sequence[AttentionImplementation]
     templates: Sequence[Template]
     targets: Targets
@@ -300,10 +307,11 @@ class _AttentionChooser:
         ]
         least = min((quote for quote, _ in quotes), key=lambda quote: quote.us, default=None)
         capabilities = self.targets.capabilities_of(first.device)
-        found = find_template(node, target, capabilities, self.templates, least)
+        bare = drop_unread_state(node, self.read)
+        found = find_template(bare, target, capabilities, self.templates, least)
         if found is not None:
             self._note(first, True, found[1])
-            return self._split(node, target, found[0])
+            return self._split(bare, target, found[0])
         if isinstance(node, Attention) and node.epilogue is not None:
             return self._implement_apart(node, node.epilogue)
         if not quotes:

@@ -7,12 +7,12 @@ leaves for it, so a row claims the nodes of its own form.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal, Protocol, TypeAlias
 
-from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref
+from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, SymbolOutput
 from coilwork_ir.loops import Attention, AttentionGradient, Extern, Node
 from coilwork_ir.loops.attention import (
     ATTENTION,
@@ -47,6 +47,18 @@ class AttentionImplementation(Protocol):
     def build(self, node: AttentionNode, target: Target) -> tuple[Node, ...]:
         """The nodes that compute `node`; there may be contractions among them."""
         ...
+
+
+def drop_unread_state(node: AttentionNode, read: Collection[str]) -> AttentionNode:
+    """`node` in the plain form, if it is attention that leaves nothing for a gradient: nobody has any of its
+    results but the first in `read`. Calls in inference leave a library's state that nobody asks for.
+    """
+    if isinstance(node, AttentionGradient) or node.weights.form == "plain" or node.weights.dropout:
+        return node
+    if any(isinstance(left, SymbolOutput) or (left and left.name in read) for left in node.outputs[1:]):
+        return node
+    weights = replace(node.weights, form="plain")
+    return replace(node, weights=weights, logsumexp=None, logsumexp_at=None, state=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
