@@ -145,6 +145,15 @@ CASES: Final = (
     Case(name="sdpa-bias", build=partial(build_more, attend_with_bias, (4, 16, 1024, 64), 1, 16, 1024, 1024)),
     Case(name="sdpa-window", build=partial(build, attend_window, (2, 16, 2048, 64))),
     Case(name="sdpa-cross", build=partial(build, attend, (8, 8, 4096, 64), keys=77)),
+    Case(
+        name="sdpa-windows-49",
+        build=partial(build_more, attend_with_bias, (2048, 3, 49, 32), 1, 3, 49, 49),
+    ),
+    Case(
+        name="sdpa-windows-144",
+        build=partial(build_more, attend_with_bias, (400, 16, 144, 32), 1, 16, 144, 144),
+    ),
+    Case(name="sdpa-patches", build=partial(build, attend, (64, 12, 197, 64))),
     Case(name="gqa-decode-8k", build=partial(build, attend_groups, (8, 32, 1, 128), keys=8192, heads=8)),
     Case(name="written-plain", build=partial(build, write_plain, (4, 16, 1024, 64))),
     Case(name="written-cap", build=partial(build, write_cap, _WIDE)),

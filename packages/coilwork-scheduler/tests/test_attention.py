@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
+from declared import declare
 from torch import Tensor
 
 from coilwork_ir.buffers import Ref
@@ -56,6 +58,8 @@ def library_text(
     scale: float = 0.25,
     gpu: bool = True,
     at: str = "",
+    columns: int = 16,
+    batch: int = 2,
 ) -> Graph:
     states = {
         "plain": "",
@@ -73,7 +77,10 @@ def library_text(
     text = text.replace("SCALE", repr(scale)).replace("DEVICE", " @cuda:0" if gpu else "")
     text = text.replace("[i2]", at or "[i2]", 1)
     text = text.replace(": T", ": bf16" if gpu else ": f32")
-    graph = parse_graph(text.replace("M", str(m)).replace("N", str(n)))
+    text = text.replace("M", str(m)).replace("N", str(n))
+    text = text.replace(", 16]", f", {columns}]").replace(": 16", f": {columns}")
+    text = text.replace("[2, ", f"[{batch}, ").replace("i0: 2", f"i0: {batch}")
+    graph = parse_graph(text)
     verify_graph(graph)
     return graph
 
@@ -266,6 +273,27 @@ def assert_close(found: Sequence[object], expected: Sequence[object]) -> None:
 )
 def test_scores_of_any_form_are_written_out(text: str, target: str) -> None:
     assert_written_out(parse_graph(text), target)
+
+
+@pytest.mark.parametrize(
+    ("m", "heads", "options", "called"),
+    [
+        (49, 4096, ScheduleOptions(), 0),
+        (49, 4096, ScheduleOptions(batch_invariant=True), 1),
+        (1024, 64, ScheduleOptions(), 1),
+        (1, 4096, ScheduleOptions(), 1),
+    ],
+)
+def test_many_short_attentions_are_kernels_of_ours(
+    m: int, heads: int, options: ScheduleOptions, called: int
+) -> None:
+    """A library's tiles are large, and its state is for a gradient that nobody computes here."""
+    graph = library_text("cudnn", m=m, n=m, columns=64, batch=heads)
+    short = replace(graph, outputs=graph.outputs[:1])
+    made = schedule(short, declare(TARGETS["sm_90"], cores=frozenset({"attention"})), options)
+    assert len(calls(made)) == called
+    kept = schedule(graph, declare(TARGETS["sm_90"], cores=frozenset({"attention"})), options)
+    assert len(calls(kept)) == 1, "a state that is read is the library's"
 
 
 @pytest.mark.parametrize("target", ["sm_90", "x86-64-avx512"])

@@ -269,6 +269,26 @@ def test_pythons_executor_runs_restored_graphs(traced: list[None], tmp_path: Pat
     assert len(traced) == 1
 
 
+def test_numbers_that_become_constants_are_known_to_the_next_process(
+    traced: list[None], tmp_path: Path
+) -> None:
+    """Dynamo captures a norm's epsilon as a number of its own, and once more as a constant."""
+    norm = torch.nn.LayerNorm(6)
+    counts = []
+    for _ in range(2):
+        for grad in (False, True):
+            del traced[:]
+            compiled = compile_anew(norm, tmp_path, dynamic=True)
+            given = inputs(grad)[0]
+            torch.testing.assert_close(compiled(given), norm(given))
+            counts.append(len(traced))
+        norm.eps = 1e-5
+    assert counts[2:] == [0, 0] and counts[0] > 0
+    norm.eps = 0.5
+    given = inputs(True)[0]
+    torch.testing.assert_close(compile_anew(norm, tmp_path, dynamic=True)(given), norm(given))
+
+
 def test_the_log_says_why_a_graph_is_traced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="coilwork")
     x = torch.randn(4, requires_grad=True)

@@ -171,7 +171,7 @@ def _describe_attribute(gm: fx.GraphModule, path: str) -> str:
 
 def _check_value(value: object) -> None:
     """Check that a value of Dynamo's graph has no size from data and is no wrapper subclass."""
-    check_size(value)
+    check_size(value, whole=False)
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided or not (is_fake(value) or type(value) is torch.Tensor):
             raise UnkeyableGraphError(f"value of type {type(value).__name__}")

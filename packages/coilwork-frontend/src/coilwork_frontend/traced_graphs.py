@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, runtime_checkable
 
-from torch import fx
+from torch import SymFloat, fx
 
 from coilwork_frontend.captured_key import make_captured_key
 from coilwork_frontend.errors import describe
@@ -30,6 +30,11 @@ from coilwork_frontend.torch_compat.aot_autograd import (
     UntracedCall,
     count_compilation,
     keep_untraced,
+)
+from coilwork_frontend.torch_compat.dynamo import (
+    CapturedAgain,
+    capture_with_constants,
+    list_constant_fractions,
 )
 from coilwork_frontend.torch_compat.size_guards import (
     SizeError,
@@ -219,6 +224,8 @@ def compile_or_restore(
     except UnkeyableGraphError as error:
         cache.note_traced(str(error))
         return compiler(gm, example_inputs, None)
+    if any(isinstance(node.meta.get("example_value"), SymFloat) for node in gm.graph.nodes):
+        return _compile_fractions(gm, example_inputs, compiler, cache, text)
     entry, lines = cache.open(text), list_source_lines(gm)
     # before guards of records are added, some of which may be left if restoring fails
     recorder = TraceRecorder(entry=entry, lines=lines, refuse=cache.note_traced)
@@ -228,6 +235,28 @@ def compile_or_restore(
         cache.note_restored()
         return restored
     return compiler(gm, example_inputs, recorder)
+
+
+def _compile_fractions(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: TracingCompiler, cache: TraceCache, text: str
+) -> Callable[..., Any]:
+    """Compile a graph with symbolic fractions, which no process can restore.
+
+    Tracing most often finds that some of them are constants of an operator, as the epsilon of a norm is, and
+    has Dynamo capture the graph again, without them. The record says which: another process need not trace.
+    """
+    entry = cache.open(text)
+    stored = entry.read()
+    names = [] if stored is None else stored.get("constants")
+    if isinstance(names, list):
+        capture_with_constants([name for name in names if isinstance(name, str)])
+    cache.note_traced("symbolic fraction")
+    known = list_constant_fractions()
+    try:
+        return compiler(gm, example_inputs, None)
+    except CapturedAgain:
+        entry.write({"constants": sorted(list_constant_fractions() - known)})
+        raise
 
 
 def restore_traced(

@@ -302,12 +302,12 @@ class _AttentionChooser:
         first = node.output if isinstance(node, Attention) else node.of_query
         target = self.targets.of(first.device)
         refused = [row.claims(node, target) for row in self.rows]
+        bare = drop_unread_state(node, self.read)
         quotes = [
-            (row.quote(node, target), row) for row, why in zip(self.rows, refused, strict=True) if why is None
+            (row.quote(bare, target), row) for row, why in zip(self.rows, refused, strict=True) if why is None
         ]
         least = min((quote for quote, _ in quotes), key=lambda quote: quote.us, default=None)
         capabilities = self.targets.capabilities_of(first.device)
-        bare = drop_unread_state(node, self.read)
         found = find_template(bare, target, capabilities, self.templates, least)
         if found is not None:
             self._note(first, True, found[1])

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
@@ -23,9 +23,14 @@ from torch import fx
 from torch._dispatch.python import no_python_dispatcher
 from torch._dynamo import config, convert_frame, eval_frame, utils
 from torch._dynamo.backends import registry
-from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
+from torch._dynamo.exc import (
+    TensorifyScalarRestartAnalysis,
+    TorchDynamoException,
+    exceptions_allowed_to_be_fallback,
+)
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.source import GlobalStateSource
+from torch._dynamo.symbolic_convert import TensorifyState
 from torch._dynamo.utils import counters, graph_break_reasons
 from torch._dynamo.variables.builder import VariableBuilder
 from torch._guards import TracingContext
@@ -37,6 +42,9 @@ from torch.utils.checkpoint import _CachedTorchDispatchMode, _CachingTorchDispat
 
 from coilwork_frontend.torch_compat.fake_devices import keep_absent_device
 from coilwork_frontend.torch_compat.recurrent_operators import describe_recurrent_call
+
+CapturedAgain: Final = TensorifyScalarRestartAnalysis
+"""Tells Dynamo to capture its frame again, with constants for some fractions."""
 
 # ---- Table of back ends ----
 
@@ -256,3 +264,23 @@ def decompose_after_autograd() -> AbstractContextManager[object]:
     """
     context: AbstractContextManager[object] = no_python_dispatcher()
     return context
+
+
+def list_constant_fractions() -> frozenset[str]:
+    """Return the symbols of the frame that Dynamo captures for which its graphs have constants."""
+    return frozenset(TensorifyState.force_specializations)
+
+
+def capture_with_constants(symbols: Iterable[str]) -> None:
+    """Have Dynamo capture its frame again, with constants for `symbols`, fractions among its inputs.
+
+    Returns if it has done so before.
+
+    Raises:
+        CapturedAgain: for Dynamo.
+    """
+    missing = [symbol for symbol in symbols if not TensorifyState.should_specialize(symbol)]
+    for symbol in missing:
+        TensorifyState.specialize(symbol)
+    if missing:
+        raise CapturedAgain

@@ -75,18 +75,18 @@ def describe_environment(environment: ShapeEnv) -> str:
     )
 
 
-def check_size(size: object) -> None:
+def check_size(size: object, *, whole: bool = True) -> None:
     """Check that a number of a graph is one that inputs have, and not one that run-time data decides.
 
     Raises:
-        SizeError: it is not, or it is no whole number.
+        SizeError: it is not, or it is no whole number, which it has to be if `whole`.
     """
     if isinstance(size, torch.SymInt | torch.SymBool):
         if not size.node.expr.free_symbols <= set(size.node.shape_env.backed_var_to_val):
             raise SizeError("size from data")
         if any(not isinstance(one, int | sympy.Integer) for one in _list_hints(size)):
             raise SizeError("size of rows that differ")
-    elif isinstance(size, torch.SymFloat):
+    elif isinstance(size, torch.SymFloat) and whole:
         raise SizeError("symbolic fraction")
 
 

@@ -318,6 +318,31 @@ class Libraries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionTiles:
+    """What attention takes in tiles of rows, each of which goes through blocks of keys.
+
+    Attributes:
+        rows: rows of a tile.
+        keys: keys of a block.
+        start_us: what a tile takes besides its blocks.
+        start_column_us: the same for each column of a head.
+        block_us: what a block takes at least, on one unit.
+        block_column_us: what it takes for each column of a head.
+        bias_us: what a block's bias takes besides.
+        certain_share: share of all that which counts in a comparison, as figures err.
+    """
+
+    rows: int
+    keys: int
+    start_us: float
+    start_column_us: float
+    block_us: float
+    block_column_us: float
+    bias_us: float
+    certain_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Convolutions:
     """Convolutions of single channels as loops, beside a library's.
 
@@ -642,6 +667,8 @@ class MachineModel:
     products: Products
     product_kernels: ProductKernels
     libraries: Libraries
+    attention_calls: AttentionTiles
+    attention_kernels: AttentionTiles
     convolutions: Convolutions
     row_walks: Walks
     sorts: Sorts

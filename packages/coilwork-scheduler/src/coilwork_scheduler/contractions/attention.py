@@ -23,7 +23,8 @@ from coilwork_ir.loops.attention import (
 )
 from coilwork_ir.loops.nodes import StateForm
 from coilwork_ir.target import Target
-from coilwork_scheduler.contractions.attention_decomposition import DecomposedAttention, count_moved_bytes
+from coilwork_scheduler.contractions.attention_cost import model_attention_us
+from coilwork_scheduler.contractions.attention_decomposition import DecomposedAttention
 from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote
 
 AttentionNode: TypeAlias = Attention | AttentionGradient
@@ -125,8 +126,8 @@ class AtenAttention:
         return None
 
     def quote(self, node: AttentionNode, target: Target) -> Quote:
-        """The time that memory takes: scores stay on chip."""
-        us = self.context.move_us(*count_moved_bytes(node, self.context))
+        """The time of its tiles, or of memory: scores stay on chip."""
+        us = model_attention_us(node, self.context, target, target.machine.attention_calls, alone=True)
         return Quote(us=us, reason="scores stay on chip", numbers={"call_us": round(us, 3)})
 
     def build(self, node: AttentionNode, target: Target) -> tuple[Node, ...]:

@@ -21,7 +21,6 @@ from coilwork_ir.loops import (
     Reduce,
     Scatter,
 )
-from coilwork_ir.loops.access import list_defined_buffers, list_read_buffers
 from coilwork_ir.loops.nodes import Weights
 from coilwork_ir.loops.verify_attention import find_operand
 from coilwork_ir.scalar import (
@@ -37,6 +36,7 @@ from coilwork_ir.scalar import (
     where,
 )
 from coilwork_ir.target import Target
+from coilwork_scheduler.contractions.attention_cost import count_moved_bytes, model_attention_us
 from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote
 
 
@@ -70,7 +70,11 @@ class DecomposedAttention:
         scores = context.sizes.numel(shape) * weights.accumulate.itemsize
         times = 2 if isinstance(node, Attention) else 5
         read_bytes, write_bytes = count_moved_bytes(node, context)
-        us = context.move_us(read_bytes + times * scores, write_bytes + times * scores)
+        moved_us = context.move_us(read_bytes + times * scores, write_bytes + times * scores)
+        # what is computed takes as long as in blocks
+        tiles = target.machine.attention_kernels
+        computed_us = model_attention_us(node, context, target, tiles)
+        us = moved_us + computed_us - context.move_us(read_bytes, write_bytes)
         return Quote(us=us, reason="no library weighs keys so", numbers={"loops_us": round(us, 3)})
 
     def build(self, node: Attention | AttentionGradient, target: Target) -> tuple[Node, ...]:
@@ -81,12 +85,6 @@ class DecomposedAttention:
         else:
             writer.derive(node)
         return tuple(writer.nodes)
-
-
-def count_moved_bytes(node: Attention | AttentionGradient, context: ImplementationContext) -> tuple[int, int]:
-    """Bytes of the operands of `node`, and of its results."""
-    given = sum(context.size(context.facts.buffers[name]) for name in list_read_buffers(node))
-    return given, sum(context.size(buffer) for buffer in list_defined_buffers(node))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from coilwork_ir.loops.nodes import Weights
 from coilwork_ir.loops.verify_attention import find_operand
 from coilwork_ir.scalar import Scalar, find_index_symbols
 from coilwork_ir.target import Target
-from coilwork_scheduler.contractions.attention_decomposition import count_moved_bytes
+from coilwork_scheduler.contractions.attention_cost import model_attention_us
 from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote
 
 MOST_COLUMNS: Final = 512
@@ -49,9 +49,9 @@ class AttentionInBlocks:
         return None
 
     def quote(self, node: Convolution | Attention | AttentionGradient, target: Target) -> Quote:
-        """The time that memory takes: scores stay on chip."""
+        """The time of its tiles, or of memory: scores stay on chip."""
         assert not isinstance(node, Convolution)
-        us = self.context.move_us(*count_moved_bytes(node, self.context))
+        us = model_attention_us(node, self.context, target, target.machine.attention_kernels)
         return Quote(us=us, reason="scores stay on chip", numbers={"blocks_us": round(us, 3)})
 
     def least_gain_us(self, node: Convolution | Attention | AttentionGradient, rival: Quote) -> float:
