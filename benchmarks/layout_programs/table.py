@@ -27,6 +27,7 @@ from typing import Any, Final, get_args
 from benchmarks.layout_programs.cases import Case, list_cases
 from benchmarks.layout_programs.programs import PROGRAMS, Precision
 from benchmarks.layout_programs.table_page import make_page
+from benchmarks.layout_programs.table_worker import BACKENDS
 from benchmarks.session import ROOT, cache_variables
 
 WORKER: Final = "benchmarks.layout_programs.table_worker"
@@ -62,11 +63,11 @@ class Process:
             heard.put((self.number, json.loads(line)))
         heard.put((self.number, None))
 
-    def tell(self, verb: str, case: str) -> None:
+    def tell(self, *words: str) -> None:
         """Tell the process to `compile` or to `measure` a case."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # that it ended is heard
-            print(verb, case, file=self._process.stdin, flush=True)
+            print(*words, file=self._process.stdin, flush=True)
 
     def end(self) -> None:
         """End the process."""
@@ -129,23 +130,27 @@ def _measure_all(
 
     While one process reads its profile, another has the GPU.
     """
-    waiting = set(owners)
-    for case in [*owners, None]:
-        if case is not None:
-            workers[owners[case]].tell("measure", case)
+    waiting = {(case, backend) for case in owners for backend in BACKENDS if f"{backend} MB" in found[case]}
+    # of neighbours in the order, which are of different processes, one after another
+    order = sorted(waiting, key=lambda pair: (list(owners).index(pair[0]) // len(workers), pair[1]))
+    for pair in [*order, None]:
+        if pair is not None:
+            workers[owners[pair[0]]].tell("measure", *pair)
         while waiting:
             try:
                 number, said = heard.get(timeout=_LONGEST_S)
             except queue.Empty:
                 break
-            if said:
+            if said and "backend" in said:
+                case, backend = said["case"], said["backend"]
+                found[case].setdefault("kernels", {})[backend] = said["kernels"]
+                waiting.discard((case, backend))
+                yield case
+            elif said:
                 found[said["case"]].update(said)
-                if "kernels" in said:
-                    waiting.discard(said["case"])
-                    yield said["case"]
             elif said is None:
-                waiting -= {each for each in waiting if owners[each] == number}
-            if not said and case is not None and number == owners[case]:
+                waiting -= {each for each in waiting if owners[each[0]] == number}
+            if not said and pair is not None and number == owners[pair[0]]:
                 break
 
 

@@ -1,7 +1,7 @@
 """A process that compiles cases of the table, and measures each when it is told to.
 
-It reads lines `compile CASE` and `measure CASE`, and answers each with a line of JSON. Before the answer to
-the latter comes an empty object, when the GPU is free for another process.
+It reads lines `compile CASE` and `measure CASE BACKEND`, and answers each with a line of JSON. Before the
+answer to the latter comes an empty object, when the GPU is free for another process.
 """
 
 from __future__ import annotations
@@ -34,17 +34,13 @@ def main() -> None:
 
     compiled: dict[str, dict[str, Compiled]] = {}
     for line in sys.stdin:
-        verb, text = line.split()
+        verb, text, *backend = line.split()
         if verb == "compile":
             compiled[text], said = _compile(Case.parse(text))
             answer(case=text, **said)
-        else:
-            kernels = {}
-            for name, each in compiled[text].items():
-                is_last = name == [*compiled[text]][-1]
-                found = time_call(each.call, 1 + is_last, answer if is_last else lambda: None)
-                kernels[name] = [asdict(kernel) for kernel in found]
-            answer(case=text, kernels=kernels)
+            continue
+        found = time_call(compiled[text][backend[0]].call, answer)
+        answer(case=text, backend=backend[0], kernels=[asdict(kernel) for kernel in found])
 
 
 def _compile(case: Case) -> tuple[dict[str, Compiled], dict[str, object]]:

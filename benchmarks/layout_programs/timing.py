@@ -15,7 +15,7 @@ from benchmarks.kernels import KernelTime, kernel_times
 from benchmarks.layout_programs.programs import LayoutProgram, OpenedCall, Setting, open_call
 from benchmarks.measure import measure_cuda_peak_bytes
 
-_REPEATS: Final = 5
+_REPEATS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +73,9 @@ def measure_difference(results: Sequence[Tensor], expected: Sequence[Tensor]) ->
     return max(float((one - other).norm() / other.norm()) for one, other in counted)
 
 
-def time_call(
-    call: Callable[[], Tensor], rounds: int, leave: Callable[[], None] = lambda: None
-) -> list[KernelTime]:
-    """Return the time of each kernel of the quickest of `rounds`; `leave` is called when the last one ran."""
-    found = [
-        kernel_times(call, repeats=_REPEATS, leave=leave if k == rounds - 1 else lambda: None)
-        for k in range(rounds)
-    ]
-    return min(found, key=sum_times)
+def time_call(call: Callable[[], Tensor], leave: Callable[[], None] = lambda: None) -> list[KernelTime]:
+    """Return the time of each kernel of `call`; `leave` is called when the GPU has finished."""
+    return kernel_times(call, repeats=_REPEATS, leave=leave)
 
 
 def sum_times(kernels: Sequence[KernelTime]) -> float:

@@ -17,14 +17,14 @@ BF16 = torch.bfloat16
 
 
 def compiled_beside_eager(
-    net: nn.Module, x: Tensor, *, train: bool, options: LayoutOptions = HERE
+    net: nn.Module, x: Tensor, *, train: bool, of_input: bool = True
 ) -> tuple[list[tuple[Tensor, Tensor]], list[Counter[str]]]:
     """Pairs of results and gradients, compiled and eager's, and the operators of each graph."""
     torch._dynamo.reset()
-    backend = Compiled(options)
+    backend = Compiled(HERE)
     pairs: list[list[Tensor]] = []
     for function in (torch.compile(net, backend=backend), net):
-        given = x.clone(memory_format=torch.preserve_format).requires_grad_(train)
+        given = x.clone(memory_format=torch.preserve_format).requires_grad_(train and of_input)
         with torch.set_grad_enabled(train):
             result = function(given)
         found = [result.detach()]
@@ -84,6 +84,36 @@ def test_what_windows_leave_out_is_no_patch() -> None:
     assert operators["convolution_backward"] == 1
 
 
+STEMS = {
+    "overlap": (lambda: nn.Conv2d(3, 64, 7, 2, 3, bias=False), (2, 3, 20, 18)),
+    "over time": (lambda: nn.Conv1d(1, 16, 10, 5), (2, 1, 64)),
+    "gaps": (lambda: nn.Conv2d(3, 8, 3, 4, 1), (2, 3, 17, 16)),
+}
+
+
+@pytest.mark.parametrize("name", list(STEMS))
+def test_windows_over_few_channels_are_patches(name: str) -> None:
+    """Rows of patches are whole vectors, with zeros behind them."""
+    build, shape = STEMS[name]
+    net, x = build().to(BF16), torch.randn(shape).to(BF16)
+    pairs, (operators,) = compiled_beside_eager(net, x, train=True, of_input=False)
+    check(pairs)
+    assert operators["mm"] + operators["addmm"] == 2
+    assert "convolution" not in operators and "convolution_backward" not in operators
+
+
+@pytest.mark.parametrize(
+    "net, x",
+    [
+        (nn.Conv2d(8, 8, 3, 1), (2, 8, 8, 8)),  # a library reads eight channels as they lie
+        (nn.Conv2d(3, 8, 9), (2, 3, 64, 64)),  # patches would take much memory
+    ],
+)
+def test_patches_that_overlap_must_pay(net: nn.Module, x: tuple[int, ...]) -> None:
+    _, (operators,) = compiled_beside_eager(net.to(BF16), torch.randn(x).to(BF16), train=False)
+    assert operators["convolution"] == 1
+
+
 @pytest.mark.parametrize(
     "net",
     [
@@ -110,7 +140,7 @@ def test_f32_stays() -> None:
 
 
 def test_both_halves_read_the_same_patches() -> None:
-    net = nn.Sequential(nn.Conv2d(16, 16, 2, 2), nn.ReLU()).to(BF16)
+    net = nn.Sequential(nn.Conv2d(16, 16, 1), nn.Conv2d(16, 16, 2, 2)).to(BF16)
     x = torch.randn(2, 16, 4, 4).to(BF16)
     _, (forward,) = compiled_beside_eager(net, x, train=False)
     _, (joint,) = compiled_beside_eager(net, x, train=True)

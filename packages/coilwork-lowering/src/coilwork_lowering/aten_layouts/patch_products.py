@@ -1,13 +1,14 @@
-"""Convolutions whose windows lie side by side become products of matrices; `multiply_patches` is the entry.
+"""Convolutions become products of matrices where patches pay; `multiply_patches` is the entry.
 
-A window that begins where the one before it ends makes patches of an image. Each is a row of a matrix, and
-what is convolved is the product of these rows with the weight. Patches lie in memory otherwise than images,
-but nothing is stored twice, so that what makes the image can store patches. With `patch embeddings`,
-convolutions that halve an image, and transposed ones that double it:
+The elements of an image that a window covers are a row of a matrix, and what is convolved is the product of
+these rows with the weight:
 
     features = patches(image) @ weight.T        image = unfold(features @ weight)
 
-A convolution's own kernels pad images of few channels to more, and reach a fraction of the speed of products.
+Where a window begins as the one before it ends, nothing is stored twice, so that what makes the image can
+store patches: patch embeddings, convolutions that halve an image, and transposed ones that double it. Where
+windows overlap, patches are larger than the image. That pays for images of few channels: a library pads
+these to whole vectors in memory, and computes with the padding.
 """
 
 from __future__ import annotations
@@ -20,8 +21,17 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.aten_layouts.formats import get_channels_last_order, is_dense_in_order
-from coilwork_lowering.facts.fx_nodes import ConvolutionCall, insert_call, match_convolution
+from coilwork_lowering.aten_layouts.formats import (
+    estimate_bytes,
+    get_channels_last_order,
+    is_dense_in_order,
+)
+from coilwork_lowering.facts.fx_nodes import (
+    ConvolutionCall,
+    insert_call,
+    is_pointwise,
+    match_convolution,
+)
 from coilwork_lowering.options import LayoutOptions
 from coilwork_lowering.torch_compat.graphs import copy_graph, find_fake_mode
 
@@ -29,15 +39,18 @@ _aten: Final = torch.ops.aten
 _NARROW: Final = (torch.float16, torch.bfloat16)
 # Bytes of a pixel's channels from which on they stay together in a patch: whole sectors of memory.
 _PIXEL_BYTES: Final = 32
+# Patches that overlap are no larger than so many times what the convolution reads and makes: they live beside
+# both.
+_MOST_GROWTH: Final = 3
 
 
 def multiply_patches(gm: torch.fx.GraphModule, options: LayoutOptions) -> tuple[torch.fx.GraphModule, int]:
-    """`gm` with products for convolutions whose windows lie side by side, and their gradients; how many.
+    """`gm` with products for convolutions whose patches pay, and for their gradients; how many.
 
     They are those on `options.devices` in floats of 16 bits, whose products a library computes at the rate of
     matrix units in any case. Results keep their strides. `gm` is never changed.
     """
-    mode = find_fake_mode(gm)
+    mode = find_fake_mode(gm) if options.multiplies_patches else None
     if mode is None or not any(_match(node, options) for node in gm.graph.nodes):
         return gm, 0
     graph = copy_graph(gm.graph)
@@ -51,25 +64,46 @@ def multiply_patches(gm: torch.fx.GraphModule, options: LayoutOptions) -> tuple[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Windows:
+    """Windows without gaps inside: extents, steps, and zeros around the image."""
+
+    taps: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: tuple[int, ...]
+
+    @property
+    def lie_side_by_side(self) -> bool:
+        """Tell if windows touch, and neither overlap nor reach outside."""
+        return self.strides == self.taps and not any(self.padding)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Patches:
-    """A convolution whose windows lie side by side, or its gradients.
+    """A convolution that products compute, or its gradients.
 
     Attributes:
         call: the call.
         gradient: of its result; None for the convolution itself.
         value, weight: its operands.
-        taps: extents of a window.
+        windows: where patches lie in the image.
         channels: of the image, of which the other side of a transposed convolution has the features.
         is_last: a pixel's channels stay together in a patch.
+        width: columns of the matrix of patches, the last of which may be zeros.
     """
 
     call: ConvolutionCall
     gradient: torch.fx.Node | None
     value: torch.fx.Node
     weight: torch.fx.Node
-    taps: tuple[int, ...]
+    windows: _Windows
     channels: int
     is_last: bool
+    width: int
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Extents of a window."""
+        return self.windows.taps
 
     @property
     def transposed(self) -> bool:
@@ -97,40 +131,57 @@ def _match(node: torch.fx.Node, options: LayoutOptions) -> _Patches | None:
     if len({t.dtype for t in tensors}) > 1 or not all(type(n) is int for t in tensors for n in t.shape):
         return None
     *_, value, weight = tensors
-    taps = tuple(weight.shape[2:])
-    if not _lie_side_by_side(call, taps) or prod(taps) == 1 or not all(t.numel() for t in tensors):
+    windows = _find_windows(call, tuple(weight.shape[2:]))
+    if windows is None or prod(windows.taps) == 1 or not all(t.numel() for t in tensors):
         return None
     gradient = named[0] if len(named) == 3 else None
     result = node.meta["val"] if gradient is None else tensors[0]
-    image, features = (result, value) if call["transposed"] else (value, result)
-    fits = all(n == t * k for n, t, k in zip(image.shape[2:], features.shape[2:], taps, strict=True))
-    makes_image = bool(call["transposed"]) if gradient is None else bool(_wants(node)[0])
+    transposed = bool(call["transposed"])
+    image, features = (result, value) if transposed else (value, result)
+    makes_image = transposed if gradient is None else _wants_value(node) and not transposed
     made = [t for t in (node.meta["val"] if gradient is not None else (result,)) if t is not None]
-    if (makes_image and not fits) or any(_find_format(t) is None for t in made if t.dim() > 1):
+    if any(_find_format(t) is None for t in made if t.dim() > 1):
         return None
-    channels, features_count = weight.shape[1], weight.shape[0]
     vector = options.find_model(str(value.device)).products.halves_per_vector
-    if channels * prod(taps) % vector or features_count % vector:
-        # rows of the matrices would begin between vectors
+    channels, length = weight.shape[1], weight.shape[1:].numel()
+    if weight.shape[0] % vector:
+        # rows of features would begin between vectors
         return None
+    if makes_image and (length % vector or not _cover(windows, image, features)):
+        return None
+    width = -(-length // vector) * vector
+    if not windows.lie_side_by_side:
+        patches_bytes = features.numel() // features.shape[1] * width * features.element_size()
+        room = _MOST_GROWTH * (estimate_bytes(image) + estimate_bytes(features))
+        if transposed or makes_image or channels >= vector or patches_bytes > room:
+            return None
     return _Patches(
         call=call,
         gradient=gradient,
         value=named[-2],
         weight=named[-1],
-        taps=taps,
+        windows=windows,
         channels=channels,
         is_last=channels * value.element_size() >= _PIXEL_BYTES,
+        width=width,
     )
 
 
-def _lie_side_by_side(call: ConvolutionCall, taps: tuple[int, ...]) -> bool:
-    """Tell if windows of `taps` elements touch, and neither overlap nor reach outside."""
+def _find_windows(call: ConvolutionCall, taps: tuple[int, ...]) -> _Windows | None:
+    """Return the windows of `taps` elements; None if they have gaps, or groups of channels have their own."""
     at = call.positions["transposed"]
-    stride, padding, dilation = (_expand(call.node.args[at - k], len(taps)) for k in (3, 2, 1))
+    strides, padding, dilation = (_expand(call.node.args[at - k], len(taps)) for k in (3, 2, 1))
     extra = _expand(call.node.args[at + 1], len(taps))
     dense = all(d == 1 or k == 1 for d, k in zip(dilation, taps, strict=True))
-    return stride == taps and not any(padding) and not any(extra) and dense and call["groups"] == 1
+    if not dense or any(extra) or call["groups"] != 1:
+        return None
+    return _Windows(taps=taps, strides=strides, padding=padding)
+
+
+def _cover(windows: _Windows, image: torch.Tensor, features: torch.Tensor) -> bool:
+    """Tell if each element of `image` is in one window."""
+    pairs = zip(image.shape[2:], features.shape[2:], windows.taps, strict=True)
+    return windows.lie_side_by_side and all(size == count * taps for size, count, taps in pairs)
 
 
 def _expand(numbers: Any, rank: int) -> tuple[int, ...]:
@@ -139,12 +190,11 @@ def _expand(numbers: Any, rank: int) -> tuple[int, ...]:
     return found * rank if len(found) == 1 else found
 
 
-def _wants(node: torch.fx.Node) -> tuple[bool, bool, bool]:
-    """Return which gradients `node` makes: of the value, the weight and the bias."""
+def _wants_value(node: torch.fx.Node) -> bool:
+    """Tell if `node`, which makes gradients, makes that of the value."""
     mask = node.args[10]
     assert isinstance(mask, list | tuple)
-    of_value, of_weight, of_bias = map(bool, mask)
-    return of_value, of_weight, of_bias
+    return bool(mask[0])
 
 
 def _find_format(tensor: torch.Tensor) -> tuple[int, ...] | None:
@@ -155,11 +205,16 @@ def _find_format(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
 @dataclass(slots=True, kw_only=True)
 class _Writer:
-    """Writes products into `graph`. `known` are matrices that both halves of a step read."""
+    """Writes products into `graph`.
+
+    `known` are matrices that several products read. While `is_again`, what is written is for the backward
+    graph alone.
+    """
 
     graph: torch.fx.Graph
     mode: AbstractContextManager[object]
     known: dict[tuple[object, ...], torch.fx.Node] = field(default_factory=dict)
+    is_again: bool = False
 
     def replace(self, patches: _Patches) -> None:
         """Put products in the place of a convolution, or of its gradients."""
@@ -236,8 +291,13 @@ class _Writer:
             product = self._call(node, _aten.mm.default, rows, turned)
         else:
             product = self._call(node, _aten.addmm.default, bias, rows, turned)
-        image = given.meta["val"].shape
-        space = [n // k for n, k in zip(image[2:], patches.taps, strict=True)]
+        image, windows = given.meta["val"].shape, patches.windows
+        space = [
+            (size + 2 * around - taps) // stride + 1
+            for size, around, taps, stride in zip(
+                image[2:], windows.padding, windows.taps, windows.strides, strict=True
+            )
+        ]
         shaped = self._call(
             node, _aten.view.default, product, [image[0], *space, product.meta["val"].shape[1]]
         )
@@ -247,25 +307,48 @@ class _Writer:
 
     def _list_patches(self, patches: _Patches, image: torch.fx.Node) -> torch.fx.Node:
         """Return the patches of `image`, one in a row."""
-        key = ("patches", image, patches.taps, patches.is_last)
+        is_again = patches.gradient is not None and _is_made_again(patches, image)
+        key = ("patches", image, patches.windows, patches.is_last, is_again)
         if key in self.known:
             return self.known[key]
+        self.is_again = is_again
+        rank = len(patches.taps)
+        cut = self._cut(patches, image) if patches.windows.lie_side_by_side else self._slide(patches, image)
+        places, pixels = range(2, 2 + rank), range(2 + rank, 2 + 2 * rank)
+        inner = [*pixels, 1] if patches.is_last else [1, *pixels]
+        turned = self._call(patches.call.node, _aten.permute.default, cut, [0, *places, *inner])
+        made = self._widen(patches, self._matrix(patches.call.node, turned, patches.length))
+        self.known[key], self.is_again = made, False
+        return made
+
+    def _cut(self, patches: _Patches, image: torch.fx.Node) -> torch.fx.Node:
+        """Return `image` with a dimension for windows in the place of each, and one for taps at the end."""
         node, shape, rank = patches.call.node, image.meta["val"].shape, len(patches.taps)
-        found, cut = image, list(shape[:2])
+        found, sizes = image, list(shape[:2])
         for d, (size, taps) in enumerate(zip(shape[2:], patches.taps, strict=True)):
             if size % taps:
                 found = self._call(node, _aten.slice.Tensor, found, 2 + d, 0, size // taps * taps)
-            cut += [size // taps, taps]
-        inner = [1, *(3 + 2 * d for d in range(rank))]
-        if patches.is_last:
-            inner = [*inner[1:], 1]
-        split = self._call(node, _aten.view.default, found, cut)
-        turned = self._call(
-            node, _aten.permute.default, split, [0, *(2 + 2 * d for d in range(rank)), *inner]
-        )
-        made = self._matrix(node, turned, patches.length)
-        self.known[key] = made
-        return made
+            sizes += [size // taps, taps]
+        split = self._call(node, _aten.view.default, found, sizes)
+        places = [2 + 2 * d for d in range(rank)]
+        return self._call(node, _aten.permute.default, split, [0, 1, *places, *(k + 1 for k in places)])
+
+    def _slide(self, patches: _Patches, image: torch.fx.Node) -> torch.fx.Node:
+        """Return what `_cut` does of windows that overlap."""
+        node, windows, found = patches.call.node, patches.windows, image
+        if any(windows.padding):
+            around = [zeros for zeros in reversed(windows.padding) for _ in range(2)]
+            found = self._call(node, _aten.constant_pad_nd.default, found, around, 0)
+        for d, (taps, stride) in enumerate(zip(windows.taps, windows.strides, strict=True)):
+            found = self._call(node, _aten.unfold.default, found, 2 + d, taps, stride)
+        return found
+
+    def _widen(self, patches: _Patches, matrix: torch.fx.Node) -> torch.fx.Node:
+        """Return `matrix`, whose rows are patches, with zeros behind them."""
+        more = patches.width - patches.length
+        if not more:
+            return matrix
+        return self._call(patches.call.node, _aten.constant_pad_nd.default, matrix, [0, more], 0)
 
     def _list_rows(self, node: torch.fx.Node, features: torch.fx.Node) -> torch.fx.Node:
         """Return the features of each place, one place in a row."""
@@ -279,13 +362,13 @@ class _Writer:
 
     def _list_weights(self, patches: _Patches) -> torch.fx.Node:
         """Return the weight of each feature as a row, in the order of a patch."""
-        key = ("weights", patches.weight, patches.is_last)
+        key = ("weights", patches.weight, patches.is_last, patches.width)
         if key not in self.known:
             node, found = patches.call.node, patches.weight
             if patches.is_last:
                 order = get_channels_last_order(found.meta["val"].dim())
                 found = self._call(node, _aten.permute.default, found, list(order))
-            self.known[key] = self._matrix(node, found, patches.length)
+            self.known[key] = self._widen(patches, self._matrix(node, found, patches.length))
         return self.known[key]
 
     def _matrix(self, node: torch.fx.Node, found: torch.fx.Node, columns: int) -> torch.fx.Node:
@@ -319,6 +402,8 @@ class _Writer:
     def _unfold_weight(self, patches: _Patches, product: torch.fx.Node) -> torch.fx.Node:
         """Return the weight of which a `product` has a row for each feature."""
         node, rows = patches.call.node, product.meta["val"].shape[0]
+        if patches.width > patches.length:
+            product = self._call(node, _aten.slice.Tensor, product, 1, 0, patches.length)
         if not patches.is_last:
             shape = [rows, patches.channels, *patches.taps]
             return self._call(node, _aten.view.default, product, shape)
@@ -342,7 +427,23 @@ class _Writer:
         values = [arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in args]
         with self.mode:
             value = target(*values, **kwargs)
-        return insert_call(self.graph, node, node, target, args, value, kwargs)
+        made = insert_call(self.graph, node, node, target, args, value, kwargs)
+        if self.is_again:
+            made.meta["partitioner_tag"] = "must_be_in_backward"
+        return made
+
+
+def _is_made_again(patches: _Patches, image: torch.fx.Node) -> bool:
+    """Tell if the backward makes the patches of `image` anew, for which it has the image anyway.
+
+    So it has where the graph is given the image, and patches that overlap are larger than what is saved for
+    them.
+    """
+    if not patches.windows.lie_side_by_side:
+        return True
+    while image.op == "call_function" and is_pointwise(image) and len(image.all_input_nodes) == 1:
+        (image,) = image.all_input_nodes
+    return image.op == "placeholder"
 
 
 def _turn_back(rank: int) -> list[int]:
