@@ -36,7 +36,9 @@ class Compiled:
 
 
 def compile_program(program: LayoutProgram, backend: str, setting: Setting) -> Compiled:
-    """Compile `program`, and use the profiler once: its first use takes seconds."""
+    """Compile `program` for its sizes, and use the profiler once: its first use takes seconds."""
+    # else sizes that differ between programs of a process are left open
+    torch._dynamo.config.automatic_dynamic_shapes = False
     compiler = lambda module: compile_with(_make_function(module), backend)  # noqa: E731
     call = open_call(program, compiler, "cuda", setting=setting)
     results, again = _call(call), _call(call)
