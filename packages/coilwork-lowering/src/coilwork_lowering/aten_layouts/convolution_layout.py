@@ -1,7 +1,7 @@
 """Copies of convolutions' operands that only the whole graph can place; `lay_out_convolutions` is the entry.
 
-The scheduler chooses layouts of convolutions, for each graph by itself. Before graphs are cut, convolutions
-whose windows lie side by side become products (`patch_products.py`), and three things are done here.
+The scheduler chooses layouts of convolutions, for each graph by itself. Before graphs are cut, some
+convolutions become products (`patch_products.py`), and three things are done here.
 
 - Convolution kernels want dense operands, and ATen copies others before each call, element by element along
   the last dimension; `copy_operands_with_gaps` copies once, in tiles and fused with what comes before.
