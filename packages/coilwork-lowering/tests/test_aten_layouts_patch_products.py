@@ -146,3 +146,24 @@ def test_both_halves_read_the_same_patches() -> None:
     _, (joint,) = compiled_beside_eager(net, x, train=True)
     # beside the forward's patches, weight and result: the result's gradient, the image's and the weight's
     assert joint["clone"] == forward["clone"] + 3
+
+
+@pytest.mark.parametrize("name", ["halves", "doubles"])
+def test_a_batch_may_be_open(name: str) -> None:
+    build, shape = NETS[name]
+    net, x = build().to(BF16), torch.randn(shape).to(BF16)
+    torch._dynamo.reset()
+    backend = Compiled(HERE)
+    compiled = torch.compile(net, backend=backend)
+    for batch in (2, 5):
+        x = torch.randn(batch, *shape[1:]).to(BF16)
+        torch._dynamo.mark_dynamic(x, 0)
+        found, expected = compiled(x), net(x)
+        check([(found.detach(), expected.detach())])
+        gradients = [
+            torch.autograd.grad(each.float().sum(), tuple(net.parameters())) for each in (found, expected)
+        ]
+        check(list(zip(*gradients, strict=True)))
+    assert len(backend.pairs) == 1
+    operators = Counter(get_packet_name(n.target) for n in backend.pairs[0][1].graph.nodes)
+    assert operators["mm"] + operators["addmm"] == 2 and "convolution" not in operators

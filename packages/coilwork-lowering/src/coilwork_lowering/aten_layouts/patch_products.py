@@ -25,6 +25,7 @@ from coilwork_lowering.aten_layouts.formats import (
     estimate_bytes,
     get_channels_last_order,
     is_dense_in_order,
+    is_same_layout,
 )
 from coilwork_lowering.facts.fx_nodes import (
     ConvolutionCall,
@@ -37,6 +38,8 @@ from coilwork_lowering.torch_compat.graphs import copy_graph, find_fake_mode
 
 _aten: Final = torch.ops.aten
 _NARROW: Final = (torch.float16, torch.bfloat16)
+# A size of a view that follows from the others: that of the batch, which may be open.
+_ANY: Final = -1
 # Bytes of a pixel's channels from which on they stay together in a patch: whole sectors of memory.
 _PIXEL_BYTES: Final = 32
 # Patches that overlap are no larger than so many times what the convolution reads and makes: they live beside
@@ -128,11 +131,13 @@ def _match(node: torch.fx.Node, options: LayoutOptions) -> _Patches | None:
         return None
     if any(t.device.type not in options.devices or t.dtype not in _NARROW for t in tensors):
         return None
-    if len({t.dtype for t in tensors}) > 1 or not all(type(n) is int for t in tensors for n in t.shape):
+    *activations, weight = tensors
+    known = [*weight.shape, *(n for t in activations for n in t.shape[1:])]
+    if len({t.dtype for t in tensors}) > 1 or not all(type(n) is int and n > 0 for n in known):
         return None
-    *_, value, weight = tensors
+    value = activations[-1]
     windows = _find_windows(call, tuple(weight.shape[2:]))
-    if windows is None or prod(windows.taps) == 1 or not all(t.numel() for t in tensors):
+    if windows is None or prod(windows.taps) == 1:
         return None
     gradient = named[0] if len(named) == 3 else None
     result = node.meta["val"] if gradient is None else tensors[0]
@@ -151,7 +156,7 @@ def _match(node: torch.fx.Node, options: LayoutOptions) -> _Patches | None:
         return None
     width = -(-length // vector) * vector
     if not windows.lie_side_by_side:
-        patches_bytes = features.numel() // features.shape[1] * width * features.element_size()
+        patches_bytes = estimate_bytes(features) // features.shape[1] * width
         room = _MOST_GROWTH * (estimate_bytes(image) + estimate_bytes(features))
         if transposed or makes_image or channels >= vector or patches_bytes > room:
             return None
@@ -298,9 +303,7 @@ class _Writer:
                 image[2:], windows.padding, windows.taps, windows.strides, strict=True
             )
         ]
-        shaped = self._call(
-            node, _aten.view.default, product, [image[0], *space, product.meta["val"].shape[1]]
-        )
+        shaped = self._call(node, _aten.view.default, product, [_ANY, *space, product.meta["val"].shape[1]])
         return self._call(node, _aten.permute.default, shaped, _turn_back(len(image)))
 
     # matrices
@@ -324,7 +327,7 @@ class _Writer:
     def _cut(self, patches: _Patches, image: torch.fx.Node) -> torch.fx.Node:
         """Return `image` with a dimension for windows in the place of each, and one for taps at the end."""
         node, shape, rank = patches.call.node, image.meta["val"].shape, len(patches.taps)
-        found, sizes = image, list(shape[:2])
+        found, sizes = image, [_ANY, shape[1]]
         for d, (size, taps) in enumerate(zip(shape[2:], patches.taps, strict=True)):
             if size % taps:
                 found = self._call(node, _aten.slice.Tensor, found, 2 + d, 0, size // taps * taps)
@@ -376,7 +379,7 @@ class _Writer:
         value = found.meta["val"]
         if not is_dense_in_order(value, range(value.dim())):
             found = self._call(node, _aten.clone.default, found, memory_format=torch.contiguous_format)
-        return self._call(node, _aten.view.default, found, [value.numel() // columns, columns])
+        return self._call(node, _aten.view.default, found, [_ANY, columns])
 
     def _unfold(
         self, patches: _Patches, product: torch.fx.Node, features: Sequence[int], like: torch.Tensor
@@ -385,7 +388,7 @@ class _Writer:
         node, taps, rank = patches.call.node, patches.taps, len(patches.taps)
         space = list(features[2:])
         inner = [*taps, patches.channels] if patches.is_last else [patches.channels, *taps]
-        split = self._call(node, _aten.view.default, product, [features[0], *space, *inner])
+        split = self._call(node, _aten.view.default, product, [_ANY, *space, *inner])
         first = 1 + rank + (not patches.is_last)
         pixels = [place for d in range(rank) for place in (1 + d, first + d)]
         channel = 1 + 2 * rank if patches.is_last else 1 + rank
@@ -395,8 +398,8 @@ class _Writer:
         turned = self._call(node, _aten.permute.default, split, order)
         dense = self._call(node, _aten.clone.default, turned, memory_format=torch.contiguous_format)
         if is_row_major:
-            return self._call(node, _aten.view.default, dense, [features[0], patches.channels, *sizes])
-        image = self._call(node, _aten.view.default, dense, [features[0], *sizes, patches.channels])
+            return self._call(node, _aten.view.default, dense, [_ANY, patches.channels, *sizes])
+        image = self._call(node, _aten.view.default, dense, [_ANY, *sizes, patches.channels])
         return self._call(node, _aten.permute.default, image, _turn_back(2 + rank))
 
     def _unfold_weight(self, patches: _Patches, product: torch.fx.Node) -> torch.fx.Node:
@@ -412,7 +415,7 @@ class _Writer:
 
     def _lay_out(self, node: torch.fx.Node, made: torch.fx.Node, like: torch.Tensor) -> torch.fx.Node:
         """Return `made` with the strides of `like`."""
-        if made.meta["val"].stride() == like.stride():
+        if is_same_layout(made.meta["val"], like):
             return made
         order = _find_format(like)
         assert order is not None, "results of other layouts are no products"
