@@ -126,8 +126,9 @@ def _match(node: torch.fx.Node, options: LayoutOptions) -> _Patches | None:
         return None
     operands = [node.args[position] for position in call.operands]
     named = [operand for operand in operands if isinstance(operand, torch.fx.Node)]
-    tensors = [operand.meta.get("val") for operand in named]
-    if len(named) < len(operands) or not all(isinstance(t, torch.Tensor) for t in tensors):
+    values = [operand.meta.get("val") for operand in named]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    if len(tensors) < len(operands):
         return None
     if any(t.device.type not in options.devices or t.dtype not in _NARROW for t in tensors):
         return None
