@@ -38,7 +38,7 @@ def stack() -> nn.Module:
 
 def patches() -> nn.Module:
     """Convolutions that are products of patches, with norms over channels between them."""
-    layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3), nn.GroupNorm(4, 64), nn.SiLU()]
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 2, 1), nn.GroupNorm(4, 64), nn.SiLU()]
     layers += [nn.Conv2d(64, 96, 2, 2), nn.GroupNorm(4, 96), nn.SiLU()]
     return nn.Sequential(*layers, nn.ConvTranspose2d(96, 32, 2, 2), nn.Tanh())
 

@@ -85,7 +85,7 @@ def test_what_windows_leave_out_is_no_patch() -> None:
 
 
 STEMS = {
-    "overlap": (lambda: nn.Conv2d(3, 64, 7, 2, 3, bias=False), (2, 3, 20, 18)),
+    "overlap": (lambda: nn.Conv2d(3, 16, 3, 2, 1, bias=False), (2, 3, 20, 18)),
     "over time": (lambda: nn.Conv1d(1, 16, 10, 5), (2, 1, 64)),
     "gaps": (lambda: nn.Conv2d(3, 8, 3, 4, 1), (2, 3, 17, 16)),
 }
@@ -106,7 +106,8 @@ def test_windows_over_few_channels_are_patches(name: str) -> None:
     "net, x",
     [
         (nn.Conv2d(8, 8, 3, 1), (2, 8, 8, 8)),  # a library reads eight channels as they lie
-        (nn.Conv2d(3, 8, 9), (2, 3, 64, 64)),  # patches would take much memory
+        (nn.Conv2d(3, 64, 7), (2, 3, 64, 64)),  # long patches are gathered slowly
+        (nn.Conv1d(1, 8, 32), (2, 1, 64)),  # patches would take much memory
     ],
 )
 def test_patches_that_overlap_must_pay(net: nn.Module, x: tuple[int, ...]) -> None:

@@ -8,7 +8,7 @@ these rows with the weight:
 Where a window begins as the one before it ends, nothing is stored twice, so that what makes the image can
 store patches: patch embeddings, convolutions that halve an image, and transposed ones that double it. Where
 windows overlap, patches are larger than the image. That pays for images of few channels: a library pads
-these to whole vectors in memory, and computes with the padding.
+these to whole vectors in memory, and computes with the padding. Short patches are gathered quickly.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ _PIXEL_BYTES: Final = 32
 # Patches that overlap are no larger than so many times what the convolution reads and makes: they live beside
 # both.
 _MOST_GROWTH: Final = 3
+# Elements of a patch among those that overlap: 3 x 3 windows over 4 channels. Longer ones take as long to
+# gather as the library convolves.
+_LONGEST: Final = 40
 
 
 def multiply_patches(gm: torch.fx.GraphModule, options: LayoutOptions) -> tuple[torch.fx.GraphModule, int]:
@@ -159,7 +162,7 @@ def _match(node: torch.fx.Node, options: LayoutOptions) -> _Patches | None:
     if not windows.lie_side_by_side:
         patches_bytes = estimate_bytes(features) // features.shape[1] * width
         room = _MOST_GROWTH * (estimate_bytes(image) + estimate_bytes(features))
-        if transposed or makes_image or channels >= vector or patches_bytes > room:
+        if transposed or makes_image or channels >= vector or width > _LONGEST or patches_bytes > room:
             return None
     return _Patches(
         call=call,
