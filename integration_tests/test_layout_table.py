@@ -49,7 +49,7 @@ def test_cases_are_measured_by_processes_of_which_one_ends(
     assert found["decoder/infer/bf16/own"] == {"failed": "its process ended"}
     measured = [case for case, said in found.items() if set(said.get("kernels", ())) == set(BACKENDS)]
     assert sorted(measured) == sorted({*cases} - {"decoder/infer/bf16/own"})
-    page = make_page(found)
+    page = make_page(found, {"gpu": "none"})
     assert "| all | 3 | 1.50 | 1.50 |" in page
     assert "| vit, infer, bf16 | 2.0 | 3.0 | 2.0 | 1.50 |" in page
     assert "- decoder/infer/bf16/own: failed: its process ended" in page

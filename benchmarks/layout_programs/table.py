@@ -28,6 +28,7 @@ from benchmarks.layout_programs.cases import Case, list_cases
 from benchmarks.layout_programs.programs import PROGRAMS, Precision
 from benchmarks.layout_programs.table_page import make_page
 from benchmarks.layout_programs.table_worker import BACKENDS
+from benchmarks.machine import machine_description
 from benchmarks.session import ROOT, cache_variables
 
 WORKER: Final = "benchmarks.layout_programs.table_worker"
@@ -178,15 +179,19 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--output", type=Path, help="file for the page")
     asked = parser.parse_args(arguments)
     found: dict[str, Said] = {}
+    machine: dict[str, str] = {}
     for path in asked.given or ():
-        found.update(json.loads(path.read_text()))
+        given = json.loads(path.read_text())
+        machine = given["machine"]
+        found.update({case: said for case, said in given["cases"].items() if "kernels" in said})
     if not asked.given:
+        machine = machine_description("cuda")
         listed = list_cases(asked.programs, asked.modes, asked.precisions, asked.orders)
         cases = [str(Case.parse(text)) for text in asked.cases or map(str, listed)]
         for found in measure(cases, asked.processes, asked.seconds):
             if asked.results:
-                asked.results.write_text(json.dumps(found))
-    page = make_page(found)
+                asked.results.write_text(json.dumps({"machine": machine, "cases": found}))
+    page = make_page(found, machine)
     print(page)
     if asked.output:
         asked.output.write_text(page)

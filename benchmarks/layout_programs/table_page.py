@@ -26,11 +26,11 @@ what results and gradients differ from eager mode's by, as a share of theirs.
 """
 
 
-def make_page(found: Mapping[str, Mapping[str, Any]]) -> str:
+def make_page(found: Mapping[str, Mapping[str, Any]], machine: Mapping[str, str]) -> str:
     """Return the page in Markdown."""
     timed = {case: said for case, said in found.items() if _times(said).keys() >= {"coilwork", "inductor"}}
     ratios = {case: _times(said)["inductor"] / _times(said)["coilwork"] for case, said in timed.items()}
-    lines = [_HEAD]
+    lines = [_HEAD, *(f"- {name}: {said}" for name, said in machine.items()), ""]
     lines += ["| | cases | TorchInductor's time over ours, geometric mean | least |", "|---|---|---|---|"]
     lines += _mean("all", ratios, ratios)
     for mode in ("train", "infer"):
