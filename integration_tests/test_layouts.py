@@ -385,6 +385,7 @@ def test_one_copy_of_a_weight_serves_both_halves(dtype: torch.dtype, moved_mb: f
     assert found.moved_mb <= 1.001 * (moved_mb + image)
 
 
+@pytest.mark.usefixtures("no_patches")
 def test_dynamic_training_saves_activations_channels_last() -> None:
     """Autograd is told strides as numbers, as those of channels-last are if the batch alone is open."""
     torch.manual_seed(0)
