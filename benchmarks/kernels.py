@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -29,13 +30,19 @@ class KernelTime:
     total_us: float
 
 
-def kernel_times(call: measure.Call, *, repeats: int) -> list[KernelTime]:
-    """Each kernel's mean time and launches per call, the most expensive first."""
+def kernel_times(
+    call: measure.Call, *, repeats: int, leave: Callable[[], None] = lambda: None
+) -> list[KernelTime]:
+    """Each kernel's mean time and launches per call, the most expensive first.
+
+    `leave` is called when the GPU has finished, before what the profiler recorded is read.
+    """
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for _ in range(repeats):
             call()
         torch.cuda.synchronize()
+        leave()
     found: dict[str, list[float]] = defaultdict(list)
     for event in profiler.events() or ():
         if event.device_type.name == "CUDA":

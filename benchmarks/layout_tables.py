@@ -27,19 +27,19 @@ from coilwork_scheduler.layouts.rules import format_rules
 TARGET: Final = "sm_90"
 
 
-class PatchStream(nn.Module):
-    """A residual stream behind a patch embedding: a norm, two products and a sum."""
+class WindowStream(nn.Module):
+    """A residual stream behind an embedding of windows that overlap: a norm, two products and a sum."""
 
     def __init__(self, width: int = 384) -> None:
         super().__init__()
-        self.patches = nn.Conv2d(3, width, 16, 16)
+        self.windows = nn.Conv2d(64, width, 3, 2, 1)
         self.places = nn.Parameter(torch.zeros(1, 196, width))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
         self.wide = nn.ModuleList(nn.Linear(width, 4 * width) for _ in range(2))
         self.narrow = nn.ModuleList(nn.Linear(4 * width, width) for _ in range(2))
 
     def forward(self, images: Tensor) -> Tensor:
-        stream = self.patches(images).flatten(2).transpose(1, 2) + self.places
+        stream = self.windows(images).flatten(2).transpose(1, 2) + self.places
         for norm, wide, narrow in zip(self.norms, self.wide, self.narrow, strict=True):
             stream = stream + narrow(nn.functional.gelu(wide(norm(stream))))
         mean: Tensor = stream.mean(1)
@@ -55,7 +55,7 @@ def convolution_stack() -> nn.Module:
 
 
 MODELS: Final[tuple[tuple[str, Callable[[], nn.Module], tuple[int, ...]], ...]] = (
-    ("A residual stream behind a patch embedding", PatchStream, (16, 3, 224, 224)),
+    ("A residual stream behind a convolution", WindowStream, (16, 64, 28, 28)),
     ("A stack of convolutions", convolution_stack, (16, 3, 64, 64)),
 )
 

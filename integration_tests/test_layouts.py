@@ -24,6 +24,7 @@ from benchmarks.layout_tables import page
 from benchmarks.planner import Planner
 from coilwork.backend import backend
 from coilwork.compile_options import CompileOptions
+from coilwork_lowering.aten_layouts import convolution_layout
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +33,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def no_patches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions that products of patches would compute are a library's, whose layouts a test judges."""
+    monkeypatch.setattr(convolution_layout, "multiply_patches", lambda gm, options: (gm, 0))
 
 
 class Vit(nn.Module):
@@ -230,6 +237,7 @@ class Residual(nn.Module):
         return x.mean((2, 3))
 
 
+@pytest.mark.usefixtures("no_patches")
 def test_inference_in_channels_last_has_no_conversions() -> None:
     """Of a residual network on a GPU: every call, and no kernel that only copies but those of the image and
     of weights.
@@ -349,6 +357,7 @@ def plan_step(made: Callable[[], nn.Module], shape: tuple[int, ...], dtype: torc
 REWRITTEN = {Residual: (10, 569.92), Neighbours: (10, 295.63), ConvNext: (1, 85.82), Vit: (0, 5.32)}
 
 
+@pytest.mark.usefixtures("no_patches")
 @pytest.mark.parametrize("made, _, shape", TRAINED[:4], ids=[made.__name__ for made, *_ in TRAINED[:4]])
 def test_training_moves_no_more_bytes_than_with_one_layout_for_all(
     made: Callable[[], nn.Module], _: object, shape: tuple[int, ...]
@@ -366,6 +375,7 @@ def test_waves_train_in_channels_last() -> None:
     assert (found.calls, found.channels_last) == (8, 6)
 
 
+@pytest.mark.usefixtures("no_patches")
 @pytest.mark.parametrize("dtype, moved_mb", [(torch.bfloat16, 564.67), (torch.float32, 1101.63)])
 def test_one_copy_of_a_weight_serves_both_halves(dtype: torch.dtype, moved_mb: float) -> None:
     """The image alone is copied twice: each half copies for itself what it is given, but for weights."""
@@ -375,6 +385,7 @@ def test_one_copy_of_a_weight_serves_both_halves(dtype: torch.dtype, moved_mb: f
     assert found.moved_mb <= 1.001 * (moved_mb + image)
 
 
+@pytest.mark.usefixtures("no_patches")
 def test_dynamic_training_saves_activations_channels_last() -> None:
     """Autograd is told strides as numbers, as those of channels-last are if the batch alone is open."""
     torch.manual_seed(0)

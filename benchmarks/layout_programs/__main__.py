@@ -14,25 +14,21 @@ with `--calls` a line for each convolution: its operands and results, and the or
 from __future__ import annotations
 
 import argparse
-import fcntl
-import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from types import FunctionType
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, get_args
 
 import torch
-from torch import Tensor
 
-from benchmarks.backends import compile_with
 from benchmarks.convolution_layouts import count, list_convolutions
-from benchmarks.kernels import KernelTime, kernel_times
 from benchmarks.layout_programs.programs import PROGRAMS, LayoutProgram, Precision, Setting, open_call
-from benchmarks.measure import measure_cuda_peak_bytes
+from benchmarks.layout_programs.timing import (
+    Compiled,
+    compile_program,
+    measure_difference,
+    sum_times,
+    time_call,
+)
 from benchmarks.planner import Planner
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.index import as_int
@@ -42,7 +38,6 @@ from coilwork_ir.program.walk import index_buffers
 TARGET: Final = "sm_90"
 BACKENDS: Final = ("coilwork", "inductor", "inductor-max", "eager")
 DEFAULT_BACKENDS: Final = ("coilwork", "inductor", "eager")
-_REPEATS: Final = 5
 
 # ---- Plans ----
 
@@ -84,98 +79,22 @@ def _describe_order(buffer: Buffer) -> str:
 # ---- Times ----
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
-    """What a call takes.
-
-    Attributes:
-        kernels: the time of each kernel of the quickest of a few rounds.
-        peak_mb: the most memory above what is there before the call.
-        result: of the call, in `f64`.
-    """
-
-    kernels: list[KernelTime]
-    peak_mb: float
-    result: Tensor
-
-    @property
-    def busy_us(self) -> float:
-        """The time of all kernels."""
-        return sum(kernel.total_us for kernel in self.kernels)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled:
-    """A program that one backend has compiled: its call, and the result of the first one, in `f64`."""
-
-    call: Callable[[], Tensor]
-    result: Tensor
-
-
-def compile_program(program: LayoutProgram, backend: str, setting: Setting) -> Compiled:
-    """Compile `program`, and use the profiler once: its first use takes seconds."""
-    compiler = lambda module: compile_with(_make_function(module), backend)  # noqa: E731
-    call = open_call(program, compiler, "cuda", setting=setting)
-    result = call().detach().double()
-    kernel_times(call, repeats=1)
-    return Compiled(call=call, result=result)
-
-
-def _make_function(module: torch.nn.Module) -> Callable[..., Tensor]:
-    """Return a function with code of its own, for which Dynamo has nothing yet, that calls `module`."""
-
-    def call(x: Tensor) -> Tensor:
-        found: Tensor = module(x)
-        return found
-
-    return FunctionType(call.__code__.replace(), call.__globals__, closure=call.__closure__)
-
-
-def time_program(compiled: Compiled, found: argparse.Namespace) -> Timed:
-    """Time `compiled` alone."""
-    call = compiled.call
-    with _hold(found.lock):
-        peak = measure_cuda_peak_bytes(call)
-        rounds = [kernel_times(call, repeats=_REPEATS) for _ in range(found.rounds)]
-    kernels = min(rounds, key=lambda kernels: sum(kernel.total_us for kernel in kernels))
-    return Timed(kernels=kernels, peak_mb=peak / 1e6, result=compiled.result)
-
-
-def _wait(path: str | None) -> None:
-    """Wait until there is a file at `path`: processes that share a GPU compile before any of them measures.
-    A file beside it, named after this process, says that it waits.
-    """
-    if path is None:
-        return
-    Path(f"{path}.{os.getpid()}").touch()
-    while not Path(path).exists():
-        time.sleep(0.1)
-
-
-@contextmanager
-def _hold(lock: str | None) -> Iterator[None]:
-    """Measure alone among the processes that share the file `lock`."""
-    if lock is None:
-        yield
-        return
-    with open(lock, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def print_times(
     name: str, setting: Setting, compiled: Mapping[str, Compiled], found: argparse.Namespace
 ) -> None:
     """Print a line for a program, and with `--top` the slowest kernels of each backend."""
-    timed = {backend: time_program(one, found) for backend, one in compiled.items()}
-    busy = " | ".join(f"{each.busy_us:9.1f}" for each in timed.values())
-    peaks = " | ".join(f"{each.peak_mb:8.1f}" for each in timed.values())
-    results = [each.result for each in timed.values()]
-    off = max(float((one - results[-1]).norm() / results[-1].norm()) for one in results)
+    timed = {
+        backend: min((time_call(one.call) for _ in range(found.rounds)), key=sum_times)
+        for backend, one in compiled.items()
+    }
+    busy = " | ".join(f"{sum_times(each):9.1f}" for each in timed.values())
+    peaks = " | ".join(f"{each.peak_mb:8.1f}" for each in compiled.values())
+    results = [each.results for each in compiled.values()]
+    off = max(measure_difference(one, results[-1]) for one in results)
     print(f"{_describe(name, setting)} {busy}  MB {peaks}  off {off:.1e}", flush=True)
     for backend, each in timed.items() if found.top else ():
-        print(f"  {backend}, {sum(kernel.launches for kernel in each.kernels)} launches", flush=True)
-        for kernel in each.kernels[: found.top]:
+        print(f"  {backend}, {sum(kernel.launches for kernel in each)} launches", flush=True)
+        for kernel in each[: found.top]:
             print(f"    {kernel.total_us:9.1f} us {kernel.launches:4} x {kernel.name[:90]}", flush=True)
 
 
@@ -207,8 +126,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=list(DEFAULT_BACKENDS))
     parser.add_argument("--predict", action="store_true", help="plan, though there is a GPU")
     parser.add_argument("--calls", action="store_true", help="a line for each convolution of a plan")
-    parser.add_argument("--lock", help="file; processes that share it measure one after another")
-    parser.add_argument("--wait", help="file to wait for between compiling and measuring")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of calls, of which the quickest counts")
     parser.add_argument("--top", type=int, default=0, help="kernels of each backend's call to print")
     found = parser.parse_args(arguments)
@@ -218,7 +135,6 @@ def main(arguments: list[str]) -> int:
             {each: compile_program(PROGRAMS[name], each, setting) for each in found.backends}
             for name, setting in cases
         ]
-        _wait(found.wait)
         for (name, setting), each in zip(cases, compiled, strict=True):
             print_times(name, setting, each, found)
         return 0

@@ -108,16 +108,44 @@ class Setting:
     train: bool = False
 
 
+class OpenedCall:
+    """A call of a program: inference, or a forward and a backward pass from a gradient of the result that
+    stays.
+    """
+
+    def __init__(
+        self, module: nn.Module, compiled: Callable[..., Tensor], x: Tensor, setting: Setting, is_cast: bool
+    ) -> None:
+        self._module, self._compiled, self._x = module, compiled, x
+        self._setting, self._is_cast = setting, is_cast
+        self._upstream: Tensor | None = None
+
+    def __call__(self) -> Tensor:
+        precision, train = self._setting.precision, self._setting.train
+        dtype = torch.float16 if precision == "f16" else torch.bfloat16
+        with torch.set_grad_enabled(train), _compute_in(precision):
+            with torch.autocast(self._x.device.type, dtype=dtype, enabled=self._is_cast):
+                found = self._compiled(self._x)
+            if train:
+                if self._upstream is None:
+                    self._upstream = torch.randn_like(found)
+                self._module.zero_grad()
+                found.backward(self._upstream)
+        return found
+
+    def list_gradients(self) -> list[Tensor]:
+        """Return the gradients of the parameters that the last call made."""
+        return [each.grad for each in self._module.parameters() if each.grad is not None]
+
+
 def open_call(
     program: LayoutProgram,
     compiler: Callable[[nn.Module], Callable[..., Tensor]],
     device: str,
     *,
     setting: Setting,
-) -> Callable[[], Tensor]:
-    """Return a call of `program` as `compiler` compiles it: inference, or a forward and a backward pass from
-    a gradient of the result that stays.
-    """
+) -> OpenedCall:
+    """Return a call of `program` as `compiler` compiles it."""
     torch.manual_seed(0)
     train, is_cast = setting.train, setting.precision in ("bf16", "f16")
     dtype = torch.float16 if setting.precision == "f16" else torch.bfloat16
@@ -133,21 +161,8 @@ def open_call(
         for parameter in module.parameters():
             if parameter.dim() == x.dim():
                 parameter.data = parameter.data.contiguous(memory_format=order)
-    compiled = compiler(module)
-    gradients: list[Tensor] = []
-
-    def call() -> Tensor:
-        with torch.set_grad_enabled(train), _compute_in(setting.precision):
-            with torch.autocast(device, dtype=dtype, enabled=is_cast and not is_narrow):
-                found = compiled(x)
-            if train:
-                if not gradients:
-                    gradients.append(torch.randn_like(found))
-                module.zero_grad()
-                found.backward(gradients[0])
-        return found
-
-    return call
+    is_cast = is_cast and not is_narrow
+    return OpenedCall(module, compiler(module), x, setting, is_cast)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ _BEFORE = "rewrites what was captured, before it is lowered"
 _CALLS = "an implementation, which makes the call"
 ALLOWED: Mapping[str, str] = {
     TABLE: "says which they are",
+    "coilwork_lowering.aten_layouts.patch_products": _BEFORE,
     "coilwork_lowering.decompositions.library_operators": _BEFORE,
     "coilwork_lowering.rewrites.epilogues": _BEFORE,
     "coilwork_lowering.rewrites.call_normalization": _BEFORE,

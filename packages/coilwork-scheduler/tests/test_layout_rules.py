@@ -354,15 +354,20 @@ def widened(graph: Graph, device: str, options: ScheduleOptions) -> Graph:
     return after
 
 
+# of a weight of one tap no stride tells an order
+ONE_TAP = WAVES.replace("64, 64, 3]", "64, 64, 1]").replace("[1], [1], [1]", "[1], [0], [1]")
+
+
 @pytest.mark.parametrize("device", DEVICES)
-def test_convolutions_over_one_dimension_run_channels_last(device: str) -> None:
-    wide = widened(parse_graph(WAVES), device, ScheduleOptions())
+@pytest.mark.parametrize("text, taps", [(WAVES, 3), (ONE_TAP, 1)])
+def test_convolutions_over_one_dimension_run_channels_last(device: str, text: str, taps: int) -> None:
+    wide = widened(parse_graph(text), device, ScheduleOptions())
     calls = [node for node in wide.nodes if isinstance(node, Extern)]
     assert [str(call.args[3 + (len(call.args) > 9)].items) for call in calls] == ["(1, 1)"] * 2
     found, after, _ = strides_after(wide, device)
     assert {found[name] for name in "abcd"} == {"262144 1 64"}
     # results that the caller sees lie as captured
-    assert (found["f"], found["e"]) == ("262144 4096 1", "192 3 1")
+    assert (found["f"], found["e"]) == ("262144 4096 1", f"{64 * taps} {taps} 1")
     # a library reads the layout off all strides, that of the one element, too
     for call in (node for node in after.nodes if isinstance(node, Extern)):
         for name in (argument.name for argument in call.args if isinstance(argument, Ref)):

@@ -116,6 +116,8 @@ class LayoutOptions:
         tf32_convolutions: whether convolutions in `f32` may round their operands to TF32, as
             `torch.backends.cudnn` says; only then do their kernels prefer channels-last. Default: True, as in
             torch.
+        multiplies_patches: compute convolutions in 16 bit floats on `devices` whose windows lie side by side
+            as products, unless layouts are `captured`. Default: True.
         pad_products: pad matrix products on `devices`: sizes in 16 bit floats to multiples of 8 where that
             saves more than its copies cost, and rows to multiples of 16 bytes where the graph is free to
             choose. Default: True.
@@ -128,6 +130,7 @@ class LayoutOptions:
     devices: tuple[str, ...] = list_types(CUDNN)
     scheduled_devices: tuple[str, ...] = (*list_types(CUDNN), *list_types(CPU_LIBRARIES))
     tf32_convolutions: bool = True
+    multiplies_patches: bool = True
     pad_products: bool = True
     by_rows: bool = True
     find_model: FindModel = field(default=find_like_model, repr=False, compare=False)

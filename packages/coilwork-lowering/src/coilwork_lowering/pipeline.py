@@ -98,7 +98,7 @@ def _lay_out(draft: LoweringDraft, context: LoweringContext) -> LoweringDraft:
         gm, padding = pad_products(gm, context.layout)
     if context.write is not None:
         context.write("layout.txt", "\n".join((decision.reason, *padding.reasons)) + "\n")
-        if decision.shared_weights or decision.dense_copies or padding.padded or padding.by_rows:
+        if decision.changes or padding.padded or padding.by_rows:
             context.write("aten.laid_out.txt", format_aten(gm))
     return replace(draft, gm=gm)
 

@@ -13,6 +13,8 @@ from coilwork.targets import find_machine_model
 from coilwork_frontend.torch_compat.operators import can_convolve_in_tf32
 from coilwork_ir.device_traits import CUBLAS, DRIVER_GRAPHS, list_types
 from coilwork_lowering import LayoutOptions, LoweringOptions, RewriteOptions
+from coilwork_lowering.facts.fx_nodes import CONVOLUTION
+from coilwork_lowering.options import is_listed
 from coilwork_lowering.rewrites import Rewrite, choose_rewrites
 from coilwork_lowering.rewrites.rewrite import Level
 from coilwork_runtime import Search
@@ -58,6 +60,8 @@ def make_layout_options(options: CompileOptions, *, saves_captured: bool = False
         layout=layout,
         scheduled_devices=SCHEDULED if copies_weights else (),
         tf32_convolutions=can_convolve_in_tf32(),
+        # who leaves convolutions to ATen wants its kernels
+        multiplies_patches=not is_listed(options.fallback, CONVOLUTION),
         # a kernel of ours stores rows of any length
         pad_products=options.numerics != "strict" and options.contractions != "generated",
         by_rows=options.contractions == "aten" or torch.version.hip is not None,

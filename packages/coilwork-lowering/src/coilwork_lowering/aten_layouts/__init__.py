@@ -1,7 +1,8 @@
 """Memory layouts of convolutions and matrix products, chosen for a whole ATen graph before it is lowered.
 
-Open `convolution_layout.py` first for convolutions, and `product_padding.py` for products: the entries. The
-cost models are `convolution_cost.py` and `products.py`.
+Open `convolution_layout.py` first for convolutions, and `product_padding.py` for products: the entries.
+`patch_products.py` makes products of some convolutions. The cost models are `convolution_cost.py` and
+`products.py`.
 """
 
 from coilwork_lowering.aten_layouts.convolution_layout import (

@@ -1,7 +1,7 @@
 """Copies of convolutions' operands that only the whole graph can place; `lay_out_convolutions` is the entry.
 
-The scheduler chooses layouts of convolutions, for each graph by itself. Before graphs are cut, three things
-are done here.
+The scheduler chooses layouts of convolutions, for each graph by itself. Before graphs are cut, some
+convolutions become products (`patch_products.py`), and three things are done here.
 
 - Convolution kernels want dense operands, and ATen copies others before each call, element by element along
   the last dimension; `copy_operands_with_gaps` copies once, in tiles and fused with what comes before.
@@ -30,6 +30,7 @@ from coilwork_lowering.aten_layouts.formats import (
     is_dense_in_order,
     is_same_layout,
 )
+from coilwork_lowering.aten_layouts.patch_products import multiply_patches
 from coilwork_lowering.facts.fx_nodes import insert_call, match_convolution
 from coilwork_lowering.options import LayoutOptions
 from coilwork_lowering.torch_compat.graphs import copy_graph, find_fake_mode
@@ -226,13 +227,20 @@ class LayoutDecision:
 
     Attributes:
         reason: one sentence for a reader of traces.
+        patch_products: convolutions, and gradients of some, that are products of patches.
         shared_weights: parameters that are copied once for both halves of a training step.
         dense_copies: copies of operands that lay in memory with gaps.
     """
 
     reason: str
+    patch_products: int = 0
     shared_weights: int = 0
     dense_copies: int = 0
+
+    @property
+    def changes(self) -> bool:
+        """Tell if anything was done."""
+        return bool(self.patch_products or self.shared_weights or self.dense_copies)
 
 
 def lay_out_convolutions(
@@ -245,10 +253,13 @@ def lay_out_convolutions(
     """
     if options.layout == "captured":
         return gm, LayoutDecision(reason="layouts as captured: asked for")
-    shared_gm, shared = copy_shared_weights(gm, options)
+    products_gm, products = multiply_patches(gm, options)
+    shared_gm, shared = copy_shared_weights(products_gm, options)
     dense_gm, copies = copy_operands_with_gaps(shared_gm, options.devices, options.find_model)
     reason = (
-        f"the scheduler lays out convolutions; {shared} weights are copied once for both halves, and "
-        f"{copies} operands that have gaps"
+        f"the scheduler lays out convolutions; {products} are products of patches, {shared} weights are "
+        f"copied once for both halves, and {copies} operands that have gaps"
     )
-    return dense_gm, LayoutDecision(reason=reason, shared_weights=shared, dense_copies=copies)
+    return dense_gm, LayoutDecision(
+        reason=reason, patch_products=products, shared_weights=shared, dense_copies=copies
+    )

@@ -49,14 +49,16 @@ def _widen(node: Extern, facts: Dependence, settings: Settings, names: FreshName
     given = [node.args[position] for position in form.read]
     read = [facts.buffers[argument.name] for argument in given if isinstance(argument, Ref)]
     made = [b for b in node.outputs if isinstance(b, Buffer) and len(b.shape) == 3]
-    if len(read) != len(form.read) or not made or not all(map(_has_choice, (*read[:-1], *made))):
+    # of activations: a weight of one tap, or of single channels, lies in both orders
+    activations = [*read[:-1], *(b for b in made if b.shape != read[-1].shape)] if read else []
+    if len(read) != len(form.read) or not made or not all(map(_has_choice, activations)):
         return (node,)
     target = settings.targets.of(made[0].device)
     if any(len(b.shape) != 3 or b.dtype not in _TYPES for b in read) or not (
         target.has(CUDNN) or target.has(CPU_LIBRARIES)
     ):
         return (node,)
-    if any(find_dense_order(buffer) != (0, 1, 2) for buffer in made):
+    if not all(map(_is_row_major, made)):
         return (node,)
     before: list[Node] = []
     behind: list[Node] = []
@@ -84,6 +86,13 @@ def _widen(node: Extern, facts: Dependence, settings: Settings, names: FreshName
 def _has_choice(buffer: Buffer) -> bool:
     """Tell if strides say in which order channels and places lie."""
     return as_int(buffer.shape[1]) != 1 and as_int(buffer.shape[2]) != 1
+
+
+def _is_row_major(buffer: Buffer) -> bool:
+    """Tell if dimensions fill memory in their order; where those of one element stand does not matter."""
+    order = find_dense_order(buffer)
+    several = [d for d in order or () if as_int(buffer.shape[d]) != 1]
+    return order is not None and several == sorted(several)
 
 
 def _add_dimension(buffer: Buffer) -> Buffer:
