@@ -20,6 +20,7 @@ ALLOWED: Mapping[str, str] = {
     TABLE: "says which they are",
     "coilwork_lowering.aten_layouts.patch_products": _BEFORE,
     "coilwork_lowering.decompositions.library_operators": _BEFORE,
+    "coilwork_lowering.joint.early_gradients": _BEFORE,
     "coilwork_lowering.rewrites.epilogues": _BEFORE,
     "coilwork_lowering.rewrites.call_normalization": _BEFORE,
     "coilwork_scheduler.contractions.aten_products": _CALLS,

@@ -50,7 +50,7 @@ def test_copies_keep_the_layout() -> None:
 
 def test_a_damaged_record_is_dropped_and_measured_again() -> None:
     store = MemoryStore()
-    times = iter([2.0, 1.0] * 3)
+    times = iter([2.0, 1.0] * 6)
 
     def measure(call: Callable[[], None]) -> float:
         call()
@@ -71,8 +71,18 @@ def test_a_damaged_record_is_dropped_and_measured_again() -> None:
         assert select_candidate(trials, [], [], measure=measure, store=store, key=KEY, mappings=turned) == 0
 
 
+def test_a_guess_that_something_disturbed_once_is_kept() -> None:
+    times = iter([9.0, 2.0, 1.0, 2.0])
+    trials = [lambda *_: None, lambda *_: None]
+    mappings = ("warps 4", "warps 8")
+    chosen = select_candidate(
+        trials, [], [], measure=lambda _: next(times), store=None, key=KEY, mappings=mappings
+    )
+    assert chosen == 0 and next(times, None) is None
+
+
 def test_a_kernel_that_tells_no_mapping_is_timed_every_time() -> None:
-    store, times = MemoryStore(), iter([2.0, 1.0, 1.0, 2.0])
+    store, times = MemoryStore(), iter([2.0, 1.0, 2.0, 1.0, 1.0, 2.0])
     trials = [lambda *_: None, lambda *_: None]
     chosen = [
         select_candidate(

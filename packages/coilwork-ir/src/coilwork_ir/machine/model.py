@@ -205,6 +205,10 @@ class Products:
         chunked_share: what such a result is at least, of its factors.
         recomputed_bytes: bytes of such a result of a training step, from which on its backward computes it
             again instead of keeping it: below, one product more costs more than the memory is worth.
+        early_gradient_bytes: bytes of such a result, from which on the forward computes what the backward
+            would make of it, but for a factor.
+        early_gradient_rows: rows of such a result at least: sums are added to for each chunk of them.
+        early_gradient_share: what is kept then at most, as a share of the result's bytes.
         chunk_room_bytes: bytes of a chunk, and of sums to which each chunk adds a part.
     """
 
@@ -233,6 +237,9 @@ class Products:
     chunked_bytes: int
     chunked_share: float
     recomputed_bytes: int
+    early_gradient_bytes: int
+    early_gradient_rows: int
+    early_gradient_share: float
     chunk_room_bytes: int
 
     @property
@@ -269,10 +276,13 @@ class ProductKernels:
         loaded_rate: rate where threads load the blocks.
         memory_share: share of the bandwidth that a kernel moves whose sums are short.
         skinny_memory_share: the same of a kernel with few rows or columns.
+        few_rows_memory_share: the same with 16 at most, whose programs are enough for all multiprocessors.
+        row_gain_us: what a product of one row with a weight takes less than a call.
         call_rate: a library's rate at its best.
         call_start_us: what a call takes besides.
         call_turns_start_us: the same where its turns are counted, and storing their results.
         call_memory_share: share of the bandwidth that a call moves which is bound by memory.
+        small_call_share: the same of many products of few rows or columns.
         least_gain_share: share of the call's time that a kernel must gain at least.
         least_gain_us: what it must gain at least.
     """
@@ -293,10 +303,13 @@ class ProductKernels:
     loaded_rate: float
     memory_share: float
     skinny_memory_share: float
+    few_rows_memory_share: float
+    row_gain_us: float
     call_rate: float
     call_start_us: float
     call_turns_start_us: float
     call_memory_share: float
+    small_call_share: float
     least_gain_share: float
     least_gain_us: float
 

@@ -31,6 +31,7 @@ from coilwork_ir.loops.matrix_products import BATCHED_PRODUCT, PRODUCT, MatrixPr
 from coilwork_ir.machine.model import Products
 from coilwork_ir.mapping.product_blocks import (
     COPY_ENGINE,
+    LEAST_SIDE,
     PLAIN,
     Finish,
     Work,
@@ -192,6 +193,12 @@ class ImplementationContext:
         copied = sum(self.narrow_size(b) + self.size(b) for b in self.find_widened(product))
         return self.move_us(copied, 0) if copied else 0.0
 
+    def count_summand_loads(self, product: MatrixProduct) -> float:
+        """What is read of the product's summand, in units of the result's bytes; 0 for a row of it."""
+        if product.added is None or len(product.added.shape) < 2:
+            return 0.0
+        return self.size(product.added) / max(1, self.size(product.output))
+
     def has_odd_columns(self, product: MatrixProduct, target: Target) -> bool:
         """True if 16-bit rows of the result are known to be no whole vectors, while those of the
         factors are.
@@ -216,9 +223,7 @@ class ImplementationContext:
         what becomes of them.
         """
         work, figures = self._work_of(product, sums), target.machine.product_kernels
-        few = is_skinny(work.rows, work.columns, target)
-        share = figures.skinny_memory_share if few else figures.memory_share
-        memory_us = self._memory_us(product, share, sums)
+        memory_us = self._memory_us(product, self._find_share(work, target), sums)
         epilogue_us = finish.operations / figures.epilogue_operations
         more = finish.loads + finish.stores - 1
         if more:
@@ -230,11 +235,23 @@ class ImplementationContext:
             return max(memory_us, loaded_us) + epilogue_us
         return max(memory_us, best_blocks_us(work, target, finish))
 
+    def _find_share(self, work: Work, target: Target) -> float:
+        """Share of the bandwidth that a kernel of ours for `work` moves, if memory bounds it."""
+        figures, products = target.machine.product_kernels, target.machine.products
+        if work.others > 1 or not is_skinny(work.rows, work.columns, target):
+            return figures.memory_share
+        strips = max(work.rows, work.columns) // products.least_strip
+        is_full = strips >= target.multiprocessors * target.machine.launches.full_programs
+        is_read_once = is_full and min(work.rows, work.columns) <= LEAST_SIDE
+        return figures.few_rows_memory_share if is_read_once else figures.skinny_memory_share
+
     def call_us(self, product: MatrixProduct, target: Target) -> float:
         """Time of a library's call for `product` in 16 bits, at its best."""
         figures = target.machine.product_kernels
         work = self._work_of(product, 1)
-        memory_us = self._memory_us(product, figures.call_memory_share, 1)
+        is_small = work.others > 1 and min(work.rows, work.columns) <= target.machine.products.skinny_rows
+        share = figures.small_call_share if is_small else figures.call_memory_share
+        memory_us = self._memory_us(product, share, 1)
         if is_bound_by_memory(work.rows, work.columns, work.length, target):
             return memory_us
         whole_us = self.flops(product) / figures.call_rate + figures.call_start_us
@@ -325,8 +342,18 @@ class AtenCall:
             us = max(us, context.flops(product) / target.machine.products.unaligned_rate(columns))
         elif target.has(CUBLAS) and product.output.dtype in _HALVES:
             us = max(us, context.call_us(product, target))
-        us += context.widen_us(product)
+        us += context.widen_us(product) + self._copy_us(product)
         return Quote(us=us, numbers={"call_us": round(us, 3)})
+
+    def _copy_us(self, product: MatrixProduct) -> float:
+        """Time to copy what is added into the result beforehand. A row of it is added by the library's
+        kernel.
+        """
+        context, added = self.context, product.added
+        if added is None or (len(added.shape) == 1 and not product.batch and not product.is_weighted):
+            return 0.0
+        launch_us = context.move_us(0, 0)
+        return context.move_us(context.size(added), context.size(product.output)) - launch_us
 
     def least_gain_us(self, product: MatrixProduct, rival: Quote) -> float:
         """0: it is what others are measured against."""

@@ -37,6 +37,7 @@ from coilwork_scheduler.contractions.implementations import (
     NamesBlocks,
     Quote,
 )
+from coilwork_scheduler.contractions.plain_products import PlainProducts
 
 # ---- Templates ----
 
@@ -142,7 +143,7 @@ class Registry:
 
 
 REGISTRY: Final = Registry(
-    products=(*IMPLEMENTATIONS, FusedProducts, *ATEN_PRODUCTS),
+    products=(*IMPLEMENTATIONS, FusedProducts, PlainProducts, *ATEN_PRODUCTS),
     grouped=GROUPED_PRODUCTS,
     convolutions=(AtenConvolution, DepthwiseSums, DepthwiseGradientSums),
     attentions=ATTENTIONS,
