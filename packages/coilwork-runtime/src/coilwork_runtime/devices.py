@@ -46,15 +46,13 @@ def parse_device(name: str) -> torch.device:
     """`torch.device(name)`, where an accelerator without a number is the first of its type: people write
     `cuda` in modules that they run by themselves.
     """
-    device = torch.device(name)
-    is_complete = device.index is not None or device.type in _UNNUMBERED
-    return device if is_complete else torch.device(device.type, 0)
+    return torch.device(name if ":" in name or name in _UNNUMBERED else f"{name}:0")
 
 
 def find_device_number(name: str) -> int:
     """Return the number of a device among those of its type; -1 for the host."""
-    index = parse_device(name).index
-    return -1 if index is None else int(index)
+    kind, _, number = name.partition(":")
+    return -1 if kind in _UNNUMBERED else int(number or 0)
 
 
 def count_devices(kind: str) -> int:
