@@ -87,7 +87,7 @@ class Builder:
                 for spec, task in zip(wanted, tasks, strict=True)
             }
 
-    def warm_up(self, language: str = TRITON) -> None:
+    def warm_up(self, language: str = "triton") -> None:
         """Get ready to build kernels of a language, while they are lowered and scheduled. Returns at once."""
         known = self._languages.get(language)
         if known is not None:
