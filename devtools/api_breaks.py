@@ -10,6 +10,7 @@ minor version before 1.0, and a new major one from then on: the packages declare
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import subprocess
 import sys
@@ -54,12 +55,22 @@ def list_breaks(root: Path, release: Release) -> Iterator[str]:
     old = griffe.load_git(name, ref=release.ref, repo=root, search_paths=[folder], resolve_aliases=True)
     new = griffe.load(name, search_paths=[root / folder], resolve_aliases=True)
     assert isinstance(old, griffe.Module) and isinstance(new, griffe.Module)
-    exported = {old.members[one].canonical_path for one in map(str, old.exports or ()) if one in old.members}
+    exported = {*_list_places(old)}
     direct = {f"{name}.{one}" for one in map(str, old.exports or ())}
     for breakage in griffe.find_breaking_changes(old, new):
         path = breakage.obj.canonical_path
         if breakage.obj.path in direct or any(f"{path}.".startswith(f"{one}.") for one in exported):
             yield re.sub(r"\x1b\[\d+m", "", breakage.explain(griffe.ExplanationStyle.ONE_LINE))
+
+
+def _list_places(module: griffe.Module) -> Iterator[str]:
+    """Where what a module exports is defined. What is assigned in a way that griffe does not follow has no
+    place, and counts by its own name.
+    """
+    for name in map(str, module.exports or ()):
+        with contextlib.suppress(griffe.AliasResolutionError):
+            if name in module.members:
+                yield module.members[name].canonical_path
 
 
 def find_version(root: Path, package: str) -> str:

@@ -76,6 +76,18 @@ def test_a_break_fails_unless_the_version_allows_it(
     assert api_breaks.main([], repository) == 0
 
 
+def test_exports_without_a_place_are_compared_by_name(repository: Path) -> None:
+    change(repository, "inner.py", "def helper", "one, other = 1, 2\n\ndef helper")
+    change(repository, "__init__.py", "import Value,", "import Value, one,")
+    change(repository, "__init__.py", '["Value",', '["Value", "one",')
+    commit = ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-a", "-m", "next")
+    subprocess.run(["git", "-C", str(repository), *commit], check=True)
+    subprocess.run(["git", "-C", str(repository), "tag", "-f", "coilwork-x-v0.1.0"], check=True)
+    assert api_breaks.main([], repository) == 0
+    change(repository, "inner.py", "by: int = 2", "times: int = 2")
+    assert api_breaks.main([], repository) == 1
+
+
 def test_what_is_not_exported_may_change(repository: Path) -> None:
     change(repository, "inner.py", "def helper(x: int)", "def helper(y: int, z: int)")
     change(repository, "inner.py", "by: int = 2)", "by: int = 2, *, more: int = 0)")

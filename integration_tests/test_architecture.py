@@ -172,6 +172,8 @@ PLANTED: Sequence[tuple[str, str, str]] = (
             "def f(x):\n>     return x.device.startswith('cuda')\n",
             "def f(x):\n>     return x.language == 'triton'\n",
             "def f(x):\n    match x:\n>         case 'cpu':\n            return 1\n",
+            "GPU = 'cuda'\ndef f(x):\n>     return x.type == GPU\n",
+            "GPUS: Final = ('cuda', 'hip')\ndef f(x):\n>     return x.kind in GPUS\n",
         )
     ),
     ("running text", "coilwork-runtime/src/coilwork_runtime/a.py", "def f(x):\n>     exec(x)\n"),
@@ -462,7 +464,7 @@ def test_private_api_has_a_module_or_a_room_per_package(tmp_path: Path) -> None:
     assert violation.path.endswith("/not_torch_compat.py")
 
 
-def test_back_ends_and_exceptions_may_compare_names_of_devices(tmp_path: Path) -> None:
+def test_owners_may_compare_names_of_devices(tmp_path: Path) -> None:
     text = "def f(x):\n    return x == 'cpu'\n"
     files = {
         "coilwork/src/coilwork/backends.py": text,
@@ -470,9 +472,14 @@ def test_back_ends_and_exceptions_may_compare_names_of_devices(tmp_path: Path) -
         "coilwork-ir/src/coilwork_ir/b.py": "def f(x):\n    return x == 'cpp'\n",
     }
     tree = plant(tmp_path, files)
-    assert device_names.check_device_names(tree.sources, {"coilwork_ir.a": "for a reason"}) == []
-    (unused,) = device_names.check_device_names(tree.sources, {"coilwork_ir.a": "", "coilwork_ir.b": ""})
-    assert unused.path == "coilwork_ir.b"
+    assert device_names.check_device_names(tree.sources, ("coilwork.backends", "coilwork_ir.a")) == []
+    (found,) = device_names.check_device_names(tree.sources)
+    assert found.path.endswith("/a.py")
+
+
+def test_every_owner_of_names_of_devices_is_there(repository: Tree) -> None:
+    modules = {source.module for source in repository.sources}
+    assert not device_names.OWNERS.keys() - modules
 
 
 def test_second_file_with_output_code_is_caught(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ def test_tables_have_every_package() -> None:
         ("mkdocs.yml", "- packages/{}/src"),
         ("README.md", "[{}](packages/{})"),
         ("docs/index.md", "[{}](packages/{}.md)"),
+        ("docs/packages-alone.md", "| [{}](packages/{}.md) |"),
         ("docs/architecture.md", "`{_}`"),
         ("integration_tests/consumers/full_stack/installed.txt", "{}\n"),
     ],

@@ -52,6 +52,12 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
     return (a.exp() @ b).tanh()
 
 
+def climb(rungs: list[Tensor]) -> None:
+    """Several launches that find all they use where it was in the last call."""
+    for rung in rungs:
+        rung.tanh_().add_(1)
+
+
 def mixed(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Work on two devices."""
     return (x.sin() + x).cumsum(0), (y.to("cpu").exp() - 1).tanh()
@@ -85,6 +91,15 @@ def main() -> None:
     found = torch.compile(multiply, backend="coilwork")(a.to("queued"), b.to("queued"))
     calls = torch.queued.count_products() - multiplied
     print("by its own library:", calls, torch.allclose(found.cpu(), multiply(a, b), atol=1e-5))
+
+    ladder = torch.compile(climb, backend="coilwork")
+    rungs = [torch.rand(5 + k) for k in range(6)]
+    there, replays = [rung.to("queued") for rung in rungs], torch.queued.count_replays()
+    for _ in range(6):
+        ladder(there)
+        climb(rungs)
+    close = [torch.allclose(a.cpu(), b, atol=1e-5) for a, b in zip(there, rungs, strict=True)]
+    print("calls as one piece of work:", torch.queued.count_replays() - replays, all(close))
 
     stream = torch.Stream(device="queued")
     with stream, torch.no_grad():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -312,9 +313,13 @@ def test_options() -> None:
         CppCodegen().emit(k, get_target("x86-64-avx2"), {"vector_maths": True})
     with pytest.raises(EmitError, match="takes bool"):
         CppCodegen().emit(k, get_target("x86-64-avx2"), {"vector_math": 1})
-    assert CppCodegen().supports(get_target("aarch64-neon")) and not CppCodegen().supports(
-        get_target("sm_90")
-    )
+
+
+def test_targets_of_other_back_ends_are_taken_by_their_traits() -> None:
+    neon, gpu = get_target("aarch64-neon"), get_target("sm_90")
+    for kind in (neon.kind, "somebody's"):
+        assert CppCodegen().supports(replace(neon, kind=kind))
+        assert not CppCodegen().supports(replace(gpu, kind=kind))
 
 
 def truths(x: Scalar, flag: Scalar) -> dict[str, tuple[Scalar, Callable[..., torch.Tensor]]]:

@@ -124,17 +124,35 @@ class Faulty(CpuDevice):
         return -1.0 if self.fault == "goes back in time" and not call() else super().measure(call, index)
 
 
+class Capturing(Faulty):
+    """One that takes several launches at once."""
+
+    def capture(self, launches: Sequence[tuple[object, Sequence[int]]], index: int) -> object:
+        if self.fault == "runs what it captures":
+            self.replay(launches, 0)
+        return launches[:-1] if self.fault == "loses the last" else launches
+
+    def replay(self, captured: Any, stream: Any) -> None:
+        for handle, words in reversed(captured) if self.fault == "from behind" else captured:
+            self.launch(handle, words, stream)
+
+
 def test_the_processor_passes(samples: Samples) -> None:
     results = check_device(CpuDevice(), "cpu", samples)
     assert isinstance(CpuDevice(), Device)
     assert not format_failures(results), format_failures(results)
     assert [one.check for one in results] == list(CHECKS)
-    assert {one.status for one in results} == {"passed"}
+    assert {one.check for one in results if one.status == "refused"} == {"captured launches"}
 
 
 def test_devices_that_do_not_come_back_from_failed_checks_refuse_them(samples: Samples) -> None:
     results = check_device(CpuDevice(), "cpu", replace(samples, pick=None))
-    assert [one.check for one in results if one.status == "refused"] == ["failed checks"]
+    assert [one.check for one in results if one.status == "refused"] == ["failed checks", "captured launches"]
+
+
+def test_a_device_that_captures_passes(samples: Samples) -> None:
+    results = check_device(Capturing(""), "cpu", samples)
+    assert {one.status for one in results} == {"passed"}, results
 
 
 @pytest.mark.parametrize(
@@ -150,10 +168,13 @@ def test_devices_that_do_not_come_back_from_failed_checks_refuse_them(samples: S
         ("silent checks", "failed checks"),
         ("measures nothing", "measuring"),
         ("goes back in time", "measuring"),
+        ("runs what it captures", "captured launches"),
+        ("loses the last", "captured launches"),
+        ("from behind", "captured launches"),
     ],
 )
 def test_planted_faults_are_found(samples: Samples, fault: str, found: str) -> None:
-    device = Faulty(fault)
+    device = Capturing(fault)
     results = check_device(device, "cpu", samples)
     assert found in {one.check for one in results if one.status == "failed"}, results
     assert device.launches

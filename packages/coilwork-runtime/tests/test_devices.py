@@ -10,7 +10,15 @@ import pytest
 import torch
 
 from coilwork_runtime import DeviceError, describe_cpu, describe_gpu, devices
-from coilwork_runtime.devices import AVX2, AVX512, can_run_on, find_cpu_target_name, read_cpu_features
+from coilwork_runtime.devices import (
+    AVX2,
+    AVX512,
+    can_run_on,
+    find_cpu_target_name,
+    find_device_number,
+    parse_device,
+    read_cpu_features,
+)
 
 
 def test_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,3 +84,18 @@ def test_a_gpu_that_is_not_there() -> None:
 )
 def test_what_runs_where(target: str, present: str, runs: bool) -> None:
     assert can_run_on(target, present) is runs
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "number"),
+    [
+        ("cpu", "cpu", -1),
+        ("meta", "meta", -1),
+        ("cuda", "cuda:0", 0),
+        ("xpu", "xpu:0", 0),
+        ("cuda:3", "cuda:3", 3),
+    ],
+)
+def test_accelerators_have_numbers(name: str, device: str, number: int) -> None:
+    assert parse_device(name) == torch.device(device)
+    assert find_device_number(name) == number

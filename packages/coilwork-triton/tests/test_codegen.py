@@ -745,3 +745,10 @@ def test_running_means_divide_once_for_all_lanes(engine: TritonProcess, across: 
         torch.testing.assert_close(found[1].cpu(), data.double().mean(1).float(), rtol=1e-6, atol=0)
         spread = (data.double() - data.double().mean(1, keepdim=True)).square().sum(1).float()
         torch.testing.assert_close(found[2].cpu(), spread, rtol=1e-4, atol=0)
+
+
+def test_targets_of_other_back_ends_are_taken_if_they_are_gpus() -> None:
+    gpu, cpu = get_target("sm_90"), get_target("x86-64-avx2")
+    for kind in (gpu.kind, "somebody's"):
+        assert TritonCodegen().supports(replace(gpu, kind=kind))
+        assert not TritonCodegen().supports(replace(cpu, kind=kind))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -30,6 +30,7 @@ from coilwork_aot.manifest import (
 from coilwork_aot.trees import Tree
 from coilwork_aot.weights import collect_storages, encode_weights
 from coilwork_runtime import Builder
+from coilwork_runtime.devices import find_device_number
 from coilwork_runtime.executor.choice import Loadable
 from coilwork_runtime.executor.portable_plans import encode_plans
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec, encode_kernels
@@ -37,8 +38,6 @@ from coilwork_runtime.module_loader import load_kernels
 from coilwork_runtime.triton_kernels.compilation import encode_binary
 from coilwork_runtime.triton_kernels.versions import get_version
 from coilwork_runtime.version import __version__ as runtime_version
-
-CPU: Final = "cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,5 +250,5 @@ def _describe_target(compiled: CompiledProgram, specs: Sequence[KernelSpec]) -> 
 
 def _find_main_device(devices: Iterable[str]) -> str:
     """Return the type of devices that a program is for: an accelerator, if it has tensors on one."""
-    kinds = [one.partition(":")[0] for one in devices]
-    return next((kind for kind in kinds if kind != CPU), CPU)
+    accelerators = (one for one in devices if find_device_number(one) >= 0)
+    return next(accelerators, "cpu").partition(":")[0]

@@ -26,6 +26,7 @@ from coilwork_ir.buffers import (
     ListValue,
     Ref,
 )
+from coilwork_ir.device_traits import ATEN_CUDA, has_trait
 from coilwork_ir.errors import EmitError
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, format_expr
@@ -269,7 +270,7 @@ def _find_gpu(parts: tuple[Program, ...]) -> str:
     for name, device in _list_devices(parts):
         if is_host(device):
             continue
-        if torch.device(device).type != "cuda" or torch.version.hip or (found and device != found):
+        if not has_trait(device, ATEN_CUDA) or torch.version.hip or (found and device != found):
             raise EmitError(
                 "cpp-unsupported",
                 f"{name} is on device {device}",
@@ -315,7 +316,7 @@ def _kernel_units(
         if spec.is_triton:
             on_gpu.append(kernel.name)
             continue
-        if spec.language != "cpp":
+        if not spec.is_cpp:
             raise EmitError(
                 "cpp-unsupported",
                 f"kernel {kernel.name} is written in {spec.language}",

@@ -28,6 +28,7 @@ from coilwork_cpp.rewrites.split import Scratch
 from coilwork_cpp.rewrites.table import Launch, rewrite_launch
 from coilwork_cpp.values.block import Block
 from coilwork_cpp.values.element_types import SMALL_FLOATS, get_memory_type
+from coilwork_ir.device_traits import PROCESSOR
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError, ParseError, VerifyError
 from coilwork_ir.fresh_names import FreshNames
@@ -559,8 +560,8 @@ class CppCodegen:
         return "cpp"
 
     def supports(self, target: Target) -> bool:
-        """True for CPUs."""
-        return target.kind == "cpu"
+        """True for processors, whose kernels are loops."""
+        return target.has(PROCESSOR)
 
     def capabilities(self, target: Target) -> Capabilities:
         """Return the capabilities of its kernels on `target`, with the way they walk rows."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, add_all, as_expr, as_int
+
+DEFAULT_DEVICE: Final = "cpu"
+"""The device of a buffer of which none is named; text forms leave it out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +28,7 @@ class Buffer:
     dtype: DType
     shape: tuple[Expr, ...]
     strides: tuple[Expr, ...]
-    device: str = "cpu"
+    device: str = DEFAULT_DEVICE
 
     def offset_of(self, index: tuple[Expr, ...]) -> Expr:
         """Flat offset, in elements from the buffer's first, of the element at `index`."""

@@ -30,7 +30,7 @@ from coilwork_runtime.executor.interpreter import load_interpreted
 from coilwork_runtime.executor.lifetime_checker import LifetimeChecker
 from coilwork_runtime.executor.native_program import NativeProgram, load_native, warm_executor
 from coilwork_runtime.executor.vendor_libraries import ConvolutionLibrary, DriverGraphs, ProductLibrary
-from coilwork_runtime.languages import Device, DeviceLanguage, KernelCompiler, Language
+from coilwork_runtime.languages import CapturingDevice, Device, DeviceLanguage, KernelCompiler, Language
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec
 from coilwork_runtime.module_loader import load_python
@@ -47,6 +47,7 @@ __all__ = [
     "CpuDevice",
     "DriverGraphs",
     "DeviceError",
+    "CapturingDevice",
     "Device",
     "DeviceFacts",
     "DeviceLanguage",

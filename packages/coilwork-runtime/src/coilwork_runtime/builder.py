@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, as_completed
-from typing import Any, Final
+from typing import Any
 
 from coilwork_cache import Store
 from coilwork_runtime.cpp.cpp_builder import CppBuilder, CppLanguage
 from coilwork_runtime.errors import KernelBuildError
 from coilwork_runtime.languages import Building, Language
 from coilwork_runtime.launch_descriptor import Launcher
-from coilwork_runtime.manifest.kernel_manifest import KernelSpec
+from coilwork_runtime.manifest.kernel_manifest import CPP, OWN_LANGUAGES, TRITON, KernelSpec
 from coilwork_runtime.threads import Threads
 from coilwork_runtime.triton_kernels.autotune.search import Search
 from coilwork_runtime.triton_kernels.compilation import GpuBinary, WorkerPool, find_shared_pool
@@ -24,8 +24,6 @@ MOST_WORKERS = 16
 
 Progress = Callable[[int, int, int], None]
 FindLanguage = Callable[[str, Store | None], Language | None]
-# Those that the runtime builds and launches itself.
-OWN_LANGUAGES: Final = ("cpp", "triton")
 
 
 class Builder:
@@ -59,8 +57,8 @@ class Builder:
         self._triton = TritonBuilder(store, pool, gpu, search=search, workers=self._workers)
         self._triton_language = TritonLanguage(self._triton, pool, gpu)
         self._languages: dict[str, Language] = {
-            "cpp": CppLanguage(self._cpp, workers=self._workers),
-            "triton": self._triton_language,
+            CPP: CppLanguage(self._cpp, workers=self._workers),
+            TRITON: self._triton_language,
         }
 
     def build(self, specs: Iterable[KernelSpec]) -> Mapping[str, Launcher]:

@@ -1,4 +1,5 @@
-"""A conformance kit for devices: launches in order, streams, events, memory, threads, faults, time.
+"""A conformance kit for devices: launches in order, streams, events, memory, threads, faults, time,
+captured launches.
 
 The caller makes two kernels for the device; the kit compares what they do with torch on the CPU.
 """
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from coilwork_runtime.errors import KernelLaunchError
-from coilwork_runtime.languages import Device, lay_out_words
+from coilwork_runtime.languages import CapturingDevice, Device, lay_out_words
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest
 
 ELEMENTS: Final = 100_000
@@ -263,6 +264,34 @@ def _check_measuring(bench: _Bench) -> str:
     return "" if 0.0 < seconds < 10.0 else f"a launch is said to take {seconds} s"
 
 
+def _check_captured_launches(bench: _Bench) -> str:
+    device = bench.device
+    if not isinstance(device, CapturingDevice):
+        raise Refused("it takes launches one by one")
+    words_of, add = lay_out_words(bench.samples.add.manifest), bench.samples.add
+    handle = device.load(add.binary, add.manifest, bench.index)
+    x, one, out = bench.full(0.0), bench.full(1.0), bench.full(0.0)
+    launches = [
+        (handle, words_of((*tensors, ELEMENTS))[0])
+        for _ in range(LAUNCHES // 2)
+        for tensors in ((x, one, out), (out, one, x))
+    ]
+    captured = device.capture(launches, bench.index)
+    if captured is None:
+        raise Refused("it does not capture the launches of a sum")
+    if x.cpu().any():
+        return "launches were done when they were captured"
+    for start, stream in enumerate((bench.stream(), bench.make_stream(), bench.stream())):
+        x.fill_(float(start))
+        device.wait(stream, device.record(bench.stream()))
+        device.replay(captured, stream)
+        bench.add(stream, x, one, out)
+        device.wait(bench.stream(), device.record(stream))
+        if not torch.equal(out.cpu(), torch.full((ELEMENTS,), float(start + LAUNCHES + 1))):
+            return "captured launches gave other values, or were not done in their order"
+    return ""
+
+
 CHECKS: Final[Mapping[str, Callable[[_Bench], str]]] = MappingProxyType(
     {
         "launches": _check_launches,
@@ -275,5 +304,6 @@ CHECKS: Final[Mapping[str, Callable[[_Bench], str]]] = MappingProxyType(
         "damaged binaries": _check_damaged_binaries,
         "failed checks": _check_failed_checks,
         "measuring": _check_measuring,
+        "captured launches": _check_captured_launches,
     }
 )

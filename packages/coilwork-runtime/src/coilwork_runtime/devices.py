@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ from coilwork_runtime.errors import DeviceError
 AVX512: Final = frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl"})
 AVX2: Final = frozenset({"avx2", "fma", "f16c"})
 _GPU: Final = "cuda"
+# Types of which there is one device; its tensors have no number.
+_UNNUMBERED: Final = frozenset({"cpu", "meta"})
 CPU_INFO: Final = Path("/proc/cpuinfo")
 _TORCH_FEATURES: Final[Mapping[str, frozenset[str]]] = {"AVX2": AVX2, "AVX512": AVX2 | AVX512}
 
@@ -36,6 +39,20 @@ class DeviceFacts:
     multiprocessors: int
     shared_memory_bytes: int = 0
     l2_bytes: int = 0
+
+
+@cache
+def parse_device(name: str) -> torch.device:
+    """`torch.device(name)`, where an accelerator without a number is the first of its type: people write
+    `cuda` in modules that they run by themselves.
+    """
+    return torch.device(name if ":" in name or name in _UNNUMBERED else f"{name}:0")
+
+
+def find_device_number(name: str) -> int:
+    """Return the number of a device among those of its type; -1 for the host."""
+    kind, _, number = name.partition(":")
+    return -1 if kind in _UNNUMBERED else int(number or 0)
 
 
 def count_devices(kind: str) -> int:

@@ -19,7 +19,7 @@ import torch
 
 from coilwork_cache import KernelCache, Store, content_key
 from coilwork_runtime.dtypes import get_torch_dtype
-from coilwork_runtime.launch_descriptor import Launcher
+from coilwork_runtime.launch_descriptor import Launcher, Piece
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec, encode_manifest
 from coilwork_runtime.threads import Threads
 
@@ -138,6 +138,27 @@ class Device(Protocol):
         ...
 
 
+@runtime_checkable
+class CapturingDevice(Device, Protocol):
+    """A device that takes several launches as one piece of work, which costs less than one by one.
+
+    What is the same in call after call is captured once. Coilwork compares all words of each call before
+    (`executor/region_replay.py`).
+    """
+
+    def capture(self, launches: Sequence[tuple[object, Sequence[int]]], index: int) -> object | None:
+        """The launches, each a handle and its words, in order, as one value for `replay`; None if they are
+        rather launched one by one. Does nothing else with them.
+        """
+        ...
+
+    def replay(self, captured: Any, stream: Any) -> None:
+        """Put the launches on `stream`, as `launch` does one after the other. A value may be on several
+        streams at once.
+        """
+        ...
+
+
 # ---- languages of back ends ----
 
 
@@ -188,17 +209,25 @@ def make_launcher(manifest: KernelManifest, binary: bytes, device: Device) -> La
                 handles[index] = device.load(binary, manifest, index)
             return handles[index]
 
-    def launch(*args: Any) -> None:
+    def find(args: Sequence[Any]) -> tuple[int, object]:
         index = next((max(one.get_device(), 0) for one in args if isinstance(one, torch.Tensor)), 0)
         handle = handles.get(index)
-        if handle is None:
-            handle = load(index)
+        return index, load(index) if handle is None else handle
+
+    def launch(*args: Any) -> None:
+        index, handle = find(args)
         words, scratch = words_of(args)
         device.launch(handle, words, device.stream(index))
         # the device's memory is freed in the order of its streams, and so behind the launch
         del scratch
 
-    return Launcher(call=launch)
+    def prepare(args: Sequence[Any]) -> Piece:
+        index, handle = find(args)
+        words, scratch = words_of(args)
+        tensors = (*(one for one in args if isinstance(one, torch.Tensor)), *scratch)
+        return Piece(device=device, index=index, handle=handle, words=tuple(words), tensors=tensors)
+
+    return Launcher(call=launch, prepare=prepare if isinstance(device, CapturingDevice) else None)
 
 
 def lay_out_words(

@@ -8,11 +8,34 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, encode_manifest
 from coilwork_runtime.manifest.wire_format import block, i64, join_items, write_list
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One launch, worked out and not done yet.
+
+    Attributes:
+        device: whose it is (`coilwork_runtime.languages.CapturingDevice`).
+        index: of the device among those of its type.
+        handle: of the kernel.
+        words: addresses and sizes.
+        tensors: what lies there.
+    """
+
+    device: Any
+    index: int
+    handle: object
+    words: tuple[int, ...]
+    tensors: tuple[Any, ...] = ()
+
+    def without_tensors(self) -> Piece:
+        """The launch, which holds no memory."""
+        return replace(self, tensors=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +49,15 @@ class Launcher:
         report: raises the error of a failed check, by its number, counted from 1.
         binaries: returns the configuration and machine code of each version, chosen or else guessed, of a
             kernel that runs on a GPU.
+        prepare: works out a launch from the same arguments, for devices that take several at once. None: the
+            device takes them one by one.
     """
 
     call: Callable[..., None]
     descriptor: Callable[[], bytes | None] | None = None
     report: Callable[[int], None] | None = None
     binaries: Callable[[], Sequence[tuple[Mapping[str, int], Any]]] | None = None
+    prepare: Callable[[Sequence[Any]], Piece] | None = None
 
     def __call__(self, *args: object) -> None:
         self.call(*args)

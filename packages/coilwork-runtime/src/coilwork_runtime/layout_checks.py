@@ -6,12 +6,12 @@ inputs that passed their checks before, all in one cheap call.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
 
+from coilwork_runtime.devices import parse_device
 from coilwork_runtime.errors import LayoutError
 from coilwork_runtime.torch_compat import (
     empty_strided_cpu,
@@ -270,12 +270,6 @@ def _copy_aligned(value: torch.Tensor) -> torch.Tensor:
         return line.clone().as_strided(value.shape, value.stride())
     copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     return copy.copy_(value)
-
-
-@functools.cache
-def parse_device(name: str) -> torch.device:
-    """`torch.device(name)`, where `cuda` without a number is the first one."""
-    return torch.device("cuda:0" if name == "cuda" else name)
 
 
 def _span(size: Sizes, stride: Sizes) -> int:

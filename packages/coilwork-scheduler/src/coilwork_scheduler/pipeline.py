@@ -42,6 +42,7 @@ from coilwork_scheduler.inlining.inline import inline
 from coilwork_scheduler.inlining.template_fusion import fuse_into_templates
 from coilwork_scheduler.kernels.rounding import NO_DECISIONS, find_decisions, has_low_precision
 from coilwork_scheduler.layouts.assign import assign_layouts
+from coilwork_scheduler.layouts.equal_copies import share_equal_copies
 from coilwork_scheduler.layouts.one_dimension import widen_convolutions
 from coilwork_scheduler.legalize import break_overlaps, call_library_sorts
 from coilwork_scheduler.optimization_remarks import Remarks
@@ -167,6 +168,9 @@ ORDER: Final = (
     Before("linear-sums", "widen-convolutions", "they change different nodes, so either order does"),
     Before("widen-convolutions", "layouts", "a call over two dimensions has a choice of layouts"),
     Before("linear-sums", "layouts", "sums that others take the place of read other memory"),
+    Before("layouts", "equal-copies", "a source may get the layout of its copy"),
+    Before("equal-copies", "split-scans", "a scan of a copy is one of its source"),
+    Before("equal-copies", "split", "a reduction of a copy shares its pass with those of the source"),
     Before("layouts", "split-scans", "how a scan is cut depends on the steps with which it is read"),
     Before("layouts", "split-rows", "how sums are cut depends on how their memory lies"),
     Before("layouts", "split", "how sums are cut depends on how their memory lies"),
@@ -398,6 +402,11 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
             name="layouts",
             run=_graph_pass(assign_layouts),
             why="memory that nobody outside sees lies as the loops around it read and write it",
+        ),
+        Pass(
+            name="equal-copies",
+            run=_graph_pass(share_equal_copies),
+            why="a copy that lies as its source does is read where the source lies",
         ),
         Pass(
             name="split-scans",

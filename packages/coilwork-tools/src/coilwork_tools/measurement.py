@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from coilwork_ir.device_traits import ATEN_CUDA, has_trait
+
 Call = Callable[[], object]
 
 _WINDOW = "measured call: "
@@ -30,6 +32,11 @@ class GpuActivity:
     busy_ms: float
     kernels: int
     steps: tuple[tuple[str, float], ...] = ()
+
+
+def is_measured_by_cuda(device: str) -> bool:
+    """True for devices whose work CUDA's events and profiler see, and torch's allocator for CUDA counts."""
+    return has_trait(device, ATEN_CUDA)
 
 
 def measure_cpu_ms(call: Call, *, repeats: int) -> list[float]:

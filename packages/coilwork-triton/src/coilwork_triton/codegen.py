@@ -43,8 +43,8 @@ class TritonCodegen:
         return "triton"
 
     def supports(self, target: Target) -> bool:
-        """True for GPUs that Triton compiles for."""
-        return target.kind in ("cuda", "hip")
+        """True for GPUs: kernels are grids of blocks."""
+        return target.is_gpu
 
     def capabilities(self, target: Target) -> Capabilities:
         """Return what its kernels can do on `target`, and how they go through rows."""

@@ -44,4 +44,6 @@ def make_compiler(options: Mapping[str, object] | None = None) -> exporting.Comp
 EXPORTER: Final = exporting.Exporter(
     make_compiler=make_compiler, open_store=lambda: open_caches(check_settings(None, None))
 )
-export, load, standalone_compile = EXPORTER.export, EXPORTER.load, EXPORTER.standalone_compile
+export = EXPORTER.export
+load = EXPORTER.load
+standalone_compile = EXPORTER.standalone_compile

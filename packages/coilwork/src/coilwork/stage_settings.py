@@ -11,7 +11,7 @@ import torch
 from coilwork.compile_options import CompileOptions
 from coilwork.targets import find_machine_model
 from coilwork_frontend.torch_compat.operators import can_convolve_in_tf32
-from coilwork_ir.device_traits import CUBLAS, DRIVER_GRAPHS, list_types
+from coilwork_ir.device_traits import CPU_LIBRARIES, CUBLAS, CUDNN, DRIVER_GRAPHS, list_types
 from coilwork_lowering import LayoutOptions, LoweringOptions, RewriteOptions
 from coilwork_lowering.facts.fx_nodes import CONVOLUTION
 from coilwork_lowering.options import is_listed
@@ -22,8 +22,8 @@ from coilwork_runtime.executor.choice import ExecutorOptions
 from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Trial
 from coilwork_scheduler import ScheduleOptions
 
-SCHEDULED: Final = ("cuda", "cpu")
-"""Types of devices on which the scheduler chooses layouts of convolutions."""
+SCHEDULED: Final = (*list_types(CUDNN), *list_types(CPU_LIBRARIES))
+"""Types of devices on which the scheduler chooses layouts of convolutions: libraries compute in several."""
 
 
 def make_lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> LoweringOptions:

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from coilwork_ir.buffers import (
+    DEFAULT_DEVICE,
     Argument,
     Buffer,
     DeviceValue,
@@ -124,12 +125,12 @@ def parse_range(reader: Reader, symbols: Symbols) -> Expr:
 
 
 def format_buffer(buffer: Buffer) -> str:
-    """`%x: f32[s0, 4]`, with `{strides}` unless row-major, and `@device` unless on the CPU."""
+    """`%x: f32[s0, 4]`, with `{strides}` unless row-major, and `@device` unless it is the default one."""
     shape = ", ".join(format_expr(e) for e in buffer.shape)
     text = f"%{buffer.name}: {buffer.dtype.text}[{shape}]"
     if buffer.strides != make_contiguous_strides(buffer.shape):
         text += "{" + ", ".join(format_expr(e) for e in buffer.strides) + "}"
-    return text if buffer.device == "cpu" else f"{text} @{buffer.device}"
+    return text if buffer.device == DEFAULT_DEVICE else f"{text} @{buffer.device}"
 
 
 def parse_buffer(reader: Reader, symbols: Symbols) -> Buffer:
@@ -141,7 +142,7 @@ def parse_buffer(reader: Reader, symbols: Symbols) -> Buffer:
     strides = make_contiguous_strides(shape)
     if reader.peek("{"):
         strides = parse_indices(reader, symbols, "{", "}")
-    device = "cpu"
+    device = DEFAULT_DEVICE
     if reader.accept("@"):
         device = reader.name()
         if reader.accept(":"):

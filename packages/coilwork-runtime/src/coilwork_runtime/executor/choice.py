@@ -15,6 +15,7 @@ from coilwork_runtime.errors import ExecutorUnavailableError
 from coilwork_runtime.executor.interpreter import load_interpreted
 from coilwork_runtime.executor.lifetime_checker import LifetimeChecker
 from coilwork_runtime.executor.native_program import NativeProgram, load_native
+from coilwork_runtime.executor.region_replay import find_regions
 from coilwork_runtime.executor.vendor_libraries import ConvolutionLibrary, DriverGraphs, ProductLibrary
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.module_loader import load_kernels
@@ -39,7 +40,8 @@ class ExecutorOptions:
             results may differ in their last bits.
         convolutions: the same of convolutions.
         rounds_freely: results may differ from eager's in their last bits.
-        replay: stretches of launches that repeat go to the driver as one graph.
+        replay: stretches of launches that repeat go to the driver as one graph, or to a back end's device
+            that captures.
         graph_devices: types of devices whose driver takes graphs. Default: `cuda`.
         library_devices: types of devices that the libraries called here compute on. Default: `cuda`.
         may_build: build the native executor where neither a wheel nor the store has it.
@@ -148,8 +150,12 @@ def drive(
     """
     wanted = options.executor
 
+    regions = find_regions(launchers) if options.replay else None
+
     def load_in_python() -> Call:
-        return load_interpreted(graph.program, launchers=launchers, constants=graph.constants)
+        return load_interpreted(
+            graph.program, launchers=launchers, constants=graph.constants, regions=regions
+        )
 
     reason, is_faulty = "" if wanted == "python" else graph.refusal, False
     if not reason and wanted != "python":
@@ -166,6 +172,7 @@ def drive(
                 products=_products(graph, options),
                 convolutions=_convolutions(graph, options),
                 graphs=_graphs(graph, options),
+                regions=regions,
                 may_build=options.may_build,
             )
             return _native(program)

@@ -35,6 +35,7 @@ from coilwork_runtime.executor.program_reader import (
     check_replacements,
     read_program,
 )
+from coilwork_runtime.executor.region_replay import RegionReplay, wrap_launchers
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.layout_checks import (
     ALIGNMENT_BYTES,
@@ -84,13 +85,14 @@ def load_interpreted(
     launchers: Mapping[str, Callable[..., Any]],
     constants: Mapping[str, torch.Tensor],
     replacements: Mapping[str, Call] = MappingProxyType({}),
+    regions: RegionReplay | None = None,
 ) -> Call:
     """The program in `data`, as `coilwork_wrapper.native` writes it: a callable that takes one list, which it
     empties.
 
     `launchers` has one for each kernel by name, `constants` the tensors by key. `replacements` run in place
     of subprograms, by their names: each takes one list, of the operands and then the sizes that the part is
-    given, empties it, and returns the results.
+    given, empties it, and returns the results. Launches in capture regions go to `regions`.
 
     Raises:
         ProgramBytesError: the bytes are damaged, of another version, or call an operator that there is not.
@@ -99,11 +101,12 @@ def load_interpreted(
     """
     tables, parts = read_program(data)
     check_replacements(replacements, parts)
-    calls = {name: one.call if isinstance(one, Launcher) else one for name, one in launchers.items()}
+    bound = wrap_launchers(launchers, regions)
+    calls = {name: one.call if isinstance(one, Launcher) else one for name, one in bound.items()}
     tensors = [constants[key] for key in tables.keys]
     runs: list[Call] = []
     for number, part in enumerate(parts):
-        run = _Maker(part, calls, tensors, runs, is_nested=number > 0).make()
+        run = _Maker(part, calls, tensors, runs, is_nested=number > 0, regions=regions).make()
         runs.append(replacements.get(part.name, run))
     return runs[0]
 
@@ -119,8 +122,11 @@ class _Maker:
         runs: Sequence[Call],
         *,
         is_nested: bool,
+        regions: RegionReplay | None,
     ) -> None:
         self._part = part
+        has_regions = any(step.code is Code.REGION for step in part.steps)
+        self._regions = regions if has_regions else None
         self._launchers = launchers
         self._runs = runs
         # a nested program is given the sizes of its caller behind its inputs
@@ -167,6 +173,8 @@ class _Maker:
                 places.append(step.place)
         results = self._fetch([self._place(*value) for value in last.operands[0]])
         call = self._call(tuple(actions), places, results)
+        if self._regions is not None:
+            call = self._end_regions(call, self._regions)
         return self._give_streams(call) if self._has_streams else call
 
     def _call(self, actions: Sequence[Action], places: Sequence[str], results: Fetch) -> Call:
@@ -201,6 +209,17 @@ class _Maker:
                 streams.close()
 
         return call_with_streams
+
+    def _end_regions(self, call: Call, regions: RegionReplay) -> Call:
+        """`call`, behind which nothing is put off, whatever happens in it."""
+
+        def call_with_regions(args: list[Any]) -> Sequence[Any]:
+            try:
+                return call(args)
+            finally:
+                regions.end()
+
+        return call_with_regions
 
     def _keep(self, value: object) -> int:
         """The place of what lies in every frame."""
@@ -309,8 +328,8 @@ class _Maker:
             case Code.RUN:
                 return self._run(*operands)
             case _:
-                # regions say what a driver of graphs may replay
-                return None
+                # regions say what a device may replay
+                return self._bound_region(*operands)
 
     def _compute(self, steps: Sequence[tuple[int, int, int, int]]) -> Action:
         places = self._registers
@@ -451,9 +470,28 @@ class _Maker:
 
         return launch_and_free
 
+    def _settle_before(self, run: Callable[[Frame], Any]) -> Callable[[Frame], Any]:
+        """`run`, before which all launches so far are on their stream."""
+        regions = self._regions
+        if regions is None:
+            return run
+
+        def settle_and_run(frame: Frame) -> Any:
+            regions.settle()
+            return run(frame)
+
+        return settle_and_run
+
+    def _bound_region(self, begins: int) -> Action | None:
+        regions = self._regions
+        if regions is None:
+            return None
+        pass_on = regions.begin if begins else regions.end
+        return lambda frame: pass_on()
+
     def _take_single_free(self, rest: deque[Step]) -> int | None:
         """The place that the next step frees, if that is all it does; it is taken away."""
-        if not rest or rest[0].code is not Code.FREE:
+        if self._regions is not None or not rest or rest[0].code is not Code.FREE:
             return None
         slots = rest[0].operands[0]
         if len(slots) != 1 or slots[0] in self._constants:
@@ -467,7 +505,7 @@ class _Maker:
         outputs: Sequence[tuple[Kind, int]],
         binds: Sequence[tuple[int, int, int]],
     ) -> Action:
-        run = self._operator(call)
+        run = self._settle_before(self._operator(call))
         wanted = [(k, self._place(*value)) for k, value in enumerate(outputs) if value[0] is not Kind.NOTHING]
         if not wanted:
             # what an operator returns that writes into its operands is not looked at
@@ -664,6 +702,17 @@ class _Maker:
     def _free(self, slots: Sequence[int]) -> Action | None:
         # constants outlive the call
         places = [self._slots[slot] for slot in slots if slot not in self._constants]
+        regions = self._regions
+        if places and regions is not None:
+            pass_on = regions.free
+
+            def free_in_region(frame: Frame) -> None:
+                for place in places:
+                    value, frame[place] = frame[place], None
+                    if isinstance(value, torch.Tensor):
+                        pass_on(value.untyped_storage().nbytes())
+
+            return free_in_region
         if len(places) == 1:
             (single,) = places
 

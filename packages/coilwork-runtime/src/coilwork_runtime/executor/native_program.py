@@ -27,6 +27,7 @@ from coilwork_runtime.executor import slow_path
 from coilwork_runtime.executor.call_plans import CallPlan, Route, plan_call
 from coilwork_runtime.executor.profiler import Stopwatch
 from coilwork_runtime.executor.program_reader import check_replacements, read_program, read_tables
+from coilwork_runtime.executor.region_replay import RegionReplay, wrap_launchers
 from coilwork_runtime.executor.vendor_libraries import (
     CalledLibrary,
     ConvolutionLibrary,
@@ -106,6 +107,7 @@ def load_native(
     graphs: DriverGraphs | None = None,
     may_build: bool = True,
     replacements: Mapping[str, Call] = MappingProxyType({}),
+    regions: RegionReplay | None = None,
 ) -> NativeProgram:
     """The program in `data`, as `coilwork_wrapper.native` writes it.
 
@@ -117,7 +119,8 @@ def load_native(
     free, at a price. `products` does matrix products that fit it, `convolutions` convolutions; ATen does the
     others. With `graphs`, work that is the same in call after call is given to the driver as graphs. Without
     `may_build`, the extension is one that is at hand: of the wheel, the store, or this process.
-    `replacements` run in place of subprograms, as `load_interpreted` says.
+    `replacements` run in place of subprograms, and launches in capture regions go to `regions`, as
+    `load_interpreted` says.
 
     Raises:
         ExecutorUnavailableError: the extension can neither be loaded nor built here, or a library is required
@@ -144,7 +147,8 @@ def load_native(
         for call in tables.calls
     )
     asked = {plan.library for plan in plans}
-    kernels = tuple(_kernel(launchers[name]) for name in tables.kernels)
+    bound = wrap_launchers(launchers, regions)
+    kernels = tuple(_kernel(bound[name]) for name in tables.kernels)
     try:
         call: Any = extension.Program(
             data,
@@ -170,6 +174,7 @@ def load_native(
             None if convolutions is None else convolutions.settings,
             0 if graphs is None else graphs.open(extension),
             dict(replacements) or None,
+            regions,
         )
     except ValueError as error:
         raise ProgramBytesError("damaged-program", "a program cannot be loaded", reason=str(error)) from error

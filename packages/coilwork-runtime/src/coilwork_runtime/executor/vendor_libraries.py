@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from coilwork_runtime.devices import find_device_number
 from coilwork_runtime.executor.program_reader import Argument, RecordedCall, Slot
 from coilwork_runtime.torch_compat import get_convolution_settings, get_product_settings
 
@@ -55,10 +56,8 @@ class CalledLibrary:
         """Return the number of `device` in plans: its index, -1 for the CPU of tests; `None` if the library
         does not compute there.
         """
-        kind, _, index = device.partition(":")
-        if kind != self.device:
-            return None
-        return int(index or 0) if kind == "cuda" else -1
+        is_served = device.partition(":")[0] == self.device
+        return find_device_number(device) if is_served else None
 
 
 # ---- matrix products ----

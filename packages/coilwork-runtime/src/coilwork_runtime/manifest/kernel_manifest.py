@@ -23,6 +23,11 @@ from coilwork_runtime.manifest.wire_format import ByteReader, block, i64, text, 
 Role = Literal["in", "out", "inout", "size", "scratch"]
 ROLES: Final = ("in", "out", "inout", "size", "scratch")
 
+CPP: Final = "cpp"
+TRITON: Final = "triton"
+OWN_LANGUAGES: Final = (CPP, TRITON)
+"""The languages that the runtime itself builds and launches; back ends bring others."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelArgument:
@@ -104,9 +109,14 @@ class KernelManifest:
     origins: tuple[str, ...] = ()
 
     @property
+    def is_cpp(self) -> bool:
+        """True if the runtime builds it with the host's compiler."""
+        return self.language == CPP
+
+    @property
     def is_triton(self) -> bool:
         """True if Triton builds it."""
-        return self.language == "triton"
+        return self.language == TRITON
 
     @property
     def sizes(self) -> tuple[str, ...]:

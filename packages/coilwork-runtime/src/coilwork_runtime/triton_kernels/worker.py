@@ -25,6 +25,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, Final
 
 IDLE_LIMIT_S: Final = 300.0
@@ -50,6 +51,8 @@ _LENGTHS: Final = struct.Struct("<QQ")
 # The functions of libdevice that most kernels need, and those of Triton's language that `SIMPLE_FUNCTIONS`
 # certainly lacks.
 SIMPLE_FUNCTIONS: Final = Path(__file__).with_name("simple_functions.ll")
+# By compiler, what it calls the library that `SIMPLE_FUNCTIONS` stands in for.
+LIBRARIES: Final[Mapping[str, str]] = MappingProxyType({"cuda": "libdevice"})
 _OTHER_FUNCTIONS: Final = re.compile(r"\blibdevice\.|\btl\.(?:log2?|sin|cos|erf|floor|ceil|sqrt_rn|div_rn)\(")
 _MISSING_FUNCTION: Final = re.compile(r"^declare [^@\n]*@(__nv_\w+)\(", re.MULTILINE)
 
@@ -161,16 +164,17 @@ def compile_kernel(request: Mapping[str, Any], folder: Path) -> tuple[dict[str, 
     )
     target = GPUTarget(backend, arch, warp_size)
     compiled = None
-    if backend == "cuda" and not _OTHER_FUNCTIONS.search(request["source"]):
+    library = LIBRARIES.get(backend)
+    if library and not _OTHER_FUNCTIONS.search(request["source"]):
         # `ValueError`, of a Triton whose LLVM does not read the text
         with contextlib.suppress(MissingFunctionError, ValueError):
-            simple = {"extern_libs": {"libdevice": str(SIMPLE_FUNCTIONS)}}
+            simple = {"extern_libs": {library: str(SIMPLE_FUNCTIONS)}}
             compiled = triton.compile(source, target=target, options=request["options"] | simple)
     if compiled is None:
         compiled = triton.compile(source, target=target, options=request["options"])
     known = compiled.metadata._asdict()
     metadata = {name: known.get(name, default) for name, default in METADATA}
-    return metadata, compiled.asm["cubin" if backend == "cuda" else "hsaco"]
+    return metadata, compiled.kernel
 
 
 def find_source_class(function: Any) -> Any:

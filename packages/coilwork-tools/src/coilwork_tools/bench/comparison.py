@@ -19,6 +19,7 @@ from types import MappingProxyType
 import torch
 
 from coilwork_tools.bench.worker import Finding
+from coilwork_tools.measurement import is_measured_by_cuda
 
 
 def measure_backends(
@@ -128,7 +129,7 @@ def compute_speedup(finding: Finding, over: Finding) -> float | None:
 
 def _device(findings: Sequence[Finding]) -> str:
     name = next((finding.device for finding in findings if finding.device), "no device")
-    return torch.cuda.get_device_name(name) if name.startswith("cuda") else name
+    return torch.cuda.get_device_name(name) if is_measured_by_cuda(name) else name
 
 
 def _number(value: float | None) -> str:

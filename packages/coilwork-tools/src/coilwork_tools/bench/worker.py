@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from coilwork_frontend.torch_compat.tensors import list_tensors, map_tensors
 from coilwork_tools.demo.worker import compile_function
 from coilwork_tools.measurement import (
+    is_measured_by_cuda,
     measure_cpu_ms,
     measure_cpu_peak_bytes,
     measure_cuda_peak_bytes,
@@ -143,7 +144,7 @@ def measure(script: str, name: str, backend: str, *, backward: bool, place: str 
     """Compile, judge, then time. `place` as in `compile_function`."""
     subject = build(script, name, backward=backward)
     device = next((value.device for value in subject.tensors), torch.device("cpu"))
-    cuda = device.type == "cuda"
+    cuda = is_measured_by_cuda(device.type)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         start = time.perf_counter()

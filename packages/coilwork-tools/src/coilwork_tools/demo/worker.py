@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from coilwork_frontend.torch_compat.operators import OperatorCounter
-from coilwork_tools.measurement import measure_cpu_peak_bytes, measure_cuda_peak_bytes
+from coilwork_tools.measurement import is_measured_by_cuda, measure_cpu_peak_bytes, measure_cuda_peak_bytes
 
 TEXT: Final = (
     "Call me Ishmael. Some years ago—never mind how long precisely—having little or no money in my "
@@ -163,7 +163,7 @@ def compile_function(function: Callable[..., Any], backend: str, place: str = ""
 
 def synchronize(device: str) -> None:
     """Wait for what a GPU has been given."""
-    if device == "cuda":
+    if is_measured_by_cuda(device):
         torch.cuda.synchronize()
 
 
@@ -178,7 +178,8 @@ def measure_seconds(call: Callable[[], object], device: str) -> float:
 
 def measure_peak_bytes(call: Callable[[], object], device: str) -> int:
     """Return the peak of PyTorch's allocator during one call, above what was allocated before."""
-    return measure_cuda_peak_bytes(call) if device == "cuda" else measure_cpu_peak_bytes(call)
+    measure = measure_cuda_peak_bytes if is_measured_by_cuda(device) else measure_cpu_peak_bytes
+    return measure(call)
 
 
 def read_reports(trace: Path) -> list[dict[str, Any]]:
@@ -190,7 +191,7 @@ def count_launches(call: Callable[[], object], backend: str, device: str) -> int
     """Kernels and library calls per call: by the profiler on a GPU, by each compiler's own account on the
     CPU.
     """
-    if device == "cuda":
+    if is_measured_by_cuda(device):
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:
             call()
             torch.cuda.synchronize()

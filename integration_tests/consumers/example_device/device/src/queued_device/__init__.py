@@ -38,4 +38,5 @@ def _module() -> ModuleType:
     library = ctypes.CDLL(str(LIBRARY))
     module.count_launches = library.queued_launched
     module.count_products = library.queued_multiplied
+    module.count_replays = library.queued_replayed
     return module

@@ -28,16 +28,10 @@ class QueuedCodegen:
         return target.kind == NAME
 
     def capabilities(self, target: Target) -> Capabilities:
-        return CppCodegen().capabilities(as_cpu(target))
+        return CppCodegen().capabilities(target)
 
     def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:
-        source = CppCodegen().emit(kernel, as_cpu(target), options)
-        return replace(source, language=NAME, target=target.name)
-
-
-def as_cpu(target: Target) -> Target:
-    """The processor that does the work of the device."""
-    return TARGETS[target.arch]
+        return replace(CppCodegen().emit(kernel, target, options), language=NAME)
 
 
 @dataclass(frozen=True)

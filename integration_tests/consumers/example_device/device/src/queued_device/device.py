@@ -28,7 +28,7 @@ class Loaded:
 
 
 class QueuedDevice:
-    """Implements `coilwork_runtime.Device`: streams are the ids that torch has for them, too."""
+    """Implements `coilwork_runtime.CapturingDevice`: streams are the ids that torch has for them, too."""
 
     recovers = True
 
@@ -42,8 +42,7 @@ class QueuedDevice:
         library.queued_is_done.argtypes = [ctypes.c_void_p]
         library.queued_release.argtypes = [ctypes.c_void_p]
         library.queued_finish.argtypes = [ctypes.c_int64, ctypes.c_char_p, ctypes.c_size_t]
-        library.queued_launch.argtypes = [
-            ctypes.c_int64,
+        work = [
             ctypes.c_void_p,
             ctypes.c_void_p,
             ctypes.c_size_t,
@@ -51,6 +50,11 @@ class QueuedDevice:
             ctypes.c_size_t,
             ctypes.c_char_p,
         ]
+        library.queued_launch.argtypes = [ctypes.c_int64, *work]
+        library.queued_new_batch.restype = ctypes.c_void_p
+        library.queued_batch_launch.argtypes = [ctypes.c_void_p, *work]
+        library.queued_replay.argtypes = [ctypes.c_int64, ctypes.c_void_p]
+        library.queued_release_batch.argtypes = [ctypes.c_void_p]
 
     def load(self, binary: bytes, manifest: KernelManifest, index: int) -> Loaded:
         if len(manifest.args) > MOST_WORDS:
@@ -72,10 +76,16 @@ class QueuedDevice:
         return Loaded(function, checks, manifest.name.encode(), library)
 
     def launch(self, handle: Loaded, words: Sequence[int], stream: int) -> None:
-        passed = (ctypes.c_int64 * len(words))(*words)
-        self._library.queued_launch(
-            stream, handle.function, passed, len(words), handle.checks, len(handle.checks), handle.name
-        )
+        self._library.queued_launch(stream, *lay_out(handle, words))
+
+    def capture(self, launches: Sequence[tuple[Loaded, Sequence[int]]], index: int) -> Batch:
+        batch = Batch(self._library)
+        for handle, words in launches:
+            self._library.queued_batch_launch(batch.address, *lay_out(handle, words))
+        return batch
+
+    def replay(self, captured: Batch, stream: int) -> None:
+        self._library.queued_replay(stream, captured.address)
 
     def stream(self, index: int) -> int:
         return self._library.queued_current()
@@ -113,6 +123,23 @@ class QueuedDevice:
         call()
         self.synchronize(stream)
         return time.perf_counter() - start
+
+
+def lay_out(handle: Loaded, words: Sequence[int]) -> tuple[object, ...]:
+    """What the library's functions take of a launch."""
+    passed = (ctypes.c_int64 * len(words))(*words)
+    return handle.function, passed, len(words), handle.checks, len(handle.checks), handle.name
+
+
+class Batch:
+    """Launches that were captured; they are given back with this object."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self.address = library.queued_new_batch()
+
+    def __del__(self) -> None:
+        self._library.queued_release_batch(self.address)
 
 
 class Event:

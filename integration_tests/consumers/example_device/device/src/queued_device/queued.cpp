@@ -135,7 +135,16 @@ Streams& streams() {
 }
 
 thread_local int64_t current = 0;
-std::atomic<int64_t> launched{0};
+std::atomic<int64_t> launched{0}, replayed{0};
+
+struct Launch {
+  void* function;
+  std::vector<uint64_t> words;
+  const char* const* checks;
+  size_t count_of_checks;
+  const char* kernel;
+};
+using Batch = std::vector<Launch>;
 
 // Waits for the work of a stream, and raises what a kernel of it found wrong.
 void finish(Queue& queue) {
@@ -402,6 +411,28 @@ void queued_launch(int64_t stream, void* function, const uint64_t* words, size_t
     if (count_of_checks && failed > 0) queue.report(std::string(checks[failed - 1]) + " (in kernel " + kernel + ")");
   });
 }
+
+// Launches that repeat, which a queue takes as one piece of work.
+void* queued_new_batch() { return new std::shared_ptr<Batch>(std::make_shared<Batch>()); }
+void queued_batch_launch(void* batch, void* function, const uint64_t* words, size_t count, const char* const* checks,
+                         size_t count_of_checks, const char* kernel) {
+  (*static_cast<std::shared_ptr<Batch>*>(batch))->push_back({function, {words, words + count}, checks, count_of_checks, kernel});
+}
+void queued_replay(int64_t stream, void* batch) {
+  const std::shared_ptr<Batch> launches = *static_cast<std::shared_ptr<Batch>*>(batch);
+  launched += launches->size();
+  ++replayed;
+  Queue& queue = streams().of(stream);
+  queue.add([launches, &queue] {
+    for (const Launch& one : *launches) {
+      std::vector<uint64_t> words = one.words;
+      const int64_t failed = call_with(one.function, words);
+      if (one.count_of_checks && failed > 0) queue.report(std::string(one.checks[failed - 1]) + " (in kernel " + one.kernel + ")");
+    }
+  });
+}
+void queued_release_batch(void* batch) { delete static_cast<std::shared_ptr<Batch>*>(batch); }
+int64_t queued_replayed() { return replayed; }
 
 void* queued_record(int64_t stream) { return new std::shared_ptr<Mark>(streams().of(stream).mark()); }
 void queued_wait(int64_t stream, void* event) {

@@ -67,7 +67,7 @@ void unload_program(Program* program) {
   }
   for (AtenTensorHandle constant : program->constants) torch.aoti_torch_delete_tensor_object(constant);
   PyObject** const objects[] = {&program->handles_of,       &program->tensors_of, &program->faults, &program->fallback, &program->operators,
-                                &program->watch,      &program->replacements, &program->product_settings, &program->convolution_settings};
+                                &program->watch,      &program->regions,      &program->replacements, &program->product_settings, &program->convolution_settings};
   for (PyObject** object : objects) Py_CLEAR(*object);
   if (program->replay) drop_replay(program->replay);
   delete program;
@@ -83,13 +83,13 @@ Program* load_program(PyObject* args) {
   const char* data = nullptr;
   Py_ssize_t size = 0;
   PyObject *plans, *kernels, *constants, *handles_of, *tensors_of, *faults, *fallback, *operators, *watch, *product_settings,
-      *convolution_settings, *replacements;
+      *convolution_settings, *replacements, *regions;
   unsigned long long products = 0, convolutions = 0, graphs = 0, allowed = 0, required = 0;
   unsigned long long refused = 0;
   int resizes = 0, strict = 0;
-  if (!PyArg_ParseTuple(args, "y#O!O!O!OOOOO(KKKpp)OKOKOKO", &data, &size, &PyTuple_Type, &plans, &PyTuple_Type, &kernels, &PyList_Type,
+  if (!PyArg_ParseTuple(args, "y#O!O!O!OOOOO(KKKpp)OKOKOKOO", &data, &size, &PyTuple_Type, &plans, &PyTuple_Type, &kernels, &PyList_Type,
                         &constants, &handles_of, &tensors_of, &faults, &fallback, &operators, &allowed, &required, &refused, &resizes, &strict, &watch, &products, &product_settings, &convolutions,
-                        &convolution_settings, &graphs, &replacements))
+                        &convolution_settings, &graphs, &replacements, &regions))
     return nullptr;
   Program* program = new Program();
   try {
@@ -122,6 +122,7 @@ Program* load_program(PyObject* args) {
       for (Part& part : program->parts) Resolver(*program, part).resolve();
     auto* library = reinterpret_cast<GraphLibrary*>(static_cast<uintptr_t>(graphs));
     const bool is_plain = !program->streams && !program->several_devices && !program->watch;
+    if (program->captures && is_plain) program->regions = keep(regions);
     if (library && program->captures && is_plain)
       program->replay = make_replay(*library, program->cuda_device);
     return program;

@@ -7,6 +7,7 @@
 #include "call/surroundings.hpp"
 #include "interfaces/ending.hpp"
 #include "replay/replayed_call.hpp"
+#include "running/host_regions.hpp"
 #include "running/steps.hpp"
 
 namespace coilwork {
@@ -144,6 +145,12 @@ static int32_t settings_of(PyObject* asked) {
 
 // Runs the instructions, with stretches of work as graphs of the driver's if the calls of the program are alike.
 static const Step& run_instructions(Call& call, Runner& runner) {
+  if (call.program.regions) {
+    HostRegions regions(call);
+    const Step& last = runner.run();
+    regions.finish();
+    return last;
+  }
   ReplayedCall replayed(call);
   const Step& last = runner.run();
   replayed.finish();

@@ -23,6 +23,8 @@ class WorkQueue {
   virtual int take(const Work& work) = 0;
   // Sees to it that all work so far is under way, and frees what was to be freed behind it.
   virtual void settle() = 0;
+  // The same before the host launches a kernel by itself.
+  virtual void settle_for_host() { settle(); }
   // The same before memory is allocated, which takes nothing else.
   virtual void make_room() = 0;
   // For an allocation of step number `at`: memory that was to be freed, of so many bytes or, unless it is to be `exact`, of as many

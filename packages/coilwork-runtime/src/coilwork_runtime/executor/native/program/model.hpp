@@ -273,6 +273,7 @@ struct Program {
   bool streams = false;              // work is put on several streams
   bool resizes = false;              // an operator resizes the memory of inputs, which may come without
   PyObject* replacements = nullptr;  // callables by the names of parts; null almost always
+  PyObject* regions = nullptr;       // is told where capture regions begin and end (`region_replay.py`); null almost always
   PyObject* watch = nullptr;         // is told of each change of memory; null almost always
   ProductLibrary* products = nullptr;    // null where operators do matrix products
   PyObject* product_settings = nullptr;  // returns what torch says about products at present; below 0: none of ours

@@ -20,7 +20,7 @@ static void launch_slowly(Call& call, Frame& frame, Memory& memory, Kernel& kern
   const uint32_t* slots = frame.words(step.list);
   for (uint32_t k = 0; k < step.list.count; ++k) memory.tensor(slots[k]);
   WithPython python(call);
-  call.settle();
+  if (call.work_queue) call.work_queue->settle_for_host();
   call.program.counters.python_launches.fetch_add(1, std::memory_order_relaxed);
   List<AtenTensorHandle> handles;
   for (uint32_t k = 0; k < step.list.count; ++k) handles.push_back(alias(memory.tensor(slots[k])));
