@@ -30,10 +30,10 @@ def environment(cache: Path, **more: str) -> dict[str, str]:
 
 
 def answers_of(module: str, folder: Path, **more: str) -> dict[str, str]:
-    """What is wrong with each case of `module`, which one process runs in `folder` and prints as its last
-    line, in JSON.
+    """What is wrong with each case of `module`, which one process runs in `folder` (`quicker_compiles.py`) and
+    prints as its last line, in JSON.
     """
-    command = [sys.executable, "-m", module, str(folder)]
+    command = [sys.executable, "-m", "integration_tests.quicker_compiles", module, str(folder)]
     variables = environment(folder / "cache", COILWORK_STRICT="1", **more)
     done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
