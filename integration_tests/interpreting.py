@@ -30,8 +30,9 @@ def environment(cache: Path, **more: str) -> dict[str, str]:
 
 
 def answers_of(module: str, folder: Path, **more: str) -> dict[str, str]:
-    """What is wrong with each case of `module`, which one process runs in `folder` (`quicker_compiles.py`) and
-    prints as its last line, in JSON.
+    """What is wrong with each case of `module`.
+
+    One process (`quicker_compiles.py`) runs it in `folder` and prints this in JSON, as its last line.
     """
     command = [sys.executable, "-m", "integration_tests.quicker_compiles", module, str(folder)]
     variables = environment(folder / "cache", COILWORK_STRICT="1", **more)
