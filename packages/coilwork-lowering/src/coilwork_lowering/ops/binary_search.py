@@ -53,7 +53,7 @@ def build_search_tree(builder: Builder, ordered: TensorValue, count: int) -> Ten
             own = sub(op("mul", sub(node, _int(1 << level)), _int(apart)), _int(1 - apart // 2))
             place = select(ge(node, _int(1 << level)), own, place)
         exists = lt(place, _int(count))
-        other = _largest(ordered.dtype)
+        other = _get_largest(ordered.dtype)
         return builder.read(ordered, (placeholder(0),), indirect=(place,), mask=exists, other=other)
 
     return builder.pointwise((as_expr(1 << steps),), ordered.dtype, ordered.device, body)
@@ -97,7 +97,7 @@ def _int(value: int) -> Scalar:
     return const(value, DType.I32)
 
 
-def _largest(dtype: DType) -> Literal_:
+def _get_largest(dtype: DType) -> Literal_:
     if dtype.is_float:
         return math.inf
     return (1 << (8 * dtype.itemsize - (1 if dtype.is_signed_integer else 0))) - 1

@@ -181,7 +181,7 @@ def cut_axes(
             need /= max(size, 1)
             continue
         known = as_int(extent)
-        if known is None and skip and _static(order[place + 1 :]) >= need:
+        if known is None and skip and _count_static_points(order[place + 1 :]) >= need:
             continue
         within = 1
         for inner in order[place + 1 :]:
@@ -193,7 +193,7 @@ def cut_axes(
     return pieces if cuts and pieces.inner else None
 
 
-def _static(axes: Sequence[Expr]) -> int:
+def _count_static_points(axes: Sequence[Expr]) -> int:
     """Points of the innermost axes whose extents are known."""
     count = 1
     for axis in axes:

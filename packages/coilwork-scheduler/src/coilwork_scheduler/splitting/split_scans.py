@@ -301,7 +301,7 @@ def choose_column_piece_length(size: int, rows: int, target: Target, walks: RowW
     wanted = max(1, -(-reductions.programs * reductions.block_results * target.multiprocessors // rows))
     longest = max(2 * scans.shortest_column_piece, min(walks.kept_across, size // wanted))
     shortest = max(scans.shortest_column_piece, -(-size // scans.most_pieces))
-    return _fullest(size, shortest, longest)
+    return _choose_fullest(size, shortest, longest)
 
 
 def choose_piece_length(size: int, target: Target) -> int | None:
@@ -310,12 +310,12 @@ def choose_piece_length(size: int, target: Target) -> int | None:
     """
     scans = target.machine.scans
     shortest = max(scans.shortest_piece, -(-size // scans.most_pieces))
-    return _fullest(size, shortest, scans.longest_piece) or (
+    return _choose_fullest(size, shortest, scans.longest_piece) or (
         scans.longest_piece if shortest <= scans.longest_piece else None
     )
 
 
-def _fullest(size: int, shortest: int, longest: int) -> int | None:
+def _choose_fullest(size: int, shortest: int, longest: int) -> int | None:
     found = [n for n in range(shortest, longest + 1) if size % n == 0]
     return max(found, key=lambda n: (round(n / (1 << (n - 1).bit_length()), 1), n), default=None)
 

@@ -74,7 +74,7 @@ def privatize_histogram(
     if not all(_vary(store, points) for store in kernel.stores):
         return None
     most = max(counts)
-    if not _many(kernel, rows, most, grids, likely):
+    if not _has_many_points(kernel, rows, most, grids, likely):
         return None
     return Histogram(rows=rows, bins=most)
 
@@ -118,7 +118,7 @@ def _vary(store: Store, points: Sequence[Range]) -> bool:
     return any(is_varying_along(store.indirect[0], r.symbol) for r in points if r.extent is not as_expr(1))
 
 
-def _many(kernel: Kernel, rows: int, bins: int, grids: Grids, likely: Mapping[Expr, int]) -> bool:
+def _has_many_points(kernel: Kernel, rows: int, bins: int, grids: Grids, likely: Mapping[Expr, int]) -> bool:
     """True if the points of a row of bins are many enough for programs of their own, as far as is known."""
     row = multiply_all(r.extent for r in kernel.ranges[rows:])
     points = multiply_all(r.extent for r in kernel.ranges)

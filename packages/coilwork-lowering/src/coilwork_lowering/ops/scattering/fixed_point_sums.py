@@ -538,7 +538,7 @@ def _sum_multiples(points: Points, bits: int, common: _Common | None) -> Callabl
         "add",
         multiple,
         name="multiples",
-        words=None if common is None else _two_words(common),
+        words=None if common is None else _compute_two_words(common),
         adds=_is_not_zero,
         checked=common is not None,
     )
@@ -560,7 +560,7 @@ def _sum_multiples(points: Points, bits: int, common: _Common | None) -> Callabl
     return value
 
 
-def _two_words(common: _Common) -> Words:
+def _compute_two_words(common: _Common) -> Words:
     """Return the words of common units: multiples of the first unit, or of a sum's own, then of the second
     unit.
     """

@@ -132,7 +132,9 @@ def sort_in_pieces(builder: Builder, device: str, keys: TensorValue) -> Ordered:
         keys=_scatter_by_rank(builder, device, shape, key, rank, name="sorted"),
         places=_scatter_by_rank(builder, device, shape, place, rank, name="places"),
     )
-    return Ordered(keys=_first(builder, merged.keys, count), places=_first(builder, merged.places, count))
+    return Ordered(
+        keys=_view_first(builder, merged.keys, count), places=_view_first(builder, merged.places, count)
+    )
 
 
 def _pieces(count: int, figures: Sorts) -> tuple[int, int]:
@@ -208,7 +210,7 @@ def _scatter_by_rank(
     return make_whole_value(output)
 
 
-def _first(builder: Builder, value: TensorValue, count: int) -> TensorValue:
+def _view_first(builder: Builder, value: TensorValue, count: int) -> TensorValue:
     return builder.view(value.buffer, (as_expr(count),), (as_expr(1),), as_expr(0))
 
 
@@ -385,7 +387,7 @@ def _rows(
     shape = (elements.sums, *elements.inner)
     # coordinates of dimensions of one element are numbers, as in other nodes
     point = make_coordinate_symbols("i", shape)
-    most = elements.count if parts is None else _most_steps(elements.count)
+    most = elements.count if parts is None else _count_most_steps(elements.count)
     axis = symbol("r0", extent=most)
     start, end = builder.read(starts, (point[0],)), builder.read(starts, (point[0] + 1,))
     step = cast(index(axis), starts.dtype)
@@ -462,7 +464,7 @@ def _walk(start: Scalar, end: Scalar) -> _Walk:
     )
 
 
-def _most_steps(count: Expr) -> Expr:
+def _count_most_steps(count: Expr) -> Expr:
     """The most steps that a row of `count` elements can take: two pieces less one element each, and the
     pieces.
     """
