@@ -365,8 +365,9 @@ def find_shim(target: str, schema: Schema, device: str) -> CFunction | None:
 
 
 def _find_device(call: ExternCall, bound: tuple[Bound, ...], scope: Scope) -> str:
-    """Where the operator runs; empty if its tensors are on several devices, which only the dispatcher sorts
-    out.
+    """Return the device that the operator runs on.
+
+    Empty if its tensors are on several devices: the dispatcher then finds out.
     """
     tensors = {scope.buffer(name).device for name in _list_tensors(tuple(value for _, value in bound))}
     devices = tensors or {output.device for output in call.outputs if isinstance(output, Buffer)}

@@ -207,7 +207,7 @@ def _fill_parameters(config: Config, blocks: Iterable[str], behind: int) -> Conf
 
 
 def _list_largest(numbers: Iterable[Expr]) -> list[Expr]:
-    """The `numbers` that no other one is at least as large as."""
+    """Return the `numbers` that are not provably exceeded by another."""
     found = list(dict.fromkeys(numbers))
     return [n for n in found if not any(n is not other and provably_le(n, other) for other in found)]
 
@@ -314,7 +314,7 @@ def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedV
         special = OPEN_SIZE_REFINEMENTS.run(special, options)
     numbers: list[Expr] = []
     if wide and special.shape.index_dtype is DType.I32:
-        values = _values_of_positions(kernel)
+        values = _bound_position_values(kernel)
         if values is not None:
             # the guard says that they fit
             short = insert_directive(special.mapping, Values(promised=True), (Index,))
@@ -343,9 +343,10 @@ def _numbers_of(draft: Draft, divided: Iterable[Expr]) -> list[Expr]:
     return [*(arg.span for arg in draft.kernel.args), *tiles, *draft.kernel.sizes, *divided]
 
 
-def _values_of_positions(kernel: Kernel) -> list[Expr] | None:
-    """How large positions that are values in `kernel` get, and what they are computed from; None if data
-    decide.
+def _bound_position_values(kernel: Kernel) -> list[Expr] | None:
+    """Return bounds of the positions that are values in `kernel`, and of what they are computed from.
+
+    None if data decide.
     """
     values = [one.expr for one in iterate_postorder(list_roots(kernel)) if isinstance(one, IndexValue)]
     most, operands = list(map(bound_magnitude, values)), find_largest_operands(values)

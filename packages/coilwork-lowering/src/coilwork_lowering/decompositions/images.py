@@ -261,8 +261,9 @@ class _Side:
         return first, (centre + self.support + 0.5).to(torch.int64).clamp(max=self.size)
 
     def weight(self, element: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-        """How much `element` counts for `place`, but for a factor, 0 outside the window; and whether it is
-        inside.
+        """Return the weight of `element` for `place`, not normalized, and if it is inside the window.
+
+        The weight is 0 outside.
         """
         first, end = self.window(place)
         slope = 1 / self.scale if self.scale >= 1 else 1.0

@@ -158,9 +158,7 @@ def _compute_window(side: Resizing, dtype: torch.dtype, exact: bool) -> ResizeWi
 
 
 def _find_whole_factor(side: Resizing) -> int:
-    """How many times as large the image becomes; 0 where that is no whole number, or where the corners lie
-    upon each other.
-    """
+    """Return the factor by which the image grows; 0 if it is no whole number, or if corners are aligned."""
     many = round(1 / side.scale) if side.scale > 0 else 0
     is_whole = side.count == many * side.size and math.isclose(side.scale * many, 1, rel_tol=1e-9)
     return many if is_whole and not side.corners else 0

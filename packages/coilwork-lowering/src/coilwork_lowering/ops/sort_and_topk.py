@@ -219,8 +219,9 @@ def _row(
 def _row_to_choose_from(
     builder: Builder, call: Call, *, cut: bool = False, sorts: bool = True
 ) -> tuple[TensorValue, int, int]:
-    """As `_row`, for what is some elements of each row: the length is known, and on a CPU elements have 32
-    bits at most by default.
+    """Return what `_row` does, for operators that choose some elements of each row.
+
+    The length must be known, and elements on a CPU have 32 bits at most by default.
 
     ATen finds wider ones in 0.2 to 0.8 of the time, all others in 1.2 to 10 times as much (rows of 16 to
     65536, 1 to 64 of 128 to 50000 elements, AVX-512).

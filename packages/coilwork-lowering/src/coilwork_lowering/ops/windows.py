@@ -136,8 +136,9 @@ def make_strided_windows(size: Expr, count: Expr, s: WindowShape) -> PooledDim:
 
 
 def _count_divisor(size: Expr, s: WindowShape) -> Along | None:
-    """How many elements a mean divides by: padding counts if asked for, what `ceil_mode` adds beyond it
-    never.
+    """Return the divisor of a window's mean, or None.
+
+    Padding counts if it is asked for; what `ceil_mode` adds beyond it never does.
     """
     if not s.ceil_mode and (s.padding == 0 or s.count_include_pad):
         return None

@@ -133,7 +133,7 @@ def _is_within(one: Bytes, other: Bytes) -> bool:
 
 
 def _list_largest(totals: Sequence[Bytes]) -> list[Bytes]:
-    """Return those that none of the others contains."""
+    """Return the totals that are within none of the others."""
     found: list[Bytes] = []
     for total in sorted(set(totals), reverse=True):
         if not any(_is_within(total, other) for other in found):
@@ -201,7 +201,7 @@ def _count_members(pools: Sequence[Pool]) -> int:
 
 
 def _small_peak_share(blocks: Sequence[Block], length: int, width: int) -> int:
-    """Return a part of the peak if that is known beforehand and small, else 0.
+    """Return a share of the peak if the peak is known at compile time and small, else 0.
 
     The time of a small program is what it costs the host.
     """

@@ -62,7 +62,7 @@ _WORD: Final = 8
 
 
 def count_shared_pieces(node: Scan, target: Target) -> int | None:
-    """How many pieces rows of `node` have, which programs take in a single pass; `None` if that cannot be."""
+    """Count the pieces of a row of `node` that one pass scans; `None` if one pass cannot."""
     scans = target.machine.scans
     extents = [as_int(get_extent(r)) for r in node.ranges]
     size = as_int(get_extent(node.axis))
@@ -275,7 +275,7 @@ def _combines(node: Scan) -> bool:
 
 
 def _kind(node: Scan) -> ScanKind:
-    """How `node`, which may be cut, combines."""
+    """Return the kind of `node`, a scan that may be cut."""
     assert not isinstance(node.kind, Combine)
     return node.kind
 

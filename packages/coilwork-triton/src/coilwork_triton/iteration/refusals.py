@@ -126,7 +126,7 @@ def _walks(mapping: Mapping) -> Iterator[Tile | Sequential | Keep | Loop | Share
 
 
 def _find_repeated_directives(mapping: Mapping) -> Iterator[tuple[str, str]]:
-    """Directives of which a kernel has one."""
+    """Refuse second directives where a kernel has one of their class."""
     seen: set[type[Directive]] = set()
     for one in mapping.directives:
         if isinstance(one, Tile | Lanes | Limit | Choose):

@@ -69,7 +69,7 @@ def privatize_histogram(
     counts = [bins.count for bins in found if bins is not None]
     if len(counts) < len(found):
         return None
-    rows = _rows(kernel)
+    rows = _count_row_ranges(kernel)
     points = kernel.ranges[rows:]
     if not all(_vary(store, points) for store in kernel.stores):
         return None
@@ -107,8 +107,8 @@ def find_bins(kernel: Kernel, store: Store) -> Bins | None:
     return Bins(count=count, certain=count == by_type)
 
 
-def _rows(kernel: Kernel) -> int:
-    """How many of the ranges of `kernel`, from the first on, say which row of bins a point belongs to."""
+def _count_row_ranges(kernel: Kernel) -> int:
+    """Count the leading ranges of `kernel` that select a row of bins."""
     used = frozenset[Expr]().union(*(store.index.free_symbols for store in kernel.stores))
     return max((k + 1 for k, r in enumerate(kernel.ranges) if r.symbol in used), default=0)
 

@@ -201,7 +201,7 @@ def _extern(part: Part, call: ExternCall) -> None:
         + encode_list(call.args, part.argument)
         + encode_list(call.kwargs, lambda pair: u32(part.text(pair[0])) + part.argument(pair[1]))
         + encode_list(call.out, lambda pair: u32(part.text(pair[0])) + u32(part.slot(pair[1])))
-        + u32(part.text(_device(part, call)))
+        + u32(part.text(_get_device(part, call)))
         + u32(len(call.outputs))
         + u8(call.single)
         + encode_list(call.paths, u32s)
@@ -229,8 +229,8 @@ def _settle_results(part: Part, call: ExternCall) -> list[bytes]:
     ]
 
 
-def _device(part: Part, call: ExternCall) -> str:
-    """Of the first tensor that the call is about."""
+def _get_device(part: Part, call: ExternCall) -> str:
+    """Return the device of the first tensor among the call's arguments and results."""
     given = (*call.args, *(value for _, value in call.kwargs), *(Ref(name) for _, name in call.out))
     names = [name for argument in given for name in list_references(argument)]
     names += [output.name for output in call.outputs if isinstance(output, Buffer)]

@@ -50,7 +50,7 @@ from coilwork_lowering.scalar_math import add, eq, index, mul, select
 def group_width(
     table: TensorValue, shape: Shape, machine: MachineModel, *, resident_bytes: int
 ) -> int | None:
-    """How many neighbouring columns updates over `shape` take at a time, or None for all.
+    """Return how many neighbouring columns of `shape` one update takes, or None for all.
 
     The last range runs along a row of `table`, and `resident_bytes` is how much of a table stays in a cache.
     """

@@ -111,7 +111,7 @@ def can_sort_in_pieces(builder: Builder, device: str, count: Expr, dtype: DType)
     if options.sorts_in_memory and has_trait(device, PROCESSOR):
         return False
     figures = builder.machine_of(device).sorts
-    length, pieces = _pieces(number, figures)
+    length, pieces = _choose_pieces(number, figures)
     # one piece is a row that is sorted on chip as it is
     return pieces > 1 and pieces * pieces * length <= figures.most_searches
 
@@ -120,9 +120,9 @@ def sort_in_pieces(builder: Builder, device: str, keys: TensorValue) -> Ordered:
     """Append a stable sort of `keys`, of one dimension, which `can_sort_in_pieces`."""
     count = as_int(keys.shape[0])
     assert count is not None
-    length, pieces = _pieces(count, builder.machine_of(device).sorts)
+    length, pieces = _choose_pieces(count, builder.machine_of(device).sorts)
     result = _sort_pieces(builder, device, keys, length, pieces)
-    ranks = _ranks(builder, device, result.keys, length, pieces)
+    ranks = _count_smaller_keys(builder, device, result.keys, length, pieces)
     shape = (as_expr(pieces), as_expr(length))
     point = make_coordinate_symbols("i", shape)
     key = builder.read(result.keys, point)
@@ -137,8 +137,8 @@ def sort_in_pieces(builder: Builder, device: str, keys: TensorValue) -> Ordered:
     )
 
 
-def _pieces(count: int, figures: Sorts) -> tuple[int, int]:
-    """How long pieces are, and how many there are."""
+def _choose_pieces(count: int, figures: Sorts) -> tuple[int, int]:
+    """Choose the length of pieces; return it and their number."""
     length = figures.piece if count >= figures.many_keys else figures.short_piece
     return length, -(-count // length)
 
@@ -163,8 +163,10 @@ def _sort_pieces(builder: Builder, device: str, keys: TensorValue, length: int, 
     return Ordered(keys=make_whole_value(values), places=make_whole_value(places))
 
 
-def _ranks(builder: Builder, device: str, values: TensorValue, length: int, pieces: int) -> TensorValue:
-    """How many keys come before each."""
+def _count_smaller_keys(
+    builder: Builder, device: str, values: TensorValue, length: int, pieces: int
+) -> TensorValue:
+    """Count, for each key, the keys that come before it."""
     flat = builder.view(values.buffer, (as_expr(pieces * length),), (as_expr(1),), as_expr(0))
     width = choose_position_type(as_expr(pieces * length))
 
@@ -465,7 +467,8 @@ def _walk(start: Scalar, end: Scalar) -> _Walk:
 
 
 def _count_most_steps(count: Expr) -> Expr:
-    """The most steps that a row of `count` elements can take: two pieces less one element each, and the
-    pieces.
+    """Return an upper bound of the steps of a row of `count` elements.
+
+    These are whole pieces, and at both ends a piece that lacks at least one element.
     """
     return floordiv(count, PIECE) + 2 * (PIECE - 1)
