@@ -1,4 +1,5 @@
-"""What tests of all packages have in common: the option `--update`, and the end of tests that never end.
+"""What tests of all packages have in common: the option `--update`, quicker compiles, and the end of tests
+that never end.
 
 A time limit (`pyproject.toml`) is a signal, which waits for ever in native code that never ends. There, the
 process ends.
@@ -24,6 +25,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Tests' own output goes elsewhere while they run."""
     config.stash[STDERR] = os.dup(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2)
+
+
+def pytest_collection_finish() -> None:
+    """After all imports, of which few packages need torch, or Dynamo."""
+    from integration_tests.quicker_compiles import collect_garbage_rarely, quicken_compiles
+
+    if "torch._dynamo" not in sys.modules:
+        collect_garbage_rarely()
+        return
+    import torch._dynamo
+
+    quicken_compiles()
+    # of what is compiled too often without a reset, eager would be compared with itself
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

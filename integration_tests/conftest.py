@@ -1,6 +1,4 @@
-"""Puts the repository's root on the path, for `benchmarks` and `integration_tests` themselves; the order of
-files; caches of a file's own.
-"""
+"""The order of files; caches of a file's own."""
 
 from __future__ import annotations
 
@@ -10,21 +8,12 @@ from pathlib import Path
 
 import pytest
 
-ROOT = str(Path(__file__).resolve().parents[1])
-if ROOT not in sys.path:
-    sys.path.insert(0, ROOT)
 
-
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish() -> None:
-    """After all imports; consumers' environment has no torch."""
+    """Import Dynamo before the root's conftest.py sets it up; consumers' environment has no torch."""
     if "torch" in sys.modules:
-        import torch._dynamo
-
-        from integration_tests.quicker_compiles import quicken_compiles
-
-        quicken_compiles()
-        # of what is compiled too often without a reset, eager would be compared with itself
-        torch._dynamo.config.fail_on_recompile_limit_hit = True
+        import torch._dynamo  # noqa: F401
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

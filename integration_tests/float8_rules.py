@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from integration_tests.dtype_rules import FLOATS, INTEGERS, Rule, answers
-from integration_tests.quicker_compiles import quicken_compiles
 
 POWERS: Final = torch.float8_e8m0fnu
 FLOAT8: Final = (
@@ -176,7 +175,6 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
 
 def main(_: Path) -> None:
     """Every rule; answers in JSON."""
-    quicken_compiles()
     print(json.dumps(answers(RULES)))
 
 

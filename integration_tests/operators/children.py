@@ -6,18 +6,17 @@ in forks, so whoever judges gradients of calls takes its own in a fork, too.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pickle
-import signal
 import traceback
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import torch
 
+from integration_tests.forks import die_with_parent
+
 Result = TypeVar("Result")
-_SIGNAL_OF_THE_PARENTS_DEATH: Final = 1
 
 
 def run_in_child(compute: Callable[[], Result]) -> Result:
@@ -46,7 +45,7 @@ def _answer(compute: Callable[[], object], writing: int) -> None:
     """In the child: write the result and end. OpenMP's threads don't come along with a fork: one
     has to do.
     """
-    ctypes.CDLL(None).prctl(_SIGNAL_OF_THE_PARENTS_DEATH, signal.SIGKILL)
+    die_with_parent()
     torch.set_num_threads(1)
     status = 1
     try:

@@ -4,7 +4,6 @@ cache folder.
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
@@ -15,29 +14,10 @@ from typing import Any
 
 import pytest
 import torch
-import torch._dynamo.guards
 
 from coilwork.backend import backend
 
 LIMIT_S = 300
-
-
-@pytest.fixture(scope="session", autouse=True)
-def quick_compiles() -> None:
-    """Dynamo empties the processor's caches after every graph, to note in a log how long its guards take: 40
-    ms.
-    """
-    torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def nothing_in_eager() -> None:
-    """What is compiled too often without a reset fails: Dynamo would leave it to eager, which tests would
-    compare with itself.
-    """
-    torch._dynamo.config.fail_on_recompile_limit_hit = True
 
 
 @pytest.fixture(scope="session")

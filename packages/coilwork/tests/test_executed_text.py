@@ -1,5 +1,6 @@
 """What runs executes no text of ours, whoever drives it: an audit hook sees every `exec`, in a process of its
-own."""
+own.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -30,11 +30,10 @@ seen = []
 sys.addaudithook(
     lambda event, args: seen.append(args[0].co_filename) if event == "exec" else None
 )
-executor = sys.argv[1]
 
 def compiled(function, **rest):
     torch._dynamo.reset()
-    return torch.compile(function, backend=backend, options={"strict": True, "executor": executor}, **rest)
+    return torch.compile(function, backend=backend, options=options, **rest)
 
 def pointwise(x):
     return torch.tanh(x) * 2
@@ -64,67 +63,76 @@ class Number(int):
     pass
 
 x = torch.randn(4, 4)
-for _ in range(2):
-    compiled(pointwise)(x)
-    compiled(views)(x)
-    compiled(update)(torch.zeros(17)[1:].view(4, 4), 0.5)
-    compiled(pointwise)(torch._neg_view(x))
-    compiled(lambda z: (z * 2).conj())(torch.complex(x, x))
-    growing = compiled(pointwise, dynamic=True)
-    growing(x), growing(x[1:])
-    for function in (chosen, looped, divided):
-        found = compiled(function)
-        for _ in range(3):
-            torch.testing.assert_close(found(x), function(x))
-    # no plain integers
-    sized = compiled(lambda x, n: x.new_zeros(n) + n, dynamic=True)
-    sized(x, 3), sized(x, 5), sized(x, Number(7))
-    # operators are watched
-    watched = compiled(pointwise)
-    watched(x)
-    with FlopCounterMode(display=False):
+found_of = {}
+for executor in sys.argv[2:]:
+    seen.clear()
+    # each compiles anew
+    folder = Path(sys.argv[1]) / executor
+    options = {"strict": True, "executor": executor, "cache_dir": str(folder / "cache")}
+    for _ in range(2):
+        compiled(pointwise)(x)
+        compiled(views)(x)
+        compiled(update)(torch.zeros(17)[1:].view(4, 4), 0.5)
+        compiled(pointwise)(torch._neg_view(x))
+        compiled(lambda z: (z * 2).conj())(torch.complex(x, x))
+        growing = compiled(pointwise, dynamic=True)
+        growing(x), growing(x[1:])
+        for function in (chosen, looped, divided):
+            found = compiled(function)
+            for _ in range(3):
+                torch.testing.assert_close(found(x), function(x))
+        # no plain integers
+        sized = compiled(lambda x, n: x.new_zeros(n) + n, dynamic=True)
+        sized(x, 3), sized(x, 5), sized(x, Number(7))
+        # operators are watched
+        watched = compiled(pointwise)
         watched(x)
-    with torch.inference_mode():
-        compiled(torch.nn.Linear(4, 4).requires_grad_(False))(x)
-    weight = torch.randn(4, 4, requires_grad=True)
-    sum(part.sum() for part in compiled(lambda x: views(x @ weight))(x)).backward()
-    compiled(lambda i, w: torch.nn.functional.embedding(i, w, sparse=True).sum())(
-        torch.arange(3), weight
-    ).backward()
-# packages
-trace = Path(sys.argv[2]) / "trace"
-torch._dynamo.reset()
-torch.compile(
-    divided, backend=backend, options={"strict": True, "executor": executor, "trace": str(trace)}
-)(x)
-(saved,) = trace.iterdir()
-save_program(saved, trace / "model.cw")
-for runs in "python", "native":
-    options = ExecutorOptions(executor=runs)
-    loaded = load(trace / "model.cw", store=MemoryStore(), options=options)
-    torch.testing.assert_close(loaded(x)[0], divided(x))
-    assert loaded.entry("forward").executors == (runs,)
-# torch.fx tells behind `from` where it made a text, which a folder's name may spoil
-told = [name.partition(" from ")[0] for name in seen if name.startswith("<")]
-print(json.dumps([name for name in told if "coilwork" in name]))
+        with FlopCounterMode(display=False):
+            watched(x)
+        with torch.inference_mode():
+            compiled(torch.nn.Linear(4, 4).requires_grad_(False))(x)
+        weight = torch.randn(4, 4, requires_grad=True)
+        sum(part.sum() for part in compiled(lambda x: views(x @ weight))(x)).backward()
+        compiled(lambda i, w: torch.nn.functional.embedding(i, w, sparse=True).sum())(
+            torch.arange(3), weight
+        ).backward()
+    # packages
+    trace = folder / "trace"
+    torch._dynamo.reset()
+    torch.compile(divided, backend=backend, options=options | {"trace": str(trace)})(x)
+    (saved,) = trace.iterdir()
+    save_program(saved, trace / "model.cw")
+    for runs in "python", "native":
+        loaded = load(trace / "model.cw", store=MemoryStore(), options=ExecutorOptions(executor=runs))
+        torch.testing.assert_close(loaded(x)[0], divided(x))
+        assert loaded.entry("forward").executors == (runs,)
+    # torch.fx tells behind `from` where it made a text, which a folder's name may spoil
+    told = [name.partition(" from ")[0] for name in seen if name.startswith("<")]
+    found_of[executor] = [name for name in told if "coilwork" in name]
+print(json.dumps(found_of))
 """
 
 
-def list_executed(executor: str, folder: Path) -> list[str]:
-    """The names of texts of ours that were executed."""
+EXECUTORS = ("auto", "python")
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """By executor, the names of texts of ours that were executed."""
+    folder = tmp_path_factory.mktemp("executed")
     run = subprocess.run(
-        [sys.executable, "-c", SCRIPT, executor, str(folder)],
+        [sys.executable, "-c", SCRIPT, str(folder), *EXECUTORS],
         capture_output=True,
         text=True,
         timeout=600,
-        env={**os.environ, "COILWORK_CACHE_DIR": str(folder / "cache")},
+        env={name: value for name, value in os.environ.items() if not name.startswith("COILWORK_")},
     )
     assert run.returncode == 0, run.stderr
-    found: list[str] = json.loads(run.stdout.splitlines()[-1])
+    found: dict[str, list[str]] = json.loads(run.stdout.splitlines()[-1])
     return found
 
 
-@pytest.mark.parametrize("executor", ["auto", "python"])
-def test_calls_execute_no_text(executor: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_calls_execute_no_text(executor: str, executed: dict[str, list[str]]) -> None:
     """Neither compiled anew nor from the cache, in inference nor in training, with whatever inputs."""
-    assert list_executed(executor, tmp_path) == []
+    assert executed[executor] == []

@@ -190,7 +190,10 @@ class RedisStore:
         return bool(self._attempt("reading", partial(self._client.exists, name)))
 
     def check(self, key: str) -> str | None:
-        """As `InspectableStore` says. What this secret did not sign may be of use to others, and stays."""
+        """Return what is wrong with an entry (`InspectableStore.check`).
+
+        An entry with another secret's signature may be of use to others, and stays.
+        """
         name = self._name(key)
         value = self._attempt("reading", partial(self._client.get, name))
         data = b"" if value is None else self._unsign(key, value)

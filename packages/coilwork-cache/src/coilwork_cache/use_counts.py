@@ -42,7 +42,7 @@ class UseCounts:
         """Add `step` to the counts of `kind`."""
         now_s = time.monotonic()
         with self._lock:
-            pending = self._own()
+            pending = self._read_own_counts()
             pending[kind] = pending.get(kind, UseCount()) + step
             is_due = now_s - self._written_s >= PERIOD_S
         if is_due:
@@ -51,7 +51,7 @@ class UseCounts:
     def flush(self) -> None:
         """Append what was counted since the last time."""
         with self._lock:
-            pending = dict(self._own())
+            pending = dict(self._read_own_counts())
             self._pending.clear()
             self._written_s = time.monotonic()
         if not pending:
@@ -75,7 +75,7 @@ class UseCounts:
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
 
-    def _own(self) -> dict[str, UseCount]:
+    def _read_own_counts(self) -> dict[str, UseCount]:
         """Return what this process counted and did not write. A parent writes itself what it counted."""
         if self._process != os.getpid():
             self._process, self._pending = os.getpid(), {}

@@ -152,7 +152,7 @@ def _dispatch(kind: Type, value: Argument, scope: Scope) -> Code:
         case "int", int() | Expr():
             return Call("rt::integer", (_number(value, scope),))
         case "float", int() | float() | Expr():
-            return Call("rt::real", (_real(value, scope),))
+            return Call("rt::real", (_write_real(value, scope),))
         case "bool", bool():
             return Call("rt::boolean", (_boolean(value),))
         case "str", str():
@@ -181,7 +181,7 @@ def _number(value: int | Expr, scope: Scope) -> Code:
     return scope.index(value) if isinstance(value, Expr) else integer(int(value))
 
 
-def _real(value: float | Expr, scope: Scope) -> Code:
+def _write_real(value: float | Expr, scope: Scope) -> Code:
     return Call("double", (scope.index(value),)) if isinstance(value, Expr) else real(float(value))
 
 
@@ -224,7 +224,7 @@ def list_shim_values(parameter: Parameter, value: Argument, scope: Scope) -> tup
         return _shim_optional(kind.element, value, scope)
     if isinstance(value, ListValue):
         return _shim_list(kind, value, scope)
-    return (_simple_value(kind, value, scope),)
+    return (_write_simple_value(kind, value, scope),)
 
 
 def _shim_optional(element: Type, value: Argument, scope: Scope) -> tuple[Code, ...]:
@@ -240,7 +240,7 @@ def _shim_optional(element: Type, value: Argument, scope: Scope) -> tuple[Code, 
         case "Tensor", Ref(name):
             return (Call(f"{scope.name(name)}.pointer"),)
         case _:
-            return (_slot(SIMPLE_TYPES[element.name], _simple_value(element, value, scope)),)
+            return (_slot(SIMPLE_TYPES[element.name], _write_simple_value(element, value, scope)),)
 
 
 def _shim_optional_list(value: Argument, scope: Scope) -> tuple[Code, ...]:
@@ -257,7 +257,7 @@ def _slot(kind: str, value: Code) -> Code:
     return Member(Call(f"rt::Slot<{kind}>", (value,)), "data")
 
 
-def _simple_value(kind: Type, value: Argument, scope: Scope) -> Code:
+def _write_simple_value(kind: Type, value: Argument, scope: Scope) -> Code:
     if kind.name in CODES:
         return _enum_code(kind, value)
     match kind.name, value:
@@ -268,7 +268,7 @@ def _simple_value(kind: Type, value: Argument, scope: Scope) -> Code:
         case "int", int() | Expr():
             return _number(value, scope)
         case "float" | "number", int() | float() | Expr():
-            return _real(value, scope)
+            return _write_real(value, scope)
         case "bool", bool():
             return integer(int(value))
         case "str", str():
@@ -282,7 +282,7 @@ def _shim_list(kind: Type, value: ListValue, scope: Scope) -> tuple[Code, ...]:
     element = kind.element
     if element is None or str(kind) not in _ARRAYS:
         raise UnsupportedArgument(f"a list for type {kind}")
-    items = tuple(_simple_value(element, item, scope) for item in value.items)
+    items = tuple(_write_simple_value(element, item, scope) for item in value.items)
     return Member(Call(_ARRAYS[str(kind)], (Braces(items),)), "data"), count
 
 
@@ -365,8 +365,9 @@ def find_shim(target: str, schema: Schema, device: str) -> CFunction | None:
 
 
 def _find_device(call: ExternCall, bound: tuple[Bound, ...], scope: Scope) -> str:
-    """Where the operator runs; empty if its tensors are on several devices, which only the dispatcher sorts
-    out.
+    """Return the device that the operator runs on.
+
+    Empty if its tensors are on several devices: the dispatcher then finds out.
     """
     tensors = {scope.buffer(name).device for name in _list_tensors(tuple(value for _, value in bound))}
     devices = tensors or {output.device for output in call.outputs if isinstance(output, Buffer)}

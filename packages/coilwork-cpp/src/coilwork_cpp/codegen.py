@@ -135,7 +135,7 @@ class Planned:
     @property
     def tensors(self) -> tuple[TensorArg, ...]:
         """The arguments, and scratch memory."""
-        return (*self.kernel.args, *map(_as_tensor, self.launch.scratch))
+        return (*self.kernel.args, *map(_make_tensor_arg, self.launch.scratch))
 
     @property
     def pieces(self) -> tuple[tuple[Kernel, Mapping], ...]:
@@ -147,7 +147,7 @@ class Planned:
         )
 
 
-def _as_tensor(scratch: Scratch) -> TensorArg:
+def _make_tensor_arg(scratch: Scratch) -> TensorArg:
     return TensorArg(name=scratch.name, dtype=scratch.dtype, role="inout", span=scratch.elements)
 
 
@@ -262,7 +262,7 @@ def _write_file(
     target: Target,
 ) -> KernelSource:
     """The source of `nests` and the entry that runs them; `directives` say how exact functions are."""
-    tensors = (*kernel.args, *map(_as_tensor, scratch))
+    tensors = (*kernel.args, *map(_make_tensor_arg, scratch))
     items: tuple[Struct | Function, ...] = (
         _arguments_struct(kernel, tensors),
         *(n.function for n in nests),

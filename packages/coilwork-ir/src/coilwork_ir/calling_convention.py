@@ -254,7 +254,7 @@ class Boundary:
     marked_results: int | None = 0
 
     def nest(self) -> Boundary:
-        """That of a nested graph, whose inputs nobody aligns or gives away."""
+        """Return the boundary of a nested graph: its inputs are not aligned, and none is donated."""
         return replace(self, aligned=(), updated=(), donated=(), marked_results=0)
 
 

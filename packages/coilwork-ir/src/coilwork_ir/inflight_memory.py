@@ -171,7 +171,10 @@ class InFlight(Generic[K]):
         return tuple(races)
 
     def copy(self, copy: Copy, source: K, target: K) -> tuple[K, ...]:
-        """As `use`, of a copy. Behind one that blocks, the host is where the copy's stream is."""
+        """Note the uses that a copy makes of memory, as `use` does.
+
+        A copy that blocks lets the host wait for the copy's stream.
+        """
         if copy.non_blocking:
             self._begin()
         actor = HOST if {source, target} <= self._on_host else copy.stream

@@ -111,7 +111,7 @@ def compute(target: Any, operands: tuple[Value, ...]) -> Value:
         NotLowered: the IR has no way to say it.
     """
     if all(isinstance(v, bool | int | float) for v in operands):
-        return _plain(target(*operands))
+        return _require_plain_number(target(*operands))
     if target is round:
         return _lower_round(*operands)
     if target is torch.sym_sum and isinstance(operands[0], tuple):
@@ -165,7 +165,7 @@ def _lower_round(value: Value, digits: Value = None) -> Value:
     return value if _is_integer(value) else NumberValue(round_decimals(_float(value), digits))
 
 
-def _plain(value: Any) -> Value:
+def _require_plain_number(value: Any) -> Value:
     if isinstance(value, bool | int | float):
         return value
     raise NotLowered(f"a number of class {type(value).__name__}")

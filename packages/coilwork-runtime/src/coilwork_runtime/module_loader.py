@@ -181,7 +181,7 @@ def find_fitting_inputs(call: Call, inputs: Sequence[Any]) -> list[Any]:
         IndexError, RuntimeError, ValueError, ZeroDivisionError: what the program says of `inputs`, if none of
             the others is taken.
     """
-    first = _try(call, inputs)
+    first = _try_call(call, inputs)
     if first is None:
         return list(inputs)
     chosen = [
@@ -192,7 +192,7 @@ def find_fitting_inputs(call: Call, inputs: Sequence[Any]) -> list[Any]:
         filled = list(inputs)
         for place, number in zip(chosen, numbers, strict=True):
             filled[place] = _in_line(inputs[place], partial(torch.full_like, fill_value=number))
-        if _try(call, filled) is None:
+        if _try_call(call, filled) is None:
             return filled
     raise first
 
@@ -207,8 +207,8 @@ def _in_line(value: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) 
     return make(line).as_strided(value.shape, value.stride())
 
 
-def _try(call: Call, inputs: Sequence[Any]) -> Exception | None:
-    """What `call` says of copies of `inputs`; None if it takes them."""
+def _try_call(call: Call, inputs: Sequence[Any]) -> Exception | None:
+    """Call `call` with copies of `inputs`; return its error, or None."""
     copies = [_in_line(value, torch.clone) if isinstance(value, torch.Tensor) else value for value in inputs]
     try:
         call(copies)

@@ -103,7 +103,7 @@ class TritonCodegen:
 
 
 def find_mapping(kernel: Kernel, target: Target, options: TritonOptions) -> Mapped:
-    """How `kernel` runs at first choice, for each kind of sizes, and the kernel as passes leave it.
+    """Return first-choice mappings of `kernel`, one for each kind of sizes, and the kernel behind all passes.
 
     Raises:
         EmitError: the kernel holds something Triton lacks.
@@ -113,7 +113,7 @@ def find_mapping(kernel: Kernel, target: Target, options: TritonOptions) -> Mapp
 
 
 def _plan(kernel: Kernel, target: Target, options: TritonOptions) -> Plan:
-    """How `kernel`, which is legalized, may run: as `options` give it a mapping, or else as is proposed."""
+    """Plan `kernel`, which is legalized, by the mapping that `options` give it, or else by a proposal."""
     if kernel.combined is not None:
         member = plan_member(kernel, kernel.combined, target, options)
         return apply_member_mapping(kernel, member, target, options)

@@ -99,7 +99,7 @@ def write_combo_kernel(
     part = _define_part(kernel, body, shape, inside)
     lines: list[Statement] = [Assign((_AT,), tl("program_id", Number(0)))]
     printer = IndexPrinter({}, lambda s: Name(s.name), library)
-    programs = [_programs(planned, member) for member in combined.members]
+    programs = [_count_programs(planned, member) for member in combined.members]
     if has_open_blocks(planned.mapping):
         firsts = _first_programs_by_block(shape, body, combined.members, lines)
     else:
@@ -120,7 +120,7 @@ def write_combo_kernel(
 
 
 def plan_member(kernel: Kernel, combined: Combined, target: Target, options: TritonOptions) -> Planned:
-    """How the body of `kernel`, which is `combined`, runs as a part of its launch.
+    """Plan the body of `kernel`, a member of the combo kernel `combined`.
 
     Raises:
         EmitError: the body holds something Triton lacks.
@@ -225,8 +225,8 @@ def _points(body: Kernel, member: Member) -> int:
     return count
 
 
-def _programs(planned: Planned, member: Member) -> Expr:
-    """How many programs `member` has, over the names of blocks that are open."""
+def _count_programs(planned: Planned, member: Member) -> Expr:
+    """Return the number of programs of `member`, in terms of the names of open blocks."""
     shape, single = planned.shape, not has_open_blocks(planned.mapping)
     blocks = {symbol(name, lo=1): as_expr(value) for name, value in planned.configs[0].meta if single}
     values = dict(zip(planned.kernel.sizes, member.sizes, strict=True))

@@ -206,8 +206,8 @@ def _fill_parameters(config: Config, blocks: Iterable[str], behind: int) -> Conf
     return replace(config, meta=(*((name, known.get(name, 1)) for name in blocks), (VERSION, behind)))
 
 
-def _largest(numbers: Iterable[Expr]) -> list[Expr]:
-    """The `numbers` that no other one is at least as large as."""
+def _list_largest(numbers: Iterable[Expr]) -> list[Expr]:
+    """Return the `numbers` that are not provably exceeded by another."""
     found = list(dict.fromkeys(numbers))
     return [n for n in found if not any(n is not other and provably_le(n, other) for other in found)]
 
@@ -267,7 +267,7 @@ def _plan_for_all(setting: Setting) -> Planned:
     return OPEN_SIZE_REFINEMENTS.run(propose(setting), setting.options)
 
 
-def _longest_row(kernel: Kernel) -> int | None:
+def _bound_row_length(kernel: Kernel) -> int | None:
     """Points of the longest row that `kernel` may have; None if there is no bound."""
     return find_bounds(multiply_all(r.extent for r in kernel.ranges if r.kind == "reduction")).hi
 
@@ -276,7 +276,7 @@ def _keeps_likely_rows(setting: Setting) -> bool:
     """True if rows do not stay in registers in general, but do if sizes are as they likely are."""
     kernel, known = setting.kernel, setting.draft.likely_sizes
     length = multiply_all(r.extent for r in kernel.ranges if r.kind == "reduction")
-    if can_keep_rows(setting, _longest_row(kernel)) or not known.keys() >= length.free_symbols:
+    if can_keep_rows(setting, _bound_row_length(kernel)) or not known.keys() >= length.free_symbols:
         return False
     return can_keep_rows(setting, evaluate(length, {size.name: number for size, number in known.items()}))
 
@@ -301,7 +301,7 @@ def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedV
             draft=found.draft,
             options=replace(options, index_dtype="i32") if narrow else options,
             least=1 if sizes.rows else UNKNOWN_EXTENT,
-            keeps_rows=True if is_shorter else can_keep_rows(setting, _longest_row(kernel)),
+            keeps_rows=True if is_shorter else can_keep_rows(setting, _bound_row_length(kernel)),
         )
     )
     kept = special.mapping.find(Keep)
@@ -314,7 +314,7 @@ def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedV
         special = OPEN_SIZE_REFINEMENTS.run(special, options)
     numbers: list[Expr] = []
     if wide and special.shape.index_dtype is DType.I32:
-        values = _values_of_positions(kernel)
+        values = _bound_position_values(kernel)
         if values is not None:
             # the guard says that they fit
             short = insert_directive(special.mapping, Values(promised=True), (Index,))
@@ -326,7 +326,7 @@ def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedV
     conditions += [Condition(size, "<=", as_expr(most)) for size, most in found.most]
     most_points = as_expr(MOST_POINTS)
     conditions += [
-        Condition(n, "<=", most_points) for n in _largest(numbers) if not provably_le(n, MOST_POINTS)
+        Condition(n, "<=", most_points) for n in _list_largest(numbers) if not provably_le(n, MOST_POINTS)
     ]
     return PlannedVersion(
         name=sizes.name,
@@ -343,9 +343,10 @@ def _numbers_of(draft: Draft, divided: Iterable[Expr]) -> list[Expr]:
     return [*(arg.span for arg in draft.kernel.args), *tiles, *draft.kernel.sizes, *divided]
 
 
-def _values_of_positions(kernel: Kernel) -> list[Expr] | None:
-    """How large positions that are values in `kernel` get, and what they are computed from; None if data
-    decide.
+def _bound_position_values(kernel: Kernel) -> list[Expr] | None:
+    """Return bounds of the positions that are values in `kernel`, and of what they are computed from.
+
+    None if data decide.
     """
     values = [one.expr for one in iterate_postorder(list_roots(kernel)) if isinstance(one, IndexValue)]
     most, operands = list(map(bound_magnitude, values)), find_largest_operands(values)

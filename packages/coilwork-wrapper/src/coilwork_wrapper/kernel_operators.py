@@ -70,13 +70,13 @@ class _Operators:
             known = self._known.get(name)
             if known is None:
                 self._library.define(name + schema)
-                self._library.impl(name, _returning_nothing(launcher), "CompositeExplicitAutograd")
+                self._library.impl(name, _drop_result(launcher), "CompositeExplicitAutograd")
                 self._library.impl(name, _launch_nothing, "Meta")
                 known = self._known[name] = getattr(getattr(torch.ops, NAMESPACE), name).default
             return known
 
 
-def _returning_nothing(launcher: Launcher) -> Callable[..., None]:
+def _drop_result(launcher: Launcher) -> Callable[..., None]:
     def launch(*args: Any) -> None:
         launcher(*args)
 

@@ -125,10 +125,10 @@ def count_unit_points(plan: Plan) -> Expr:
     inside = [r for r in (*plan.serial, *plan.reduction) if r not in blocked]
     if plan.vector is not None and plan.vector.symbol not in blocked:
         inside.append(plan.vector.symbol)
-    return multiply_all([*(_longest(r) for r in inside), *(size for size in blocked.values())])
+    return multiply_all([*(_find_longest_extent(r) for r in inside), *(size for size in blocked.values())])
 
 
-def _longest(symbol: Expr) -> Expr:
+def _find_longest_extent(symbol: Expr) -> Expr:
     """The extent of a range; where that depends on other ranges (the last piece is short), the
     largest one.
     """

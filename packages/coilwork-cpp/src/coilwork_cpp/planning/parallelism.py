@@ -328,7 +328,7 @@ def _split_leading_units(ranges: tuple[Expr, ...], loops: Loops) -> tuple[tuple[
 
 def _column_block(region: Region, vector: Expr, others: tuple[Expr, ...], loops: Loops) -> int:
     """The number of columns that are reduced together."""
-    tile = _widest_block(vector, others, loops)
+    tile = _find_widest_block(vector, others, loops)
     if any(
         is_contiguous_along(load.index[0], region.reduction[-1], vector) for load in list_plain_loads(region)
     ):
@@ -337,7 +337,7 @@ def _column_block(region: Region, vector: Expr, others: tuple[Expr, ...], loops:
     return tile
 
 
-def _widest_block(vector: Expr, others: tuple[Expr, ...], loops: Loops) -> int:
+def _find_widest_block(vector: Expr, others: tuple[Expr, ...], loops: Loops) -> int:
     extent = as_int(get_extent(vector))
     units = 1
     for r in others:

@@ -195,7 +195,7 @@ def _apply_saves(passes: list[Pass], saves: Mapping[int, tuple[Scalar, ...]], ke
     for first in range(len(result)):
         have = {*result[first].keeps, *result[first].recalls}
         for later in range(first + 1, len(result)):
-            for value in _first_reached(result[later], have):
+            for value in _list_first_reached(result[later], have):
                 result[later] = _add_recall(result[later], value)
     for number, values in saves.items():
         if any(all(value not in step.recalls for step in result[number + 1 :]) for value in values):
@@ -205,7 +205,7 @@ def _apply_saves(passes: list[Pass], saves: Mapping[int, tuple[Scalar, ...]], ke
     return result
 
 
-def _first_reached(step: Pass, have: Set[Scalar]) -> list[Scalar]:
+def _list_first_reached(step: Pass, have: Set[Scalar]) -> list[Scalar]:
     """The values in `have` that `step` reaches first from what it combines and stores."""
     reached: list[Scalar] = []
     seen: set[Scalar] = set(step.recalls)

@@ -87,7 +87,7 @@ def _expand_reduction(node: Scalar) -> Scalar:
 
 def _mean(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
     """The mean, corrected along memory; without numbers that are all finite, as it comes."""
-    rounded = _plain_mean(node, x, mask)
+    rounded = _compute_plain_mean(node, x, mask)
     if not _is_along_memory(node):
         return rounded
     corrected = op("add", rounded, op("div", _residue(node, x, mask), _count(node.axes, mask, x.dtype)))
@@ -96,7 +96,7 @@ def _mean(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
 
 def _squares(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
     """The sum of squared differences from the mean, 0 at least, corrected as the mean is."""
-    difference = op("sub", x, _plain_mean(node, x, mask))
+    difference = op("sub", x, _compute_plain_mean(node, x, mask))
     squares = reduce("sum", (op("mul", difference, difference), *mask), node.axes)
     if not _is_along_memory(node):
         return squares
@@ -108,10 +108,10 @@ def _squares(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
 
 def _residue(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
     """The sum of differences from the rounded mean: what rounding took from the sum."""
-    return reduce("sum", (op("sub", x, _plain_mean(node, x, mask)), *mask), node.axes)
+    return reduce("sum", (op("sub", x, _compute_plain_mean(node, x, mask)), *mask), node.axes)
 
 
-def _plain_mean(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
+def _compute_plain_mean(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
     return op("div", reduce("sum", (x, *mask), node.axes), _count(node.axes, mask, x.dtype))
 
 

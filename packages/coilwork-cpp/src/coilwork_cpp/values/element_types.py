@@ -130,17 +130,17 @@ def _float_to_integer(value: Code, to: DType) -> Code:
     if to in (DType.I64, DType.I32):
         return Call(f"to_{to.text}", (value,))
     # C++ leaves a conversion of a negative value to unsigned undefined
-    return Call(to.text, (Call(_wide_integer(to).text, (value,)),))
+    return Call(to.text, (Call(_choose_wide_integer(to).text, (value,)),))
 
 
-def _wide_integer(to: DType) -> DType:
+def _choose_wide_integer(to: DType) -> DType:
     """The signed integer by way of which a float becomes a `to`."""
     return DType.I64 if to in (DType.I64, DType.U32) else DType.I32
 
 
 def convert_constant(value: float, source: DType, to: DType) -> int:
     """Return `value` as an integer `to`, not `U64`, as x86 converts it; see `convert`. `source` is unused."""
-    wide = _wide_integer(to)
+    wide = _choose_wide_integer(to)
     least = -(1 << (8 * wide.itemsize - 1))
     whole = math.trunc(value) if math.isfinite(value) else least
     return wrap_integer(whole if least <= whole < -least else least, to)

@@ -169,12 +169,12 @@ def scan_start(scan: Scan, state: Sequence[Name], scans: Sequence[Scan]) -> tupl
     dtype = scan.operands[0].dtype.compute
     kinds: dict[str, ReduceKind] = {"argmin": "min", "argmax": "max"}
     if scan.kind == "logcumsumexp":
-        start: Code = make_literal(float("-inf"), DType.F64 if _wide(scan) else dtype)
+        start: Code = make_literal(float("-inf"), DType.F64 if _is_accumulated_wide(scan) else dtype)
     else:
         kind: ReduceKind = kinds.get(_kind_name(scan)) or (
             "sum" if scan.kind == "sum" else _reduce_kind(scan)
         )
-        start = start_value(kind, DType.F64 if _wide(scan) else dtype)
+        start = start_value(kind, DType.F64 if _is_accumulated_wide(scan) else dtype)
     first = (_state_type(scan), state[0].text, start)
     return (first, ("i64", state[1].text, Literal("0"))) if len(state) > 1 else (first,)
 
@@ -187,13 +187,13 @@ def _reduce_kind(scan: Scan) -> ReduceKind:
             return "sum"
 
 
-def _wide(scan: Scan) -> bool:
+def _is_accumulated_wide(scan: Scan) -> bool:
     return scan.kind in ("sum", "prod", "logcumsumexp") and scan.operands[0].dtype.compute is DType.F32
 
 
 def _state_type(scan: Scan) -> str:
     dtype = scan.operands[0].dtype.compute
-    return "double" if _wide(scan) else "u8" if dtype.is_bool else compute_type(dtype)
+    return "double" if _is_accumulated_wide(scan) else "u8" if dtype.is_bool else compute_type(dtype)
 
 
 def _step_scan(point: Block, scan: Scan, state: Sequence[Code]) -> Code:
@@ -226,13 +226,13 @@ def _step_scan(point: Block, scan: Scan, state: Sequence[Code]) -> Code:
         result = state[1] if wants_position else convert(state[0], dtype, scan.dtype)
         return point.declare(scan.dtype, "position" if wants_position else "extreme", result)
     if scan.kind == "logcumsumexp":
-        term = Call("double", (element,)) if _wide(scan) else element
+        term = Call("double", (element,)) if _is_accumulated_wide(scan) else element
         point.add(Assign(state[0], Call("log_add_exp", (state[0], term))))
-    elif _wide(scan):
+    elif _is_accumulated_wide(scan):
         point.add(Assign(state[0], element, "+=" if scan.kind == "sum" else "*="))
     else:
         point.add(
             Assign(state[0], apply(_COMBINE[_kind_name(scan)], (dtype, dtype), dtype, (state[0], element)))
         )
-    result = Call("float", (state[0],)) if _wide(scan) else state[0]
+    result = Call("float", (state[0],)) if _is_accumulated_wide(scan) else state[0]
     return point.declare(scan.dtype, "running", convert(result, dtype, scan.dtype))

@@ -44,7 +44,7 @@ def list_aligned_inputs(
     outputs go to the caller, who gets an input that is among them, or a view of one, in its own memory;
     `None`: all outputs do. A forward graph may save a copy for the backward graph, which only needs values.
     """
-    own_memory = _own_memory(graph, returned)
+    own_memory = _list_own_memory(graph, returned)
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     return tuple(
         entry.name
@@ -53,7 +53,7 @@ def list_aligned_inputs(
     )
 
 
-def _own_memory(graph: Graph, returned: int | None) -> set[str]:
+def _list_own_memory(graph: Graph, returned: int | None) -> set[str]:
     """Return the buffers of `graph` whose own memory matters.
 
     It is overwritten, read by an operator that counts from the storage's start, or returned to the caller.

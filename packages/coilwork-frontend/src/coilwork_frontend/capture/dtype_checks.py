@@ -240,7 +240,7 @@ def _has_long_windows(node: fx.Node) -> bool:
     known = ROW_POOLS | _POOLS_WITH_POSITIONS | _IMAGE_POOLS
     if node.op != "call_function" or node.target not in known or not node.args:
         return False
-    row = _first_value(node)
+    row = _get_first_value(node)
     returns_indices = node.args[6] if len(node.args) > 6 else node.kwargs.get("return_indices", False)
     is_narrow = node.target not in ROW_POOLS or bool(returns_indices)
     if not is_narrow and not (isinstance(row, torch.Tensor) and row.requires_grad):
@@ -251,7 +251,7 @@ def _has_long_windows(node: fx.Node) -> bool:
 
 def _classifies_by_other_types(node: fx.Node) -> bool:
     """Tell if the classes of a `one_hot` are not `int64`; tracing takes others if it knows their number."""
-    value = _first_value(node) if node.op == "call_function" and node.target in ONE_HOT else None
+    value = _get_first_value(node) if node.op == "call_function" and node.target in ONE_HOT else None
     return isinstance(value, Tensor) and value.dtype is not torch.int64
 
 
@@ -267,7 +267,7 @@ def _trains_between_types(node: fx.Node) -> bool:
     """
     if node.op != "call_function" or node.target not in _HUBER:
         return False
-    value, result = _first_value(node), node.meta.get("example_value")
+    value, result = _get_first_value(node), node.meta.get("example_value")
     return (
         isinstance(value, torch.Tensor)
         and isinstance(result, torch.Tensor)
@@ -283,7 +283,7 @@ def _rearranges_nothing(node: fx.Node) -> bool:
     """
     if node.op != "call_function" or node.target not in _REARRANGING:
         return False
-    value = _first_value(node)
+    value = _get_first_value(node)
     return (
         isinstance(value, torch.Tensor)
         and has_trait(value.device.type, ATEN_CPU)
@@ -291,7 +291,7 @@ def _rearranges_nothing(node: fx.Node) -> bool:
     )
 
 
-def _first_value(node: fx.Node) -> object:
+def _get_first_value(node: fx.Node) -> object:
     """Return the fake value of the first operand of a call in Dynamo's graph."""
     operand = node.args[0] if node.args else node.kwargs.get("input")
     return operand.meta.get("example_value") if isinstance(operand, fx.Node) else None
@@ -301,7 +301,7 @@ def _pools_other_than_floats(node: fx.Node) -> bool:
     """Tell if a row of integers is pooled on a CPU: eager pools integers of images only, tracing of both."""
     if node.op != "call_function" or node.target not in ROW_POOLS:
         return False
-    value = _first_value(node)
+    value = _get_first_value(node)
     return (
         isinstance(value, torch.Tensor)
         and has_trait(value.device.type, ATEN_CPU)
@@ -322,7 +322,7 @@ def _rejects_resizing(node: fx.Node, kernels: EagerKernels) -> bool:
         kernel = None if antialias else _BY_MODE.get(_NAMED_MODES.get(target, str(mode)))
     if kernel is None:
         return False
-    value, result = _first_value(node), node.meta.get("example_value")
+    value, result = _get_first_value(node), node.meta.get("example_value")
     sizes = [size for one in (value, result) if isinstance(one, torch.Tensor) for size in one.shape[1:]]
     is_empty = any(type(size) is int and size == 0 for size in sizes)
     return isinstance(value, torch.Tensor) and (is_empty or not kernels.accept_types(kernel, {"self": value}))
@@ -332,7 +332,7 @@ def _rejects_shrinking(node: fx.Node, kernels: EagerKernels) -> bool:
     """Tell if eager rejects a `hardshrink`: the dtype has no kernel, or the number does not fit it."""
     if node.op != "call_function" or node.target not in _SHRINKING or not node.args:
         return False
-    value = _first_value(node)
+    value = _get_first_value(node)
     bound = node.args[1] if len(node.args) > 1 else node.kwargs.get("lambd")
     arguments = {"self": value, "lambd": bound}
     return not (

@@ -86,7 +86,7 @@ def find_misplaced_writes(gm: fx.GraphModule) -> tuple[list[fx.Node], CompileErr
     try:
         _find_places(gm)
     except CompileError as error:
-        sought = {get_storage(_first_operand(node)) for node in gm.graph.nodes if _uses_as_strided(node)}
+        sought = {get_storage(_get_first_operand(node)) for node in gm.graph.nodes if _uses_as_strided(node)}
         return [
             node
             for node in gm.graph.nodes
@@ -240,7 +240,7 @@ def _find_places(gm: fx.GraphModule) -> tuple[StoragePlace, ...]:
         storage = get_storage(node)
         if storage is not None:
             sharing.setdefault(storage, []).append(node)
-    sought = {get_storage(_first_operand(node)) for node in gm.graph.nodes if _uses_as_strided(node)}
+    sought = {get_storage(_get_first_operand(node)) for node in gm.graph.nodes if _uses_as_strided(node)}
     written = {get_storage(value) for node in gm.graph.nodes for value in list_written_operands(node)}
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     places: list[StoragePlace] = []
@@ -302,7 +302,7 @@ def _uses_as_strided(node: fx.Node) -> bool:
     return (node.op == "call_method" and node.target in _NAMES) or node.target in _FUNCTIONS + _OVERLOADS
 
 
-def _first_operand(node: fx.Node) -> object:
+def _get_first_operand(node: fx.Node) -> object:
     arguments: Mapping[str, Any] = node.kwargs
     return node.args[0] if node.args else arguments.get("input", arguments.get("self"))
 
@@ -322,7 +322,7 @@ def list_written_operands(node: fx.Node) -> list[Any]:
         or name in ("__setitem__", *(f"__{one.__name__}__" for one in _ASSIGNMENTS))
         or node.kwargs.get("inplace")
     ):
-        operands.append(_first_operand(node))
+        operands.append(_get_first_operand(node))
     return list_leaves(operands)
 
 

@@ -241,8 +241,11 @@ def _fill_of(kind: str, dtype: DType) -> Fill:
     return "near-one" if kind == "prod" else "normal"
 
 
-def _scan_fill(kind: ScanKind, dtype: DType) -> Fill:
-    """As `_fill_of`, with ties for extremes; a running sum that comes near 0 would lose all its digits."""
+def _make_scan_fill(kind: ScanKind, dtype: DType) -> Fill:
+    """Return the fill of a scan's inputs: as for reductions, but with ties for extremes.
+
+    Sums of floats are of numbers near 1: a running sum near 0 would lose all its digits.
+    """
     if kind in ("min", "max", "argmin", "argmax"):
         return "ties"
     return "near-one" if kind == "sum" and dtype.is_float else _fill_of(kind, dtype)
@@ -322,7 +325,7 @@ def scan_case(name: str, dtypes: Sequence[DType], *, reverse: bool) -> Case:
         for dtype in list_scan_types(kind):
             if dtype not in dtypes:
                 continue
-            element = rows.value(_scan_fill(kind, dtype), dtype)
+            element = rows.value(_make_scan_fill(kind, dtype), dtype)
             for output in (0, 1) if kind in ("min", "max") else (0,):
                 value = scan(kind, element, rows.r, output=output, reverse=reverse)
                 rows.add(f"scan {kind} {output} {dtype.text}", value, dtype, rows.flat)

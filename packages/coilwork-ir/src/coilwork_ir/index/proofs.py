@@ -342,7 +342,10 @@ def _numerically_nonneg(e: Expr) -> bool:
 
 
 def _upper_of_sum(e: Expr) -> Expr | None:
-    """As `_upper`, term by term; None unless every term has a numeric coefficient on a bounded atom."""
+    """Return the sum of the upper bounds of the terms of `e`.
+
+    None unless every term is a number times a bounded atom.
+    """
     terms: dict[Expr, int] = {}
     constant = e._constant
     for mono, coeff in zip(e._monos, e._coeffs):

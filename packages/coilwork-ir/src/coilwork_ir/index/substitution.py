@@ -177,7 +177,7 @@ def find_stride(e: Expr, sym: Expr) -> Expr | None:
 
 
 def find_run_stride(e: Expr, sym: Expr, run: int = 8) -> Expr | None:
-    """How `e` moves from one value of `sym` to the next within runs of at least `run` values; else None.
+    """Return the step of `e` per step of `sym` within runs of at least `run` values, or None.
 
     `x % 32` moves by 1 within runs of 32 values, and `x // 32` by 0: an image's channels beside images that
     share a range with them. What holds for all values is the stride that `find_stride` finds.

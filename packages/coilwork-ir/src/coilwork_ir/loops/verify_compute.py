@@ -52,7 +52,7 @@ def check_convolution(node: Convolution, scope: Scope, place: Place) -> None:
 
 
 def _check_form(node: Convolution, place: Place) -> None:
-    """As many dimensions and outputs as there should be, and windows that move."""
+    """Check the numbers of dimensions and outputs, and that windows move."""
     bodies = [b for b in (node.value, node.weight, node.gradient, node.epilogue) if b is not None]
     rank = len(node.windows) + 2
     if not node.windows or any(len(body.ranges) != rank for body in bodies):
@@ -271,7 +271,7 @@ def check_dtype(dtype: DType, output: Buffer | None, place: Place) -> None:
 
 
 def check_count(node: Sort, scope: Scope, place: Place) -> Mapping[Expr, Expr]:
-    """As many elements of each row are kept as it has, or fewer: these, by the range that runs along it."""
+    """Check that a sort keeps at most a row's elements; return how many, by the range along the row."""
     extent = node.axis.extent
     if node.count is None or extent is None:
         return {}

@@ -130,7 +130,7 @@ def solve_term(
 ) -> dict[sympy.Basic, sympy.Basic]:
     """Solve a size, known as `whole`, for a term with `unknown` symbols: terms and their values."""
     carrying = [term for term in size.as_ordered_terms() if not term.free_symbols.isdisjoint(unknown)]
-    factor, term = min((addend.as_coeff_Mul() for addend in carrying), key=_simpler)
+    factor, term = min((addend.as_coeff_Mul() for addend in carrying), key=_rank_by_simplicity)
     multiple = whole - (size - factor * term)
     if factor in (1, -1):
         return {term: factor * multiple}
@@ -138,7 +138,7 @@ def solve_term(
     return {size: whole, term: make_floor_division(multiple, factor)}
 
 
-def _simpler(product: tuple[sympy.Basic, sympy.Basic]) -> tuple[bool, bool, str]:
+def _rank_by_simplicity(product: tuple[sympy.Basic, sympy.Basic]) -> tuple[bool, bool, str]:
     factor, term = product
     return (factor not in (1, -1), not term.is_Symbol, str(term))
 

@@ -261,8 +261,9 @@ class _Side:
         return first, (centre + self.support + 0.5).to(torch.int64).clamp(max=self.size)
 
     def weight(self, element: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-        """How much `element` counts for `place`, but for a factor, 0 outside the window; and whether it is
-        inside.
+        """Return the weight of `element` for `place`, not normalized, and if it is inside the window.
+
+        The weight is 0 outside.
         """
         first, end = self.window(place)
         slope = 1 / self.scale if self.scale >= 1 else 1.0
@@ -273,15 +274,15 @@ class _Side:
     def taps(self, dtype: torch.dtype, device: torch.device) -> _Taps:
         """The elements that each place of the result reads, `(result, taps)`."""
         place = torch.arange(self.result, dtype=dtype, device=device)[:, None]
-        element, weight, inside = self._raw(place)
-        weight = weight / _one_if_none(weight.sum(1, keepdim=True))
+        element, weight, inside = self._list_taps(place)
+        weight = weight / _replace_zero_by_one(weight.sum(1, keepdim=True))
         return _Taps(places=element.clamp(max=self.size - 1), weights=weight, inside=inside)
 
     def users(self, dtype: torch.dtype, device: torch.device) -> _Taps:
         """The places of the result that each element counts for, `(size, places)`."""
         everywhere = torch.arange(self.result, dtype=dtype, device=device)
-        _, weights, _ = self._raw(everywhere[:, None])
-        totals = _one_if_none(weights.sum(1))
+        _, weights, _ = self._list_taps(everywhere[:, None])
+        totals = _replace_zero_by_one(weights.sum(1))
         element = torch.arange(self.size, dtype=dtype, device=device)[:, None]
         if self.scale == 0:
             first, many = torch.zeros_like(element).to(torch.int64), self.result
@@ -294,13 +295,13 @@ class _Side:
         weight, inside = self.weight(element, place.to(dtype))
         return _Taps(places=place, weights=weight / totals[place], inside=inside & exists)
 
-    def _raw(self, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _list_taps(self, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         first, _ = self.window(place)
         element = first + torch.arange(math.ceil(self.support) * 2 + 1, device=place.device)
         return (element, *self.weight(element.to(place.dtype), place))
 
 
-def _one_if_none(total: Tensor) -> Tensor:
+def _replace_zero_by_one(total: Tensor) -> Tensor:
     return torch.where(total == 0, torch.ones_like(total), total)
 
 
@@ -342,7 +343,7 @@ def _resize_in_steps(value: Tensor, taps: Sequence[_Taps | None]) -> Tensor:
     return result
 
 
-def _wide(value: Tensor) -> torch.dtype:
+def _choose_wide_dtype(value: Tensor) -> torch.dtype:
     return torch.float64 if value.dtype is torch.float64 else torch.float32
 
 
@@ -363,7 +364,7 @@ def _make_resize(filter: Filter, reach: int) -> Callable[..., Any]:
         sides = _sides(value.shape[2:], output_size, corners, (scales_h, scales_w), filter, reach)
         if sides is None or not value.is_floating_point() or 0 in (*value.shape, *output_size):
             return NotImplemented
-        wide = _wide(value)
+        wide = _choose_wide_dtype(value)
         # On CPUs ATen leaves a dimension as it is that keeps its size, whatever its scale; not so its
         # derivative.
         kept = [has_trait(value.device.type, ATEN_CPU) and side.size == side.result for side in sides]
@@ -389,7 +390,7 @@ def _make_resize_gradient(filter: Filter, reach: int, *, keeps_layout: bool) -> 
         sides = _sides(input_size[2:], output_size, corners, (scales_h, scales_w), filter, reach)
         if sides is None or not gradient.is_floating_point() or 0 in (*gradient.shape, *input_size):
             return NotImplemented
-        wide = _wide(gradient)
+        wide = _choose_wide_dtype(gradient)
         users = [side.users(wide, gradient.device) for side in reversed(sides)]
         channels_last = keeps_layout and _is_channels_last(gradient)
         return _lay_out_image(_resize_in_steps(gradient.to(wide), users), gradient.dtype, channels_last)

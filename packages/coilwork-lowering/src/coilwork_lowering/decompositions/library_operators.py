@@ -76,7 +76,7 @@ def _steps(
     return results[::-1] if reverse else results
 
 
-def _plain(
+def _is_plain_lstm(
     mode: int, num_layers: int, bidirectional: bool, batch_first: bool, batch_sizes: Sequence[int]
 ) -> bool:
     """Tell if this is a layer as torch's decomposition calls it."""
@@ -104,7 +104,7 @@ def _layer(
     """Return where oneDNN would refuse the layer: its results `[T, B, H]`, the last of them and the last cell
     `[1, B, H]`, and no workspace.
     """
-    plain = _plain(mode, num_layers, bidirectional, batch_first, batch_sizes)
+    plain = _is_plain_lstm(mode, num_layers, bidirectional, batch_first, batch_sizes)
     if x.dtype is not torch.bfloat16 or not plain or has_16_bit_layers():
         return NotImplemented
     weights = (input_weight, hidden_weight, input_bias, hidden_bias)
@@ -142,7 +142,7 @@ def _layer_backward(
     """The gradients of `x`, of the two weights `[4 H, ...]` and biases `[4 H]`, and of the state before the
     first step.
     """
-    if not _plain(mode, num_layers, bidirectional, batch_first, batch_sizes):
+    if not _is_plain_lstm(mode, num_layers, bidirectional, batch_first, batch_sizes):
         return NotImplemented
     weights = (input_weight, hidden_weight, input_bias, hidden_bias)
     steps = _steps(x, weights, h[0], c[0], reverse, has_biases)

@@ -90,8 +90,8 @@ def prim_decompositions() -> dict[Any, Callable[..., Any]]:
         var=_var,
         empty=_empty,
         empty_permuted=_empty_permuted,
-        full=_full,
-        full_like=_full_like,
+        full=_decompose_full,
+        full_like=_decompose_full_like,
         scalar_tensor=_scalar_tensor,
     )
     return {getattr(prims, name).default: function for name, function in results.items()}
@@ -195,12 +195,16 @@ def _empty_permuted(
     return result
 
 
-def _full(shape: Sequence[Any], value: Any, *, dtype: Any, device: Any, requires_grad: bool) -> torch.Tensor:
+def _decompose_full(
+    shape: Sequence[Any], value: Any, *, dtype: Any, device: Any, requires_grad: bool
+) -> torch.Tensor:
     result: torch.Tensor = aten.full.default(shape, value, dtype=dtype, device=device)
     return result
 
 
-def _full_like(a: torch.Tensor, value: Any, *, dtype: Any, device: Any, requires_grad: bool) -> torch.Tensor:
+def _decompose_full_like(
+    a: torch.Tensor, value: Any, *, dtype: Any, device: Any, requires_grad: bool
+) -> torch.Tensor:
     result: torch.Tensor = aten.full_like.default(a, value, dtype=dtype, device=device)
     return result
 

@@ -35,7 +35,7 @@ def predict_elementwise_strides(shape: Sequence[Any], *operands: torch.Tensor) -
 
     None where open sizes decide.
     """
-    order = _dense_order(shape, operands)
+    order = _find_dense_order(shape, operands)
     if order is not None:
         return dense_strides(shape, order)
     if _are_alike(shape, operands):
@@ -54,7 +54,7 @@ def dense_strides(shape: Sequence[Any], order: Sequence[int]) -> list[Any]:
     return strides
 
 
-def _dense_order(shape: Sequence[Any], operands: Sequence[torch.Tensor]) -> list[int] | None:
+def _find_dense_order(shape: Sequence[Any], operands: Sequence[torch.Tensor]) -> list[int] | None:
     """Return row-major or channels-last order, if all operands have the whole shape and lie in it."""
     # of volumes it is not asked whether they are channels-last
     formats = [list(range(len(shape)))[::-1], *([[1, 3, 2, 0]] if len(shape) == 4 else [])]

@@ -481,8 +481,8 @@ def _outputs(
         if isinstance(result, torch.Tensor) and not labels:
             # a distance in memory that nothing but memory tells: the run copies what lies otherwise
             dense = dense or bool(builder.sizes.unmet(result.stride()))
-        dtype = find_kernel_dtype(call.node.target, number, _first_dtype(call))
-        output, value = _one_output(builder, call, number, result, dtype, dense=dense)
+        dtype = find_kernel_dtype(call.node.target, number, _get_first_dtype(call))
+        output, value = _declare_output(builder, call, number, result, dtype, dense=dense)
         outputs.append(output)
         values.append(value)
         if isinstance(output, Buffer):
@@ -498,7 +498,7 @@ def _outputs(
     return tuple(outputs), values, tuple(aliases), tuple(binds)
 
 
-def _first_dtype(call: Call) -> torch.dtype | None:
+def _get_first_dtype(call: Call) -> torch.dtype | None:
     first = next(iter(call.fakes.values()), None)
     return first.dtype if isinstance(first, torch.Tensor) else None
 
@@ -547,7 +547,7 @@ def _list_undefined_sizes(builder: Builder, call: Call, number: int, result: Any
     return results
 
 
-def _one_output(
+def _declare_output(
     builder: Builder, call: Call, number: int, result: Any, dtype: torch.dtype | None, *, dense: bool
 ) -> tuple[Buffer | SymbolOutput | None, Value]:
     """Return result `number` of the call, as the program holds it and as its users see it."""

@@ -120,7 +120,7 @@ def find_resize_window(side: Resizing, dtype: torch.dtype, *, exact: bool = True
 
 
 def _compute_window(side: Resizing, dtype: torch.dtype, exact: bool) -> ResizeWindow:
-    many = _whole_factor(side)
+    many = _find_whole_factor(side)
     if many and (many & (many - 1) == 0 or (exact and side.size * torch.finfo(dtype).eps <= _ROUNDED)):
         # a longer image has more of what is in the middle of this one, where places are hardly rounded
         short = min(side.size, _SHORT)
@@ -157,10 +157,8 @@ def _compute_window(side: Resizing, dtype: torch.dtype, exact: bool) -> ResizeWi
     )
 
 
-def _whole_factor(side: Resizing) -> int:
-    """How many times as large the image becomes; 0 where that is no whole number, or where the corners lie
-    upon each other.
-    """
+def _find_whole_factor(side: Resizing) -> int:
+    """Return the factor by which the image grows; 0 if it is no whole number, or if corners are aligned."""
     many = round(1 / side.scale) if side.scale > 0 else 0
     is_whole = side.count == many * side.size and math.isclose(side.scale * many, 1, rel_tol=1e-9)
     return many if is_whole and not side.corners else 0

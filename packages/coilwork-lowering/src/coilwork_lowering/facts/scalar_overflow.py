@@ -50,7 +50,7 @@ def has_valid_numbers(target: Overload, arguments: Mapping[str, object]) -> bool
         return False
     converted = [arguments.get(key) for key in limits.converted_numbers]
     if not limits.promoted_numbers and any(type(value) is complex for value in converted):
-        types = [*_computed_types(arguments)]
+        types = [*_list_computed_types(arguments)]
         return not types or any(dtype.is_complex for dtype in types)
     numbers = [value for value in converted if isinstance(value, _NUMBERS) and type(value) is not bool]
     if all(isinstance(number, int | float) and 0 <= number <= _IN_EVERY_TYPE for number in numbers):
@@ -184,14 +184,14 @@ def _compute_type(arguments: Mapping[str, object], numbers: Sequence[object]) ->
     asked = arguments.get("dtype")
     if isinstance(asked, torch.dtype):
         return asked
-    tensors = [*_computed_types(arguments)]
+    tensors = [*_list_computed_types(arguments)]
     if tensors:
         return functools.reduce(torch.promote_types, tensors)
     is_float = any(isinstance(number, _FLOATS) for number in numbers)
     return torch.get_default_dtype() if is_float else torch.int64
 
 
-def _computed_types(arguments: Mapping[str, object]) -> Iterator[torch.dtype]:
+def _list_computed_types(arguments: Mapping[str, object]) -> Iterator[torch.dtype]:
     """The types of tensors that are computed with, hence not of positions, masks and labels."""
     for key, value in arguments.items():
         if isinstance(value, torch.Tensor) and key not in ("mask", "index"):

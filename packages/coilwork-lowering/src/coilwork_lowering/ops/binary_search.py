@@ -53,16 +53,16 @@ def build_search_tree(builder: Builder, ordered: TensorValue, count: int) -> Ten
             own = sub(op("mul", sub(node, _int(1 << level)), _int(apart)), _int(1 - apart // 2))
             place = select(ge(node, _int(1 << level)), own, place)
         exists = lt(place, _int(count))
-        other = _largest(ordered.dtype)
+        other = _get_largest(ordered.dtype)
         return builder.read(ordered, (placeholder(0),), indirect=(place,), mask=exists, other=other)
 
     return builder.pointwise((as_expr(1 << steps),), ordered.dtype, ordered.device, body)
 
 
 def descend_tree(builder: Builder, tree: TensorValue, count: int, before: Before) -> Scalar:
-    """How many of `count` boundaries, laid out as `tree`, satisfy `before`: those that do come first.
+    """Count the boundaries, of `count` laid out as `tree`, that satisfy `before`; those come first.
 
-    Of a value that compares with nothing, NaN, all do.
+    All of them do for NaN, which compares with nothing.
     """
     steps = count.bit_length()
     held = min(_REGISTER_LEVELS, steps)
@@ -97,7 +97,7 @@ def _int(value: int) -> Scalar:
     return const(value, DType.I32)
 
 
-def _largest(dtype: DType) -> Literal_:
+def _get_largest(dtype: DType) -> Literal_:
     if dtype.is_float:
         return math.inf
     return (1 << (8 * dtype.itemsize - (1 if dtype.is_signed_integer else 0))) - 1
@@ -255,8 +255,9 @@ def lower_bound(
     between: tuple[Scalar, Scalar] | None = None,
     most: int | None = None,
 ) -> Scalar:
-    """How many elements of `ordered` are `before`, which holds for none behind one it fails for; those of
-    `between` alone are looked at if it is given, in front of which all are.
+    """Count the elements of `ordered` that are `before`: a prefix, whose end is searched for.
+
+    If `between` is given, only elements between these positions are looked at: all in front are `before`.
 
     Searches all of `ordered` by quarters, whose three loads are on their way together: half as many waits as
     by halves. What lies `between` two positions is near and short, hence in a cache: by halves, with fewer

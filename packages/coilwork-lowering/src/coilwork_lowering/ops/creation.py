@@ -33,7 +33,7 @@ def fill_tensor(builder: Builder, call: Call, value: Value) -> TensorValue:
     )
 
 
-def _full(name: str) -> Rule:
+def _make_fill_rule(name: str) -> Rule:
     def lower(builder: Builder, call: Call) -> Value:
         return fill_tensor(builder, call, call[name])
 
@@ -190,8 +190,8 @@ def _list_spaced_overloads(name: str) -> tuple[str, ...]:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    _full("fill_value"),
-    _full("s"),
+    _make_fill_rule("fill_value"),
+    _make_fill_rule("s"),
     # autograd's zeros without memory: kept while a graph is traced, since 0 times infinity is 0 there
     _constant(0, "zeros zeros_like new_zeros zero _efficientzerotensor"),
     _constant(1, "ones ones_like new_ones"),

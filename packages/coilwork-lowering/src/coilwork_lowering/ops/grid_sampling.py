@@ -227,10 +227,10 @@ def _cubic(raw: Scalar, scale: Scalar, extent: Scalar, sampling: Sampling) -> tu
     above = sub(raw, low)
     below = sub(one, above)
     weights = (
-        (_outer(add(above, one)), _outer_slope(add(above, one))),
-        (_inner(above), _inner_slope(above)),
-        (_inner(below), neg(_inner_slope(below))),
-        (_outer(sub(two, above)), neg(_outer_slope(sub(two, above)))),
+        (_weigh_outer(add(above, one)), _differentiate_outer(add(above, one))),
+        (_weigh_inner(above), _differentiate_inner(above)),
+        (_weigh_inner(below), neg(_differentiate_inner(below))),
+        (_weigh_outer(sub(two, above)), neg(_differentiate_outer(sub(two, above)))),
     )
     results = []
     for k, (weight, slope) in enumerate(weights):
@@ -240,23 +240,23 @@ def _cubic(raw: Scalar, scale: Scalar, extent: Scalar, sampling: Sampling) -> tu
     return tuple(results)
 
 
-def _inner(x: Scalar) -> Scalar:
+def _weigh_inner(x: Scalar) -> Scalar:
     """Return the cubic weight of a tap at distance `x` up to 1."""
     slanted = sub(mul(like(_CUBIC + 2, x), x), like(_CUBIC + 3, x))
     return add(mul(mul(slanted, x), x), like(1, x))
 
 
-def _inner_slope(x: Scalar) -> Scalar:
+def _differentiate_inner(x: Scalar) -> Scalar:
     return mul(sub(mul(like(3 * (_CUBIC + 2), x), x), like(2 * (_CUBIC + 3), x)), x)
 
 
-def _outer(x: Scalar) -> Scalar:
+def _weigh_outer(x: Scalar) -> Scalar:
     """Return the cubic weight of a tap at distance `x` from 1 to 2."""
     inner = add(mul(sub(mul(like(_CUBIC, x), x), like(5 * _CUBIC, x)), x), like(8 * _CUBIC, x))
     return sub(mul(inner, x), like(4 * _CUBIC, x))
 
 
-def _outer_slope(x: Scalar) -> Scalar:
+def _differentiate_outer(x: Scalar) -> Scalar:
     return add(mul(sub(mul(like(3 * _CUBIC, x), x), like(10 * _CUBIC, x)), x), like(8 * _CUBIC, x))
 
 

@@ -285,8 +285,8 @@ def _max(builder: Builder, call: Call) -> Value:
     if not _is_read(call.node, 1):
         return (greatest, None)
     if is_small(taps, limit):
-        return (greatest, _small_position(builder, value, dims, element, positions))
-    return (greatest, _large_position(builder, value, dims, element, positions, greatest))
+        return (greatest, _find_position_by_comparisons(builder, value, dims, element, positions))
+    return (greatest, _search_position(builder, value, dims, element, positions, greatest))
 
 
 def _is_read(node: torch.fx.Node, item: int) -> bool:
@@ -296,7 +296,7 @@ def _is_read(node: torch.fx.Node, item: int) -> bool:
     return bool(others) or any(user.users for user in items)
 
 
-def _small_position(
+def _find_position_by_comparisons(
     builder: Builder, value: TensorValue, dims: Sequence[PooledDim], element: Term, fake: torch.Tensor
 ) -> TensorValue:
     """The flat position of the maximum, by the comparisons that find the maximum itself."""
@@ -334,7 +334,7 @@ def _wins(new: Scalar, best: Scalar) -> Scalar:
     return either(larger, op("isnan", new)) if new.dtype.is_float else larger
 
 
-def _large_position(
+def _search_position(
     builder: Builder,
     value: TensorValue,
     dims: Sequence[PooledDim],

@@ -219,8 +219,9 @@ def _row(
 def _row_to_choose_from(
     builder: Builder, call: Call, *, cut: bool = False, sorts: bool = True
 ) -> tuple[TensorValue, int, int]:
-    """As `_row`, for what is some elements of each row: the length is known, and on a CPU elements have 32
-    bits at most by default.
+    """Return what `_row` does, for operators that choose some elements of each row.
+
+    The length must be known, and elements on a CPU have 32 bits at most by default.
 
     ATen finds wider ones in 0.2 to 0.8 of the time, all others in 1.2 to 10 times as much (rows of 16 to
     65536, 1 to 64 of 128 to 50000 elements, AVX-512).
@@ -321,7 +322,7 @@ def _topk(builder: Builder, call: Call) -> Value:
         _leave_ties(builder)
     strides = (builder.result_strides(values), builder.result_strides(positions))
     if not _is_sorted_in_memory(builder, value) and length > builder.machine_of(value.device).sorts.on_chip:
-        return _first_of_pieces(builder, value, dim, length, count, largest=largest, strides=strides)
+        return _select_first_of_pieces(builder, value, dim, length, count, largest=largest, strides=strides)
     if count < length and passes and not as_topk:
         return choose_extremes(builder, call, value, dim, count, largest=largest)
     rows = _make_rows(builder, value, dim)
@@ -335,7 +336,7 @@ def _topk(builder: Builder, call: Call) -> Value:
     )
 
 
-def _first_of_pieces(
+def _select_first_of_pieces(
     builder: Builder,
     value: TensorValue,
     dim: int,
@@ -355,7 +356,7 @@ def _first_of_pieces(
     if pieces * count > longest:
         raise NotLowered("elements of a row that does not stay on chip")
     # behind the end of the row: after all others that are equal to it, for its position is greater
-    last = _last(value.dtype, descending=largest)
+    last = _get_last(value.dtype, descending=largest)
 
     def element(point: tuple[Expr, ...]) -> Scalar:
         at = point[dim] * longest + point[dim + 1]
@@ -403,7 +404,7 @@ def _select_rank(
     ordered, places = _sort_rows(builder, _make_rows(builder, value, dim), descending=False)
     rows = (*value.shape[:dim], *value.shape[dim + 1 :])
     wide = value.dtype.compute
-    least = float("-inf") if wide.is_float else False if wide.is_bool else _least(wide)
+    least = float("-inf") if wide.is_float else False if wide.is_bool else _get_least(wide)
 
     def keep_if_ranked(source: TensorValue, other: Scalar, row: tuple[Expr, ...], axis: Expr) -> Scalar:
         wanted = builder.read(rank, row) if isinstance(rank, TensorValue) else rank
@@ -431,20 +432,20 @@ def _select_rank(
     return (result, at)
 
 
-def _last(dtype: DType, *, descending: bool) -> bool | int | float:
+def _get_last(dtype: DType, *, descending: bool) -> bool | int | float:
     """Return a value after which no element comes in this order."""
     if dtype.is_float:
         return float("-inf") if descending else float("nan")
     if dtype.is_integer:
-        return _least(dtype) if descending else _most(dtype)
+        return _get_least(dtype) if descending else _get_greatest(dtype)
     return not descending
 
 
-def _least(dtype: DType) -> int:
+def _get_least(dtype: DType) -> int:
     return -(1 << (8 * dtype.itemsize - 1)) if dtype.is_signed_integer else 0
 
 
-def _most(dtype: DType) -> int:
+def _get_greatest(dtype: DType) -> int:
     return (1 << (8 * dtype.itemsize - dtype.is_signed_integer)) - 1
 
 

@@ -83,7 +83,7 @@ class WindowShape:
     count_include_pad: bool
 
 
-def _always(o: Expr, tap: Expr) -> Scalar:
+def _hold_everywhere(o: Expr, tap: Expr) -> Scalar:
     return const(True, DType.BOOL)
 
 
@@ -136,8 +136,9 @@ def make_strided_windows(size: Expr, count: Expr, s: WindowShape) -> PooledDim:
 
 
 def _count_divisor(size: Expr, s: WindowShape) -> Along | None:
-    """How many elements a mean divides by: padding counts if asked for, what `ceil_mode` adds beyond it
-    never.
+    """Return the divisor of a window's mean, or None.
+
+    Padding counts if it is asked for; what `ceil_mode` adds beyond it never does.
     """
     if not s.ceil_mode and (s.padding == 0 or s.count_include_pad):
         return None
@@ -160,7 +161,7 @@ def make_adaptive_windows(size: Expr, count: Expr) -> PooledDim:
     even = provably_divisible(size, count)
     if even:
         each = size // count
-        cover = Taps(count=as_expr(1), position=lambda i, tap: i // each, valid=_always)
+        cover = Taps(count=as_expr(1), position=lambda i, tap: i // each, valid=_hold_everywhere)
 
     def first(o: Expr) -> Expr:
         return window.position(o, as_expr(0))
@@ -181,7 +182,7 @@ def _share_elements(size: Expr, count: Expr) -> Taps:
     """
     if provably_divisible(size, count):
         each = size // count
-        return Taps(count=each, position=lambda o, tap: o * each + tap, valid=_always)
+        return Taps(count=each, position=lambda o, tap: o * each + tap, valid=_hold_everywhere)
 
     def position(o: Expr, tap: Expr) -> Expr:
         return (o * size) // count + tap
@@ -191,10 +192,10 @@ def _share_elements(size: Expr, count: Expr) -> Taps:
         at = position(o, tap)
         return _test_unless(provably_lt(at, end), lambda: lt(index(at), index(end)))
 
-    return Taps(count=_widest(size, count), position=position, valid=valid)
+    return Taps(count=_bound_window_sizes(size, count), position=position, valid=valid)
 
 
-def _widest(size: Expr, count: Expr) -> Expr:
+def _bound_window_sizes(size: Expr, count: Expr) -> Expr:
     """An upper bound of the windows' sizes, attained if both numbers are known."""
     n, windows = as_int(size), as_int(count)
     if n is None or windows is None or windows > 4096:

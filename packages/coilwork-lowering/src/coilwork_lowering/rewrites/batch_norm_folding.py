@@ -54,7 +54,7 @@ def _are_frozen(match: Match) -> bool:
     return all(node.meta.get(FROZEN, False) for node in parameters if node is not None)
 
 
-def _one_type(match: Match) -> bool:
+def _have_one_type(match: Match) -> bool:
     parameters = [match.value(name) for name in _PARAMETERS if match.captures.get(name) is not None]
     return len({t.dtype for t in (*parameters, match.value("x"))}) == 1
 
@@ -112,7 +112,7 @@ FOLD_BATCH_NORM: Final = Rewrite(
     conditions=(
         Condition(name="statistics are the running ones", holds=lambda m: m.captures["training"] is False),
         Condition(name="parameters are frozen", holds=_are_frozen),
-        Condition(name="one type", holds=_one_type),
+        Condition(name="one type", holds=_have_one_type),
         Condition(name="outputs are channels", holds=_channels_second),
         Condition(name="there is a batch dimension", holds=_has_no_batch),
     ),

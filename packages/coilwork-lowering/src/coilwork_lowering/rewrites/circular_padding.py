@@ -178,7 +178,7 @@ def _are_equal_runs(a: tuple[Run, ...], b: tuple[Run, ...]) -> bool:
 
 def _clip_run(run: Run, start: Size, end: Size) -> Run | None:
     """`run` clipped to `start` and `end`, perhaps empty; None if the sizes do not decide."""
-    first, last = _larger(run.start, start), _smaller(run.end, end)
+    first, last = _choose_larger(run.start, start), _choose_smaller(run.end, end)
     if first is None or last is None:
         return None
     if is_surely(last <= first):
@@ -186,11 +186,11 @@ def _clip_run(run: Run, start: Size, end: Size) -> Run | None:
     return Run(first, last, run.shift) if is_surely(first <= last) else None
 
 
-def _larger(a: Size, b: Size) -> Size | None:
+def _choose_larger(a: Size, b: Size) -> Size | None:
     return a if is_surely(a >= b) else b if is_surely(b >= a) else None
 
 
-def _smaller(a: Size, b: Size) -> Size | None:
+def _choose_smaller(a: Size, b: Size) -> Size | None:
     return a if is_surely(a <= b) else b if is_surely(b <= a) else None
 
 

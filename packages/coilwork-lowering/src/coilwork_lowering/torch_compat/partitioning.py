@@ -175,7 +175,7 @@ def list_outputs(graph: torch.fx.Graph) -> tuple[list[Any], list[Any]]:
 
 
 def describe_saved(count: int, unchecked: range) -> list[Any]:
-    """What AOTAutograd notes of `count` saved values; those at `unchecked` have no version check."""
+    """Return AOTAutograd's notes of `count` saved values; those at `unchecked` have no version check."""
     from torch._functorch._aot_autograd import descriptors
 
     plain = descriptors.SavedForBackwardsAOTOutput

@@ -7,6 +7,7 @@ it is waited for, as late as hardware may, so that a stage that is overwritten t
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -216,15 +217,15 @@ class _Sums:
 
 
 def _make_modules() -> Mapping[str, Any]:
-    """`gl` and `hopper` as generated kernels use them."""
+    """Return `gl` and `hopper` as generated kernels use them."""
     import triton.language as tl
 
     roles = _Roles()
+    return {"gl": _make_language(tl, roles), "hopper": _make_hopper(tl, roles)}
 
-    def allocate(dtype: Any, shape: Sequence[Any], layout: object) -> _Memory:
-        # what is read before it is written is nothing to count on
-        block = fill(shape[1:], float("nan"), dtype) if dtype.is_floating() else None
-        return _Memory([block] * int(shape[0]))
+
+def _make_language(tl: Any, roles: _Roles) -> SimpleNamespace:
+    """Return `gl`: blocks, shared memory, and layouts, which mean nothing."""
 
     def fill(shape: Sequence[Any], value: Any, dtype: Any, layout: object = None) -> Any:
         # the interpreter makes no constants of 16-bit types
@@ -232,37 +233,41 @@ def _make_modules() -> Mapping[str, Any]:
         block = tl.full(list(shape), value, tl.float32 if is_short else dtype)
         return block.to(dtype) if is_short else block
 
+    def allocate(dtype: Any, shape: Sequence[Any], layout: object) -> _Memory:
+        # what is read before it is written is nothing to count on
+        block = fill(shape[1:], float("nan"), dtype) if dtype.is_floating() else None
+        return _Memory([block] * int(shape[0]))
+
+    return SimpleNamespace(
+        constexpr=tl.constexpr,
+        int64=tl.int64,
+        arange=lambda start, end, layout=None: tl.arange(start, end),
+        full=fill,
+        convert_layout=lambda value, layout: value,
+        max=tl.max,
+        sum=tl.sum,
+        static_range=range,
+        allocate_shared_memory=allocate,
+        warp_specialize=roles.run,
+        NVMMASharedLayout=SimpleNamespace(get_default_for=_do_nothing),
+        NVMMADistributedLayout=_do_nothing,
+        BlockedLayout=_do_nothing,
+        SliceLayout=_do_nothing,
+        DotOperandLayout=_do_nothing,
+    )
+
+
+def _make_hopper(tl: Any, roles: _Roles) -> SimpleNamespace:
+    """Return `hopper`: the copy engine, barriers, and products that are waited for."""
+
     def describe(
         base: Any, shape: Sequence[Any], strides: Sequence[Any], block_shape: Sequence[Any], layout: object
     ) -> _Descriptor:
         element = base.dtype.element_ty
-        size = element.primitive_bitwidth // 8
-        for extent in block_shape:
-            size *= int(extent)
-        matrix = tl.make_tensor_descriptor(base, list(shape), list(strides), list(block_shape))
         extents = tuple(map(int, block_shape))
+        matrix = tl.make_tensor_descriptor(base, list(shape), list(strides), list(block_shape))
+        size = math.prod(extents) * element.primitive_bitwidth // 8
         return _Descriptor(matrix=matrix, dtype=element, extents=extents, block_bytes=size)
-
-    def copy(source: _Descriptor, places: Sequence[Any], barrier: _Cell, target: _Cell) -> None:
-        target.put(source.matrix.load(list(places)))
-        barrier.value.missing_bytes -= source.block_bytes
-        barrier.value.settle()
-
-    def copy_back(target: _Descriptor, places: Sequence[Any], source: _Cell) -> None:
-        target.matrix.store(list(places), source.reshape(target.extents).value)
-
-    def init(barrier: _Cell, count: Any) -> None:
-        barrier.put(_Barrier(count=int(count), missing=int(count)))
-
-    def expect(barrier: _Cell, size: Any) -> None:
-        barrier.value.missing_bytes += int(size)
-        barrier.value.missing -= 1
-        barrier.value.settle()
-
-    def arrive(barrier: _Cell, count: Any = 1, pred: Any = True) -> None:
-        if pred:
-            barrier.value.missing -= int(count)
-            barrier.value.settle()
 
     def wait(barrier: _Cell, phase: Any) -> None:
         parity = int(phase)
@@ -284,39 +289,51 @@ def _make_modules() -> Mapping[str, Any]:
         found = tuple(one if not isinstance(one, _Sums) or one.value is None else one.value for one in deps)
         return found if len(found) > 1 else found[0]
 
-    def do_nothing(*args: object, **kwargs: object) -> None:
-        return None
+    return SimpleNamespace(
+        tma=SimpleNamespace(
+            make_tensor_descriptor=describe,
+            async_copy_global_to_shared=_copy_to_shared,
+            async_copy_shared_to_global=_copy_from_shared,
+            store_wait=_do_nothing,
+        ),
+        fence_async_shared=_do_nothing,
+        mbarrier=SimpleNamespace(
+            MBarrierLayout=_do_nothing,
+            init=_init_barrier,
+            expect=_expect_bytes,
+            arrive=_arrive,
+            wait=wait,
+        ),
+        warpgroup_mma=multiply,
+        warpgroup_mma_wait=wait_for_products,
+    )
 
-    return {
-        "gl": SimpleNamespace(
-            constexpr=tl.constexpr,
-            int64=tl.int64,
-            arange=lambda start, end, layout=None: tl.arange(start, end),
-            full=fill,
-            convert_layout=lambda value, layout: value,
-            max=tl.max,
-            sum=tl.sum,
-            static_range=range,
-            allocate_shared_memory=allocate,
-            warp_specialize=roles.run,
-            NVMMASharedLayout=SimpleNamespace(get_default_for=do_nothing),
-            NVMMADistributedLayout=do_nothing,
-            BlockedLayout=do_nothing,
-            SliceLayout=do_nothing,
-            DotOperandLayout=do_nothing,
-        ),
-        "hopper": SimpleNamespace(
-            tma=SimpleNamespace(
-                make_tensor_descriptor=describe,
-                async_copy_global_to_shared=copy,
-                async_copy_shared_to_global=copy_back,
-                store_wait=do_nothing,
-            ),
-            fence_async_shared=do_nothing,
-            mbarrier=SimpleNamespace(
-                MBarrierLayout=do_nothing, init=init, expect=expect, arrive=arrive, wait=wait
-            ),
-            warpgroup_mma=multiply,
-            warpgroup_mma_wait=wait_for_products,
-        ),
-    }
+
+def _copy_to_shared(source: _Descriptor, places: Sequence[Any], barrier: _Cell, target: _Cell) -> None:
+    target.put(source.matrix.load(list(places)))
+    barrier.value.missing_bytes -= source.block_bytes
+    barrier.value.settle()
+
+
+def _copy_from_shared(target: _Descriptor, places: Sequence[Any], source: _Cell) -> None:
+    target.matrix.store(list(places), source.reshape(target.extents).value)
+
+
+def _init_barrier(barrier: _Cell, count: Any) -> None:
+    barrier.put(_Barrier(count=int(count), missing=int(count)))
+
+
+def _expect_bytes(barrier: _Cell, size: Any) -> None:
+    barrier.value.missing_bytes += int(size)
+    barrier.value.missing -= 1
+    barrier.value.settle()
+
+
+def _arrive(barrier: _Cell, count: Any = 1, pred: Any = True) -> None:
+    if pred:
+        barrier.value.missing -= int(count)
+        barrier.value.settle()
+
+
+def _do_nothing(*args: object, **kwargs: object) -> None:
+    return None

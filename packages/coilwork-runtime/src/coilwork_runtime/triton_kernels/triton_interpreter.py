@@ -327,7 +327,7 @@ def make_interpreted(spec: KernelSpec) -> Launcher:
 
 
 def _raise_failed_check(spec: KernelSpec, error: BaseException) -> None:
-    """If a device assertion is what went wrong, raise its check's own error."""
+    """Raise a check's own error if `error` is a failed device assertion."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, AssertionError):

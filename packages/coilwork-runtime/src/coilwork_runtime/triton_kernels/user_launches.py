@@ -61,7 +61,7 @@ class LaunchArguments:
     operands: Mapping[str, Operand]
 
     def find(self, parameter: str) -> Operand:
-        """What `parameter` of the kernel is given.
+        """Return the operand that is passed for `parameter` of the kernel.
 
         Raises:
             _PythonOnlyError: nothing that is known here.
@@ -236,8 +236,7 @@ def _condition(kind: int, number: int, value: int) -> bytes:
 
 
 def _encode_word(operand: Operand, kind: str) -> bytes:
-    """What the driver is given for an argument of Triton's type `kind`: 64 bits, of which it reads the lower
-    ones."""
+    """Encode an argument of Triton's type `kind` as 64 bits, of which the driver reads the lower ones."""
     if kind.startswith("*"):
         if not isinstance(operand, TensorOperand):
             raise _PythonOnlyError("an address is no tensor's")

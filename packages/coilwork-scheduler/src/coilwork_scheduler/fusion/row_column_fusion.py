@@ -151,15 +151,15 @@ def _align(
         )
     outer = refine_extents(get_extents(rows.parallel), get_extents((*pieces, *points)))
     if outer is None:
-        return _uneven(
+        return _align_uneven_pieces(
             rows, pieces, points, Alignment(parallel=(), reduced=reduced, first=first, second=second), tag
         )
-    return _even(
+    return _align_even_pieces(
         rows, pieces, points, outer, Alignment(parallel=(), reduced=reduced, first=first, second=second), tag
     )
 
 
-def _even(
+def _align_even_pieces(
     rows: FusionCandidate,
     pieces: tuple[Expr, ...],
     points: tuple[Expr, ...],
@@ -167,7 +167,7 @@ def _even(
     inner: Alignment,
     tag: str,
 ) -> Alignment:
-    """Pieces of equal size: rows are what pieces and points make in row-major order."""
+    """Align rows with pieces of equal size: a row is a piece and a point of it, in row-major order."""
     theirs = (*pieces, *points)
     symbols = make_piece_symbols((), (), outer.pieces, f"p{tag}_")
     count = sum(len(made) for made in outer.second[: len(pieces)])
@@ -180,10 +180,13 @@ def _even(
     )
 
 
-def _uneven(
+def _align_uneven_pieces(
     rows: FusionCandidate, pieces: tuple[Expr, ...], points: tuple[Expr, ...], inner: Alignment, tag: str
 ) -> Alignment | None:
-    """One range of rows is cut unevenly, those outside it are pieces, those inside it are walked whole."""
+    """Align rows of which one range is cut unevenly.
+
+    Ranges outside it are pieces; ranges inside it are walked whole.
+    """
     cut = len(pieces) - 1
     if len(rows.parallel) != cut + len(points):
         return None

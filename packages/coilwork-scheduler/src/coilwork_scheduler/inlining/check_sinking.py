@@ -343,8 +343,8 @@ class CheckPlacement:
 
     def __post_init__(self) -> None:
         if any(isinstance(node, Pointwise) and node.checks for node in self.graph.nodes):
-            self._names = self._find_unchecked(_always)
-            self._forwarded = find_forwardable(self.graph, self.readers, _always)
+            self._names = self._find_unchecked(_accept_any_user)
+            self._forwarded = find_forwardable(self.graph, self.readers, _accept_any_user)
 
     def should_sink(self, node: Pointwise, remarks: Remarks) -> bool:
         """Tell if `node` should be computed without its checks, by its readers."""
@@ -473,5 +473,5 @@ def _is_moved(place: Expr, size: Expr) -> bool:
     return find_stride(place, along) is not None
 
 
-def _always(user: int, name: str) -> bool:
+def _accept_any_user(user: int, name: str) -> bool:
     return True

@@ -65,7 +65,7 @@ class BodySize:
         moved = producer.written.bound_substitution(most)
         return BodySize(
             scalars=self.scalars + producer.scalars,
-            longest=_larger(self.longest, producer.longest.bound_substitution(most)),
+            longest=_choose_larger(self.longest, producer.longest.bound_substitution(most)),
             written=TreeSize(self.written.nodes + moved.nodes, self.written.symbols + moved.symbols),
         )
 
@@ -103,7 +103,7 @@ class Growth:
                 if isinstance(value, Load):
                     most = _PLAIN
                     for expr in value.index:
-                        most = _larger(most, measure_tree(expr))
+                        most = _choose_larger(most, measure_tree(expr))
                     places.setdefault(value.buffer, []).append(most)
         return self._own[position]
 
@@ -159,14 +159,14 @@ def _size(values: Iterable[Scalar]) -> BodySize:
             continue
         for expr in exprs:
             size = measure_tree(expr)
-            longest = _larger(longest, size)
+            longest = _choose_larger(longest, size)
             if size.nodes > 1:
                 nodes += size.nodes
             symbols += size.symbols
     return BodySize(scalars=count, longest=longest, written=TreeSize(nodes, symbols))
 
 
-def _larger(a: TreeSize, b: TreeSize) -> TreeSize:
+def _choose_larger(a: TreeSize, b: TreeSize) -> TreeSize:
     return TreeSize(max(a.nodes, b.nodes), max(a.symbols, b.symbols))
 
 

@@ -386,7 +386,7 @@ class Inliner:
         name, facts, cheap = node.output.name, self._facts[position], self._is_cheap(position)
         options = self._options
         points = max(self._sizes.numel(node.output.shape), 1)
-        each = {c: self._evaluations(c, name) for c in consumers}
+        each = {c: self._count_evaluations(c, name) for c in consumers}
         evaluations = sum(each.values())
         factor = evaluations / points
         if not needed and self._is_computed_beside(position, consumers, factor):
@@ -566,8 +566,8 @@ class Inliner:
             if definer is not None:
                 yield self._graph.nodes[definer]
 
-    def _evaluations(self, position: int, name: str) -> int:
-        """How often the consumer at `position` evaluates an element of `name`, over all elements."""
+    def _count_evaluations(self, position: int, name: str) -> int:
+        """Count the evaluations of elements of `name` by the consumer at `position`."""
         node = self._graph.nodes[position]
         contraction = match_contraction_node(node)
         if contraction is None:

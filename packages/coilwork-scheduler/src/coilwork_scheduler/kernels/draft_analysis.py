@@ -125,7 +125,7 @@ def _access(
             strides[symbol] = 0
             continue
         points *= max(sizes.value(get_extent(symbol)), 1)
-        strides[symbol] = _likely(index, symbol, sizes) if direct else -1
+        strides[symbol] = _guess_step(index, symbol, sizes) if direct else -1
     return Access(buffer=name, index=index, strides=strides, touched_bytes=points * itemsize, store=store)
 
 
@@ -142,9 +142,9 @@ def find_slices(
     for store in draft.stores:
         if not store.indirect:
             continue
-        within = max(_likely(store.index, placeholder(k), sizes) for k in range(len(store.indirect)))
+        within = max(_guess_step(store.index, placeholder(k), sizes) for k in range(len(store.indirect)))
         for symbol in draft.parallel:
-            step = _likely(store.index, symbol, sizes)
+            step = _guess_step(store.index, symbol, sizes)
             if 0 <= within < step or _chooses_columns(store, symbol, step, within, buffers, sizes, target):
                 found[symbol] = max(step, found.get(symbol, 0))
     return tuple(sorted(found, key=lambda symbol: -found[symbol]))
@@ -171,7 +171,7 @@ def _chooses_columns(
     return total > target.resident_bytes >= total // max(count, 1)
 
 
-def _likely(index: Expr, symbol: Expr, sizes: SizeHints) -> int:
+def _guess_step(index: Expr, symbol: Expr, sizes: SizeHints) -> int:
     """The likely step of `index` along `symbol`; -1 where it is not affine."""
     step = find_run_stride(index, symbol)
     return -1 if step is None else sizes.value(step)

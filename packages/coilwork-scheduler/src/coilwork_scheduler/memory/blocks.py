@@ -78,8 +78,9 @@ def find_peak(intervals: Sequence[Interval]) -> int:
 
 
 def pack_below(limit: int, intervals: Sequence[Interval]) -> dict[int, int]:
-    """As `pack`, in `limit` units: offsets by number, of as many units as possible. What is missing found no
-    place.
+    """Pack as many intervals as possible into `limit` units; return offsets by the intervals' numbers.
+
+    Intervals that found no place are missing.
     """
     in_time = place_best_fit_below(limit, intervals)
     if len(intervals) > MOST_BY_SIZE_BELOW or len(in_time) == len(intervals):

@@ -68,7 +68,7 @@ class Headroom:
     def __init__(self, blocks: Sequence[Block], length: int, width: int, slack_bytes: int) -> None:
         self.live = profile(blocks, length, width)
         self.placements = max(FEWEST_PLACEMENTS, PLACEMENTS_EACH * len(blocks))
-        largest = _largest(self.live)
+        largest = _list_largest(self.live)
         self._most = [(most[0] + slack_bytes, *most[1:]) for most in largest]
 
     def violations(self, pool: Pool) -> list[int]:
@@ -80,7 +80,7 @@ class Headroom:
             there = tuple(
                 live - own + whole for live, own, whole in zip(self.live[at], members, pool.size, strict=True)
             )
-            if not any(_within(there, peak) for peak in self._most):
+            if not any(_is_within(there, peak) for peak in self._most):
                 found.append(at)
         return found
 
@@ -127,16 +127,16 @@ def profile(blocks: Collection[Block], end: int, width: int, start: int = 0) -> 
     return totals
 
 
-def _within(one: Bytes, other: Bytes) -> bool:
+def _is_within(one: Bytes, other: Bytes) -> bool:
     """Tell if `one` is at most `other`, whatever the sizes are."""
     return all(a <= b for a, b in zip(one, other, strict=True))
 
 
-def _largest(totals: Sequence[Bytes]) -> list[Bytes]:
-    """Return those that none of the others contains."""
+def _list_largest(totals: Sequence[Bytes]) -> list[Bytes]:
+    """Return the totals that are within none of the others."""
     found: list[Bytes] = []
     for total in sorted(set(totals), reverse=True):
-        if not any(_within(total, other) for other in found):
+        if not any(_is_within(total, other) for other in found):
             found.append(total)
     return found[:MOST_PRODUCTS]
 
@@ -201,7 +201,7 @@ def _count_members(pools: Sequence[Pool]) -> int:
 
 
 def _small_peak_share(blocks: Sequence[Block], length: int, width: int) -> int:
-    """Return a part of the peak if that is known beforehand and small, else 0.
+    """Return a share of the peak if the peak is known at compile time and small, else 0.
 
     The time of a small program is what it costs the host.
     """

@@ -67,21 +67,21 @@ def get_identity(kind: ReduceKind, dtype: DType) -> Literal:
         case "prod" | "all":
             return 1
         case "min" | "argmin":
-            return _greatest(dtype)
+            return _get_greatest(dtype)
         case "max" | "argmax" | "online_softmax":
-            return _least(dtype)
+            return _get_least(dtype)
         case _:
             return 0
 
 
-def _greatest(dtype: DType) -> Literal:
+def _get_greatest(dtype: DType) -> Literal:
     if dtype.is_float:
         return math.inf
     bits = 8 * dtype.itemsize
     return 1 if dtype.is_bool else (1 << (bits - 1 if dtype.is_signed_integer else bits)) - 1
 
 
-def _least(dtype: DType) -> Literal:
+def _get_least(dtype: DType) -> Literal:
     if dtype.is_float:
         return -math.inf
     return -(1 << (8 * dtype.itemsize - 1)) if dtype.is_signed_integer else 0

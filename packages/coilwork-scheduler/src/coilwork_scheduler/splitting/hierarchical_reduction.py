@@ -202,8 +202,9 @@ class _Search:
     def _match_rows(
         self, node: Reduce, place: Place, statistic: Reduce, theirs: Expr, position: int
     ) -> _RowCut | None:
-        """How `node` is cut along the rows of `statistic`; the two touch one buffer, at `place` and at
-        `theirs`.
+        """Return the cut of `node` along the rows of `statistic`, or None.
+
+        Both touch one buffer: `node` at `place`, `statistic` at `theirs`.
         """
         if find_unit_strides(theirs).isdisjoint(statistic.axes):
             return None

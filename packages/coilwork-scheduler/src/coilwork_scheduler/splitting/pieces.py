@@ -181,7 +181,7 @@ def cut_axes(
             need /= max(size, 1)
             continue
         known = as_int(extent)
-        if known is None and skip and _static(order[place + 1 :]) >= need:
+        if known is None and skip and _count_static_points(order[place + 1 :]) >= need:
             continue
         within = 1
         for inner in order[place + 1 :]:
@@ -193,7 +193,7 @@ def cut_axes(
     return pieces if cuts and pieces.inner else None
 
 
-def _static(axes: Sequence[Expr]) -> int:
+def _count_static_points(axes: Sequence[Expr]) -> int:
     """Points of the innermost axes whose extents are known."""
     count = 1
     for axis in axes:
@@ -220,14 +220,14 @@ def _divide(
 
     def badness(divisor: int) -> tuple[float, int]:
         return abs(log(divisor / need)) + _PADDING * log(
-            _block_overhead(known // divisor * within, held)
+            _estimate_block_overhead(known // divisor * within, held)
         ), divisor
 
     best = min(_divisors(known), key=badness)
     if 1 < best < known and need / miss <= best <= need * miss:
         return Cut(axis=axis, count=as_expr(best), length=as_expr(known // best), even=True)
     length = -(-known // count)
-    if within == 1 and length > _FILLED and _block_overhead(length, held) > 1:
+    if within == 1 and length > _FILLED and _estimate_block_overhead(length, held) > 1:
         length = 1 << (length.bit_length() - 1)
     elif length > _LONG:
         length = -(-length // _BLOCK) * _BLOCK
@@ -260,8 +260,8 @@ def _divide_by_factor(axis: Expr, size: int, need: float, miss: float) -> Cut | 
     return None
 
 
-def _block_overhead(length: int, held: int) -> float:
-    """How many times as long the block of a piece of `length` points is."""
+def _estimate_block_overhead(length: int, held: int) -> float:
+    """Return the length of the block of a piece, over the piece's own `length`."""
     return (1 << (length - 1).bit_length()) / length if 1 < length <= held else 1.0
 
 

@@ -148,7 +148,10 @@ class ReductionCost:
     def direction(
         self, access: Load, parallel: frozenset[Expr], reduced: frozenset[Expr]
     ) -> Literal["along", "across"] | None:
-        """How `access` lies: along one result, or across several; `None` if neither, or both."""
+        """Return whether neighbours in memory belong to one result (`along`) or to several (`across`).
+
+        `None` if both do, or neither does.
+        """
         near = self.nearest_ranges(access)
         if bool(near & parallel) == bool(near & reduced):
             return None
@@ -230,7 +233,7 @@ class ReductionCost:
         return self.targets.capabilities_of(list_defined_buffers(node)[0].device)
 
     def rows(self, node: Reduce) -> RowWalks:
-        """How kernels go through the rows that `node` reduces."""
+        """Return the ways in which kernels walk the rows that `node` reduces."""
         return self.capabilities(node).rows
 
     def partial_bytes(self, group: ReductionGroup, shape: ReductionShape, pieces: int) -> int:

@@ -84,7 +84,7 @@ class SplitChooser:
         )
 
     def choose(self, group: ReductionGroup) -> SplitPlan | None:
-        """How to cut the axes of `group`; `None` if one kernel for each result does as well."""
+        """Choose how the axes of `group` are cut; `None` if one kernel for each result does as well."""
         filling = self._find_occupancy_split(group)
         plan = self._accept(group, self._find_row_loop_split(group, filling))
         if plan is None:
@@ -120,7 +120,7 @@ class SplitChooser:
         return find_occupancy_split(self.cost, group)
 
     def _find_short_run_split(self, group: ReductionGroup) -> ShortRunSplit | None:
-        """How to reduce across short runs of memory first, if it has them."""
+        """Return the split that first reduces across short runs of memory, if there are such runs."""
         shape = self.cost.shape(group)
         if shape.across:
             return None

@@ -62,7 +62,7 @@ _WORD: Final = 8
 
 
 def count_shared_pieces(node: Scan, target: Target) -> int | None:
-    """How many pieces rows of `node` have, which programs take in a single pass; `None` if that cannot be."""
+    """Count the pieces of a row of `node` that one pass scans; `None` if one pass cannot."""
     scans = target.machine.scans
     extents = [as_int(get_extent(r)) for r in node.ranges]
     size = as_int(get_extent(node.axis))
@@ -275,7 +275,7 @@ def _combines(node: Scan) -> bool:
 
 
 def _kind(node: Scan) -> ScanKind:
-    """How `node`, which may be cut, combines."""
+    """Return the kind of `node`, a scan that may be cut."""
     assert not isinstance(node.kind, Combine)
     return node.kind
 
@@ -301,7 +301,7 @@ def choose_column_piece_length(size: int, rows: int, target: Target, walks: RowW
     wanted = max(1, -(-reductions.programs * reductions.block_results * target.multiprocessors // rows))
     longest = max(2 * scans.shortest_column_piece, min(walks.kept_across, size // wanted))
     shortest = max(scans.shortest_column_piece, -(-size // scans.most_pieces))
-    return _fullest(size, shortest, longest)
+    return _choose_fullest(size, shortest, longest)
 
 
 def choose_piece_length(size: int, target: Target) -> int | None:
@@ -310,12 +310,12 @@ def choose_piece_length(size: int, target: Target) -> int | None:
     """
     scans = target.machine.scans
     shortest = max(scans.shortest_piece, -(-size // scans.most_pieces))
-    return _fullest(size, shortest, scans.longest_piece) or (
+    return _choose_fullest(size, shortest, scans.longest_piece) or (
         scans.longest_piece if shortest <= scans.longest_piece else None
     )
 
 
-def _fullest(size: int, shortest: int, longest: int) -> int | None:
+def _choose_fullest(size: int, shortest: int, longest: int) -> int | None:
     found = [n for n in range(shortest, longest + 1) if size % n == 0]
     return max(found, key=lambda n: (round(n / (1 << (n - 1).bit_length()), 1), n), default=None)
 

@@ -313,7 +313,7 @@ def find_short_run_split(
     second_us = cost.second_us(group, shape, max(count, 1))
     # what keeps rows on chip writes by such runs, too
     passes = 2 if on_chip else 1
-    vain = sum(cost.access_bytes(a) * (_sector_share(cost, a, points) - 1) for a in group.rows)
+    vain = sum(cost.access_bytes(a) * (_estimate_sector_overhead(cost, a, points) - 1) for a in group.rows)
     vain_us = passes * read_us * vain / max(shape.read_bytes, 1)
     is_narrow = any(_is_narrow_run(cost, group, access, points) for access in group.rows)
     return ShortRunSplit(
@@ -334,7 +334,10 @@ def _is_short_run(
     target = cost.target(group.members[0])
     reductions, wide = target.machine.reductions, target.vector_bytes
     length = points * buffer.dtype.itemsize
-    if not _is_narrow_run(cost, group, access, points) and _sector_share(cost, access, points) <= 1:
+    if (
+        not _is_narrow_run(cost, group, access, points)
+        and _estimate_sector_overhead(cost, access, points) <= 1
+    ):
         return False
     offset = buffer.offset_of(access.index)
     if _stride(offset, innermost) != 1:
@@ -355,8 +358,8 @@ def _is_narrow_run(cost: ReductionCost, group: ReductionGroup, access: Load, poi
     return is_short and length % target.vector_bytes != 0
 
 
-def _sector_share(cost: ReductionCost, access: Load, points: int) -> float:
-    """How many times the bytes of a run are fetched with its sector, at least once."""
+def _estimate_sector_overhead(cost: ReductionCost, access: Load, points: int) -> float:
+    """Return the bytes that are fetched for a run over its own bytes; 1 at least."""
     buffer = cost.facts.buffers[access.buffer]
     fetched = cost.targets.of(buffer.device).machine.memory.fetched_bytes
     return max(1.0, fetched / (points * buffer.dtype.itemsize))

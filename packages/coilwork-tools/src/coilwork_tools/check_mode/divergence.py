@@ -49,7 +49,7 @@ def add_check(
         try:
             restore(numbers)
             reference = run_reference(gm, copy_inputs(before))
-            difference = _first_difference(stepped.program, results, given, reference, donated)
+            difference = _find_first_difference(stepped.program, results, given, reference, donated)
             if difference is not None:
                 restore(numbers)
                 raise _kernel_error(difference, gm, stepped, before, numbers, name)
@@ -69,7 +69,7 @@ class _Difference:
     detail: str
 
 
-def _first_difference(
+def _find_first_difference(
     program: Program,
     results: Sequence[Any],
     inputs: Sequence[Any],

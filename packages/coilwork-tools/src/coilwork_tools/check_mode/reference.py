@@ -88,7 +88,7 @@ class _Pair(fx.Interpreter):
         if node.op not in ("call_function", "call_method") or is_random(node.target) or numbers.has_moved():
             return map_leaves(widen, native)
         arguments, keywords = fx.map_arg((node.args, node.kwargs), lambda one: self._wide[one])
-        arguments, keywords = map_leaves(_wide_dtype, (arguments, keywords))
+        arguments, keywords = map_leaves(_widen_dtype, (arguments, keywords))
         try:
             if isinstance(node.target, str):
                 receiver, *arguments = arguments
@@ -98,10 +98,10 @@ class _Pair(fx.Interpreter):
                 wide = node.target(*arguments, **keywords)
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
             return map_leaves(widen, native)
-        return wide if _alike(native, wide) else map_leaves(widen, native)
+        return wide if _have_equal_structure(native, wide) else map_leaves(widen, native)
 
 
-def _alike(native: Any, wide: Any) -> bool:
+def _have_equal_structure(native: Any, wide: Any) -> bool:
     """Return True if two nested values have the same structure and shapes."""
     ours, theirs = list_leaves(native), list_leaves(wide)
     return len(ours) == len(theirs) and all(
@@ -113,7 +113,7 @@ def _alike(native: Any, wide: Any) -> bool:
 _CONVERSIONS: Final = ("half", "bfloat16", "float")
 
 
-def _wide_dtype(leaf: Any) -> Any:
+def _widen_dtype(leaf: Any) -> Any:
     if isinstance(leaf, torch.dtype):
         return _WIDE.get(leaf, leaf)
     return leaf
@@ -171,7 +171,7 @@ def describe_disagreement(ours: object, eager: object, wide: object) -> str:
     unless float64 gives it: where a rounding decided, either may be right.
     """
     if not isinstance(eager, Tensor):
-        return "" if ours == eager or _both_nan(ours, eager) else f"{ours!r} instead of {eager!r}"
+        return "" if ours == eager or _are_both_nan(ours, eager) else f"{ours!r} instead of {eager!r}"
     if not isinstance(ours, Tensor):
         return f"{ours!r} instead of a tensor"
     if ours.dtype != eager.dtype:
@@ -186,15 +186,15 @@ def describe_disagreement(ours: object, eager: object, wide: object) -> str:
         return describe_disagreement(parts[0], parts[1], reference)
     reference = wide if isinstance(wide, Tensor) and wide.shape == eager.shape else eager
     if not eager.is_floating_point():
-        return _exact(ours, eager, reference)
+        return _compare_exactly(ours, eager, reference)
     return _format_rounded(ours.double(), eager.double(), reference.double(), eager.dtype)
 
 
-def _both_nan(ours: object, eager: object) -> bool:
+def _are_both_nan(ours: object, eager: object) -> bool:
     return ours != ours and eager != eager
 
 
-def _exact(ours: Tensor, eager: Tensor, reference: Tensor) -> str:
+def _compare_exactly(ours: Tensor, eager: Tensor, reference: Tensor) -> str:
     apart = (ours != eager) & (ours != reference.to(eager.dtype))
     if not apart.any():
         return ""

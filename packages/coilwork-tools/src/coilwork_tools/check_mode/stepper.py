@@ -117,14 +117,14 @@ def list_writers(stepped: Stepper, program: Program, name: str) -> list[Launch |
             case Reinterpret() if instruction.buffer.name == name:
                 steps += list_writers(stepped, program, instruction.source)
             case CondCall() | LoopCall() | SubprogramCall():
-                for nested, inner in _inner_names(instruction, name):
+                for nested, inner in _list_inner_names(instruction, name):
                     steps += list_writers(stepped, nested, inner)
             case _:
                 pass
     return steps
 
 
-def _inner_names(region: CondCall | LoopCall | SubprogramCall, name: str) -> list[tuple[Program, str]]:
+def _list_inner_names(region: CondCall | LoopCall | SubprogramCall, name: str) -> list[tuple[Program, str]]:
     """Return the names of the output `name` in the programs that make it: both branches, or the body of a
     loop or subprogram.
     """

@@ -51,9 +51,9 @@ class Uncompiled:
         for reason, count in self.breaks.items():
             yield f"graph break  {count}x  {reason}"
         for text in self.warnings:
-            yield f"warning      {_one_line(text)}"
+            yield f"warning      {_join_lines(text)}"
         for text in self.logged:
-            yield f"log          {_one_line(text)}"
+            yield f"log          {_join_lines(text)}"
         # what a part holds, the report of the whole says
         parts = {part for report in self.reports for part in report.parts}
         for report in self.reports:
@@ -62,11 +62,11 @@ class Uncompiled:
             split = f" in {len(report.parts)} parts" if report.parts else ""
             yield f"{report.graph_id}: {report.kernels} kernels, {report.extern_calls} operators{split}"
             if report.fallback:
-                yield f"  eager      {_one_line(report.fallback)}"
+                yield f"  eager      {_join_lines(report.fallback)}"
             if report.executor == "python":
-                yield f"  driver     Python: {_one_line(report.executor_reason)}"
+                yield f"  driver     Python: {_join_lines(report.executor_reason)}"
             for call in report.called:
-                yield f"  by Python  {call['op']}: {_one_line(call['reason'])}{_place(call['source'])}"
+                yield f"  by Python  {call['op']}: {_join_lines(call['reason'])}{_place(call['source'])}"
             for one in report.operators:
                 yield f"  operator   {one['count']}x  {one['op']}: {one['reason']}{_place(one['source'])}"
 
@@ -75,7 +75,7 @@ def _place(source: object) -> str:
     return f"  at {source}" if source else ""
 
 
-def _one_line(text: str) -> str:
+def _join_lines(text: str) -> str:
     return " ".join(text.split())
 
 

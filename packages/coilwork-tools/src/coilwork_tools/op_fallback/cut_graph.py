@@ -356,7 +356,7 @@ class _Driver:
         with forget_tracing():
             compiled = self.compile(fx.GraphModule(region, graph), inputs)
         self.reports.append(compiled.report)
-        return _first_of(_Unboxed(compiled)) if is_one else _Unboxed(compiled)
+        return _take_first_result(_Unboxed(compiled)) if is_one else _Unboxed(compiled)
 
     def finish(self) -> Call:
         """Return a function that drives the graph, with one list of inputs, which it empties."""
@@ -390,7 +390,7 @@ class _Unboxed:
         return tuple(self._compiled(list(args)))
 
 
-def _first_of(call: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
+def _take_first_result(call: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
     return lambda *args: call(*args)[0]
 
 

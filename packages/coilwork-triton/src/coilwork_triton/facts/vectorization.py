@@ -234,8 +234,9 @@ def find_uniform_width(
 
 
 def find_row_width(inner: Expr, touched: Sequence[Access]) -> int:
-    """How many neighbours along `inner` every store may have at a time, by where rows start and end, if no
-    load has more; else 0.
+    """Return the vector width along `inner` of every access, whatever the starts and ends of rows.
+
+    0 if a load could be wider than the narrowest store.
     """
     narrowest = min(_widths([inner], [a for a in touched if a.store], flat=False), default=0)
     return narrowest if max(_widths([inner], touched, flat=False), default=0) == narrowest else 0

@@ -105,7 +105,7 @@ def _reasons(kernel: Kernel, mapping: Mapping, target: Target) -> Iterator[tuple
     for one in mapping.directives:
         if type(one) not in TAKES:
             yield one.keyword(), "the Triton generator has no such thing"
-    yield from _twice(mapping)
+    yield from _find_repeated_directives(mapping)
     yield from _points(kernel, mapping)
     yield from _blocks(kernel, mapping)
     yield from _grid(kernel, mapping)
@@ -125,8 +125,8 @@ def _walks(mapping: Mapping) -> Iterator[Tile | Sequential | Keep | Loop | Share
     return (one for one in mapping.directives if isinstance(one, Tile | Sequential | Keep | Loop | Share))
 
 
-def _twice(mapping: Mapping) -> Iterator[tuple[str, str]]:
-    """Directives of which a kernel has one."""
+def _find_repeated_directives(mapping: Mapping) -> Iterator[tuple[str, str]]:
+    """Refuse second directives where a kernel has one of their class."""
     seen: set[type[Directive]] = set()
     for one in mapping.directives:
         if isinstance(one, Tile | Lanes | Limit | Choose):

@@ -69,12 +69,12 @@ def privatize_histogram(
     counts = [bins.count for bins in found if bins is not None]
     if len(counts) < len(found):
         return None
-    rows = _rows(kernel)
+    rows = _count_row_ranges(kernel)
     points = kernel.ranges[rows:]
     if not all(_vary(store, points) for store in kernel.stores):
         return None
     most = max(counts)
-    if not _many(kernel, rows, most, grids, likely):
+    if not _has_many_points(kernel, rows, most, grids, likely):
         return None
     return Histogram(rows=rows, bins=most)
 
@@ -107,8 +107,8 @@ def find_bins(kernel: Kernel, store: Store) -> Bins | None:
     return Bins(count=count, certain=count == by_type)
 
 
-def _rows(kernel: Kernel) -> int:
-    """How many of the ranges of `kernel`, from the first on, say which row of bins a point belongs to."""
+def _count_row_ranges(kernel: Kernel) -> int:
+    """Count the leading ranges of `kernel` that select a row of bins."""
     used = frozenset[Expr]().union(*(store.index.free_symbols for store in kernel.stores))
     return max((k + 1 for k, r in enumerate(kernel.ranges) if r.symbol in used), default=0)
 
@@ -118,7 +118,7 @@ def _vary(store: Store, points: Sequence[Range]) -> bool:
     return any(is_varying_along(store.indirect[0], r.symbol) for r in points if r.extent is not as_expr(1))
 
 
-def _many(kernel: Kernel, rows: int, bins: int, grids: Grids, likely: Mapping[Expr, int]) -> bool:
+def _has_many_points(kernel: Kernel, rows: int, bins: int, grids: Grids, likely: Mapping[Expr, int]) -> bool:
     """True if the points of a row of bins are many enough for programs of their own, as far as is known."""
     row = multiply_all(r.extent for r in kernel.ranges[rows:])
     points = multiply_all(r.extent for r in kernel.ranges)

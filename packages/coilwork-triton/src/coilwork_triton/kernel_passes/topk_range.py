@@ -55,7 +55,7 @@ def split_topk_range(kernel: Kernel) -> TopKRange | None:
         return None
     (axis,) = sorts
     using = [store for store in kernel.stores if _has_sort(_roots(store))]
-    counts = {_count(store, axis) for store in using}
+    counts = {_count_kept_points(store, axis) for store in using}
     if len(counts) != 1:
         return None
     count, length = counts.pop(), as_int(axis.extent) if axis.extent is not None else None
@@ -102,8 +102,8 @@ def _has_sort(roots: tuple[Scalar, ...]) -> bool:
     return any(isinstance(value, Sort) for value in iterate_postorder(roots))
 
 
-def _count(store: Store, axis: Expr) -> int | None:
-    """How many of the first points along `axis` the store's mask leaves, if that is all that it says."""
+def _count_kept_points(store: Store, axis: Expr) -> int | None:
+    """Return how many first points along `axis` the store's mask keeps; None if it is another mask."""
     match store.mask:
         case Op(op="lt", operands=(IndexValue(expr=position), IndexValue(expr=end))) if position is axis:
             return as_int(end) if store.mode == "store" else None

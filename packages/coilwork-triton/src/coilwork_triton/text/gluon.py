@@ -92,7 +92,7 @@ def rename(statements: Sequence[Statement], names: Mapping[str, str]) -> tuple[S
 
 
 def keep_used(lines: Sequence[Statement], after: Sequence[Statement]) -> tuple[Statement, ...]:
-    """Those of `lines` whose values later ones, or `after`, use."""
+    """Return the `lines` whose values later lines, or `after`, use."""
     used = {name for one in after for name in _iterate_names(one)}
     kept: list[Statement] = []
     for one in reversed(lines):

@@ -160,7 +160,7 @@ def _closeness(expr: Expr) -> int:
 
 
 def _is_written_first(expr: Expr) -> bool:
-    """Of a difference and its negative, the one that has its variable first: `x - 3`."""
+    """Tell if a difference is written in this order, not as its negative: `x - 3`, the variable first."""
     match get_node(expr):
         case Add(operands):
             return not any(is_subtracted(o) for o in operands if not o.is_const)

@@ -152,7 +152,9 @@ def _memory(part: Part, instruction: Alloc | AllocPool | PoolView | Reuse | Rein
     match instruction:
         case Alloc(buffer=buffer):
             part.add(
-                Code.ALLOC, f"alloc %{buffer.name}", _slot_and_layout(part, buffer) + _plain(part, buffer)
+                Code.ALLOC,
+                f"alloc %{buffer.name}",
+                _slot_and_layout(part, buffer) + _encode_is_plain(part, buffer),
             )
         case AllocPool(pool=pool):
             layout = part.pool_layout(instruction.size_bytes, instruction.device)
@@ -160,7 +162,7 @@ def _memory(part: Part, instruction: Alloc | AllocPool | PoolView | Reuse | Rein
         case PoolView(buffer=buffer):
             operands = u32(part.slot(buffer.name)) + u32(part.slot(instruction.pool))
             operands += u32(part.registers.allocate(instruction.offset_bytes)) + _layout(part, buffer)
-            part.add(Code.CARVE, f"carve %{buffer.name}", operands + _plain(part, buffer))
+            part.add(Code.CARVE, f"carve %{buffer.name}", operands + _encode_is_plain(part, buffer))
         case Reuse(buffer=buffer, source=source):
             operands = _view(part, buffer, source, 0)
             part.add(Code.REUSE, f"reuse %{source} as %{buffer.name}", operands)
@@ -182,7 +184,7 @@ def _view(part: Part, buffer: Buffer, source: str, offset: Expr | int) -> bytes:
     elif (buffer.shape, buffer.strides) == (seen.shape, seen.strides) and start == part.registers.allocate(0):
         kind = View.SAME
     operands = u32(part.slot(buffer.name)) + u32(part.slot(source)) + u8(kind) + u32(start)
-    return operands + _layout(part, buffer) + _plain(part, buffer)
+    return operands + _layout(part, buffer) + _encode_is_plain(part, buffer)
 
 
 def _extern(part: Part, call: ExternCall) -> None:
@@ -199,7 +201,7 @@ def _extern(part: Part, call: ExternCall) -> None:
         + encode_list(call.args, part.argument)
         + encode_list(call.kwargs, lambda pair: u32(part.text(pair[0])) + part.argument(pair[1]))
         + encode_list(call.out, lambda pair: u32(part.text(pair[0])) + u32(part.slot(pair[1])))
-        + u32(part.text(_device(part, call)))
+        + u32(part.text(_get_device(part, call)))
         + u32(len(call.outputs))
         + u8(call.single)
         + encode_list(call.paths, u32s)
@@ -227,8 +229,8 @@ def _settle_results(part: Part, call: ExternCall) -> list[bytes]:
     ]
 
 
-def _device(part: Part, call: ExternCall) -> str:
-    """Of the first tensor that the call is about."""
+def _get_device(part: Part, call: ExternCall) -> str:
+    """Return the device of the first tensor among the call's arguments and results."""
     given = (*call.args, *(value for _, value in call.kwargs), *(Ref(name) for _, name in call.out))
     names = [name for argument in given for name in list_references(argument)]
     names += [output.name for output in call.outputs if isinstance(output, Buffer)]
@@ -312,7 +314,7 @@ def _layout(part: Part, buffer: Buffer) -> bytes:
     return u32(part.layout(buffer))
 
 
-def _plain(part: Part, buffer: Buffer) -> bytes:
+def _encode_is_plain(part: Part, buffer: Buffer) -> bytes:
     return u8(part.plain(buffer.name))
 
 

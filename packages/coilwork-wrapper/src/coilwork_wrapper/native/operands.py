@@ -85,12 +85,12 @@ class Registers:
     def symbol(self, symbol: Expr) -> int:
         """The register of a symbol, which somebody else fills."""
         if symbol.name not in self._symbols:
-            self._symbols[symbol.name] = self._next()
+            self._symbols[symbol.name] = self._take_number()
         return self._symbols[symbol.name]
 
     def reserve(self) -> int:
         """A register of its own, which the executor fills."""
-        return self._next()
+        return self._take_number()
 
     def allocate(self, value: Expr | int) -> int:
         """The register of `value`; what computes it comes with the next `take_pending`."""
@@ -119,7 +119,7 @@ class Registers:
         """The number of registers that hold no constants."""
         return self._count
 
-    def _next(self) -> int:
+    def _take_number(self) -> int:
         self._count += 1
         return self._count - 1
 
@@ -161,7 +161,7 @@ class Registers:
     def _operation(self, operation: Operation, left: int, right: int) -> int:
         key = (operation, left, right)
         if key not in self._computed:
-            self._computed[key] = self._next()
+            self._computed[key] = self._take_number()
             self._pending.append((key, self._computed[key]))
         return self._computed[key]
 

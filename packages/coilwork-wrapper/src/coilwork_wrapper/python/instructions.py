@@ -97,7 +97,7 @@ def emit_fixed_checks(checks: Sequence[CheckLayout], scope: Scope) -> Iterator[S
         details = [_call_check(check, scope) for check in asserted]
         learn = Do(Filled(method(KNOWN, "learn", *names)))
         yield If(Unary("not", Filled(method(KNOWN, "match", *names))), (*details, learn))
-    for group in _short_groups([scope.name(check.buffer) for check in checks if check.aligned]):
+    for group in _split_into_lines([scope.name(check.buffer) for check in checks if check.aligned]):
         yield _align(group, scope)
 
 
@@ -117,7 +117,7 @@ def _align(names: Sequence[str], scope: Scope) -> Statement:
     return Assign(tuple(names), aligned) if len(names) > 1 else Unpack(Tuple((Name(names[0]),)), aligned)
 
 
-def _short_groups(names: Sequence[str]) -> Iterator[list[str]]:
+def _split_into_lines(names: Sequence[str]) -> Iterator[list[str]]:
     """`names` in runs that fit on a line twice, as results and as arguments."""
     group: list[str] = []
     for name in names:

@@ -227,7 +227,7 @@ def _forward(builder: Builder, call: Call) -> Value:
         checks=lambda point: make_order_checks(builder, bags, point[0]),
     )
     places = number_bags(builder, bags)
-    chosen = _first_of_largest(builder, bags, total, value) if mode is Mode.MAX else None
+    chosen = _find_row_of_maximum(builder, bags, total, value) if mode is Mode.MAX else None
     # eager's kernel for CPUs has no use for the sizes of bags that it sums, and gives them twice with a mean
     on_cpu = has_trait(weight.device, ATEN_CPU)
     sized = mode is not Mode.SUM or not on_cpu
@@ -267,7 +267,7 @@ def _counts(builder: Builder, bags: Bags) -> Callable[[Expr], Scalar]:
     return lambda bag: builder.read(result, (bag,))
 
 
-def _first_of_largest(
+def _find_row_of_maximum(
     builder: Builder, bags: Bags, total: TensorValue, value: Callable[[Element], Scalar]
 ) -> Callable[[tuple[Expr, ...]], Scalar]:
     """The row that a maximum is of: the first element's that has it; 0 where there is none."""

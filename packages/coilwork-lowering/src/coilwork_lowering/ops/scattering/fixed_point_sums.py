@@ -107,9 +107,7 @@ def power_of_two(exponent: Scalar) -> Scalar:
 
 
 def count_units(number: Scalar, exponent: Scalar) -> Scalar:
-    """How many units of 2 to minus the `exponent` a number is, an `i64`; what is behind the point is left
-    out.
-    """
+    """Convert a number to units of 2 to minus the `exponent`, an `i64`, without what is behind the point."""
     return cast(mul(cast(number, DType.F64), power_of_two(exponent)), DType.I64)
 
 
@@ -164,7 +162,7 @@ class Points:
         self._builder, self._device, self._elements = builder, device, elements
         near = builder.options.resident_bytes // row_bytes
         few = builder.machine_of(device).scatters.few_runs
-        self._width = as_expr(_neighbours(elements, near, few))
+        self._width = as_expr(_count_neighbours(elements, near, few))
         self._groups = floordiv(elements.runs, self._width)
         self._shape = (self._groups, elements.run_length, self._width)
         laid_out = not elements.one_run and as_int(self._width) == 1
@@ -368,10 +366,10 @@ def find_uniform_number(builder: Builder, elements: Elements) -> float | None:
     return float(torch.tensor(result.value, dtype=torch.float32).item())
 
 
-def _neighbours(elements: Elements, near: int, few: int) -> int:
-    """How many neighbouring runs are taken at a time where the elements lie, with up to `near` rows in all.
+def _count_neighbours(elements: Elements, near: int, few: int) -> int:
+    """Return how many neighbouring runs are taken at a time, with up to `near` rows in all.
 
-    As many as share the runs evenly; 1 if those are `few`.
+    The number divides the runs evenly; it is 1 if they are `few`.
     """
     runs, rows = as_int(elements.runs), as_int(elements.rows)
     if runs is None or rows is None:
@@ -538,7 +536,7 @@ def _sum_multiples(points: Points, bits: int, common: _Common | None) -> Callabl
         "add",
         multiple,
         name="multiples",
-        words=None if common is None else _two_words(common),
+        words=None if common is None else _compute_two_words(common),
         adds=_is_not_zero,
         checked=common is not None,
     )
@@ -560,7 +558,7 @@ def _sum_multiples(points: Points, bits: int, common: _Common | None) -> Callabl
     return value
 
 
-def _two_words(common: _Common) -> Words:
+def _compute_two_words(common: _Common) -> Words:
     """Return the words of common units: multiples of the first unit, or of a sum's own, then of the second
     unit.
     """

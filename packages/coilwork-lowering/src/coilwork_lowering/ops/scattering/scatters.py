@@ -50,7 +50,7 @@ from coilwork_lowering.scalar_math import add, eq, index, mul, select
 def group_width(
     table: TensorValue, shape: Shape, machine: MachineModel, *, resident_bytes: int
 ) -> int | None:
-    """How many neighbouring columns updates over `shape` take at a time, or None for all.
+    """Return how many neighbouring columns of `shape` one update takes, or None for all.
 
     The last range runs along a row of `table`, and `resident_bytes` is how much of a table stays in a cache.
     """
@@ -218,7 +218,7 @@ def _destination(
     return current
 
 
-def _one_hot(
+def _scatter_one_hot(
     builder: Builder,
     call: Call,
     value: TensorValue,
@@ -279,7 +279,11 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
         # one element along the dimension: no two have the same target, and there is no order to keep
         distinct = mode == "add" and as_int(positions.shape[dim]) == 1 and value.dtype.compute is value.dtype
         if mode is not None and (mode == "store" or distinct):
-            hot = None if is_in_place(call) else _one_hot(builder, call, value, positions, source, dim, mode)
+            hot = (
+                None
+                if is_in_place(call)
+                else _scatter_one_hot(builder, call, value, positions, source, dim, mode)
+            )
             if hot is not None:
                 return hot
         if added and not distinct and needs_fixed_order(builder, call.device, value.dtype):

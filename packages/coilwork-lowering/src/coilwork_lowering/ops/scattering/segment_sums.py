@@ -111,7 +111,7 @@ def can_sort_in_pieces(builder: Builder, device: str, count: Expr, dtype: DType)
     if options.sorts_in_memory and has_trait(device, PROCESSOR):
         return False
     figures = builder.machine_of(device).sorts
-    length, pieces = _pieces(number, figures)
+    length, pieces = _choose_pieces(number, figures)
     # one piece is a row that is sorted on chip as it is
     return pieces > 1 and pieces * pieces * length <= figures.most_searches
 
@@ -120,9 +120,9 @@ def sort_in_pieces(builder: Builder, device: str, keys: TensorValue) -> Ordered:
     """Append a stable sort of `keys`, of one dimension, which `can_sort_in_pieces`."""
     count = as_int(keys.shape[0])
     assert count is not None
-    length, pieces = _pieces(count, builder.machine_of(device).sorts)
+    length, pieces = _choose_pieces(count, builder.machine_of(device).sorts)
     result = _sort_pieces(builder, device, keys, length, pieces)
-    ranks = _ranks(builder, device, result.keys, length, pieces)
+    ranks = _count_smaller_keys(builder, device, result.keys, length, pieces)
     shape = (as_expr(pieces), as_expr(length))
     point = make_coordinate_symbols("i", shape)
     key = builder.read(result.keys, point)
@@ -132,11 +132,13 @@ def sort_in_pieces(builder: Builder, device: str, keys: TensorValue) -> Ordered:
         keys=_scatter_by_rank(builder, device, shape, key, rank, name="sorted"),
         places=_scatter_by_rank(builder, device, shape, place, rank, name="places"),
     )
-    return Ordered(keys=_first(builder, merged.keys, count), places=_first(builder, merged.places, count))
+    return Ordered(
+        keys=_view_first(builder, merged.keys, count), places=_view_first(builder, merged.places, count)
+    )
 
 
-def _pieces(count: int, figures: Sorts) -> tuple[int, int]:
-    """How long pieces are, and how many there are."""
+def _choose_pieces(count: int, figures: Sorts) -> tuple[int, int]:
+    """Choose the length of pieces; return it and their number."""
     length = figures.piece if count >= figures.many_keys else figures.short_piece
     return length, -(-count // length)
 
@@ -161,8 +163,10 @@ def _sort_pieces(builder: Builder, device: str, keys: TensorValue, length: int, 
     return Ordered(keys=make_whole_value(values), places=make_whole_value(places))
 
 
-def _ranks(builder: Builder, device: str, values: TensorValue, length: int, pieces: int) -> TensorValue:
-    """How many keys come before each."""
+def _count_smaller_keys(
+    builder: Builder, device: str, values: TensorValue, length: int, pieces: int
+) -> TensorValue:
+    """Count, for each key, the keys that come before it."""
     flat = builder.view(values.buffer, (as_expr(pieces * length),), (as_expr(1),), as_expr(0))
     width = choose_position_type(as_expr(pieces * length))
 
@@ -208,7 +212,7 @@ def _scatter_by_rank(
     return make_whole_value(output)
 
 
-def _first(builder: Builder, value: TensorValue, count: int) -> TensorValue:
+def _view_first(builder: Builder, value: TensorValue, count: int) -> TensorValue:
     return builder.view(value.buffer, (as_expr(count),), (as_expr(1),), as_expr(0))
 
 
@@ -385,7 +389,7 @@ def _rows(
     shape = (elements.sums, *elements.inner)
     # coordinates of dimensions of one element are numbers, as in other nodes
     point = make_coordinate_symbols("i", shape)
-    most = elements.count if parts is None else _most_steps(elements.count)
+    most = elements.count if parts is None else _count_most_steps(elements.count)
     axis = symbol("r0", extent=most)
     start, end = builder.read(starts, (point[0],)), builder.read(starts, (point[0] + 1,))
     step = cast(index(axis), starts.dtype)
@@ -462,8 +466,9 @@ def _walk(start: Scalar, end: Scalar) -> _Walk:
     )
 
 
-def _most_steps(count: Expr) -> Expr:
-    """The most steps that a row of `count` elements can take: two pieces less one element each, and the
-    pieces.
+def _count_most_steps(count: Expr) -> Expr:
+    """Return an upper bound of the steps of a row of `count` elements.
+
+    These are whole pieces, and at both ends a piece that lacks at least one element.
     """
     return floordiv(count, PIECE) + 2 * (PIECE - 1)

@@ -319,7 +319,7 @@ def _half(angle: Scalar) -> Scalar:
     return mul(angle, like(0.5, angle))
 
 
-def _first_kind(x: Scalar, n: Scalar) -> Scalar:
+def _evaluate_first_kind(x: Scalar, n: Scalar) -> Scalar:
     def hyperbolic(n: Scalar, angle: Scalar) -> Scalar:
         return op("cosh", mul(n, angle))
 
@@ -354,7 +354,7 @@ def _fourth_kind(x: Scalar, n: Scalar) -> Scalar:
 def _make_polynomial_rules() -> tuple[Rule, ...]:
     results = []
     for letter, function in (
-        ("t", _first_kind),
+        ("t", _evaluate_first_kind),
         ("u", _second_kind),
         ("v", _third_kind),
         ("w", _fourth_kind),
