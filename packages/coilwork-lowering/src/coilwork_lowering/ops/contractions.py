@@ -71,8 +71,8 @@ def _lower_product(row: ProductRoles, builder: Builder, call: Call) -> Value:
     added = row.added if beta != 0 and call.arguments.get(row.added) is not None else ""
     tensors = [call.tensor(name) for name in (row.left, row.right, added) if name]
     types = _FACTORS.get(row.factors, frozenset({call.dtype}))
-    is_wide = scales is None and call.arguments.get("out_dtype") is not None
-    if is_wide and has_trait(call.device, CUBLAS):
+    is_wide = not added and scales is None and call.arguments.get("out_dtype") is not None
+    if is_wide and call.fake.dim() == 2 and has_trait(call.device, CUBLAS):
         types |= _HALVES
     alike = all(item.dtype in types for item in tensors[:2]) and all(
         item.dtype is call.dtype for item in tensors[2:]
@@ -204,8 +204,9 @@ def _product_rule(name: str) -> Rule:
     roles = find_info(name).product
     assert roles is not None
     lower = _lower_grouped if roles.ends else _lower_product
-    wide = ("aten.mm.dtype",) if name == "mm" else ()
-    return Rule((f"aten.{name}.default", *wide), partial(lower, roles))
+    # the second one leaves sums in a wider type
+    overloads = [one for one in ("default", "dtype") if hasattr(getattr(torch.ops.aten, name), one)]
+    return Rule(tuple(f"aten.{name}.{overload}" for overload in overloads), partial(lower, roles))
 
 
 # ---- Convolutions ----
