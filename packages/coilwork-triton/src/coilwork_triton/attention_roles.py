@@ -20,9 +20,14 @@ from coilwork_ir.scalar import Load, Op, Parameter, Scalar
 from coilwork_ir.target import Target
 from coilwork_triton.facts.stored_rows import StoredRows, find_stored_rows
 from coilwork_triton.launch.parameters import round_up_to_power_of_two
-from coilwork_triton.product_roles import GROUP_ROWS, GROUP_WARPS, MOST_CONSUMERS
+from coilwork_triton.product_roles import GROUP_ROWS, GROUP_WARPS, LOADER_REGISTERS
 
 CONSUMER_ROWS: Final = GROUP_ROWS
+MOST_CONSUMERS: Final = 4
+# Groups that have room for queries in registers, too; else these stay in shared memory, those of two tiles.
+MOST_WITH_QUERIES: Final = 2
+# Registers of a multiprocessor for each thread of one group of warps.
+_REGISTERS: Final = 512
 # Columns of values, and terms of products, that registers and shared memory have room for.
 _LEAST_WHOLE, _MOST_WHOLE = 64, 128
 _KEYS: Final = (64, 128)
@@ -143,12 +148,33 @@ def check_roles(kernel: Kernel, mapping: Mapping, target: Target) -> Iterator[tu
         yield "loop", "blocks do not fit the shared memory"
 
 
+def count_query_places(consumers: int) -> int:
+    """Return the number of tiles whose queries are in shared memory at a time."""
+    return 1 if consumers <= MOST_WITH_QUERIES else 2
+
+
+def count_registers(consumers: int) -> int:
+    """Return the number of registers of a consumer's thread.
+
+    All threads begin with the same number, the loader's among them, which take those of a whole group. Then
+    the loader keeps few.
+    """
+    groups = consumers + 1
+    whole = _round_registers(_REGISTERS // groups) * groups
+    return _round_registers((whole - LOADER_REGISTERS) // consumers)
+
+
+def _round_registers(count: int) -> int:
+    """Registers come in eights."""
+    return count // 8 * 8
+
+
 def count_shared_bytes(kernel: Kernel, consumers: int, keys: int, stages: int) -> int:
     """Bytes of shared memory of a program that has blocks of so many `keys`, `stages` at a time."""
     roles = roles_of(kernel)
     length, columns = _whole(roles.length.extent), _whole(roles.columns.extent)
     # queries, and results on their way to memory
-    rows = consumers * CONSUMER_ROWS * (length + columns)
+    rows = consumers * CONSUMER_ROWS * (count_query_places(consumers) * length + columns)
     return 2 * (rows + stages * keys * (length + columns)) + _ASIDE
 
 

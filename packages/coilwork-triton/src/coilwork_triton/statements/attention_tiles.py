@@ -34,7 +34,12 @@ from coilwork_ir.syntax.python import (
     method,
 )
 from coilwork_triton.attention_plan import PlannedAttention
-from coilwork_triton.attention_roles import find_operands, find_stored_result
+from coilwork_triton.attention_roles import (
+    MOST_WITH_QUERIES,
+    count_query_places,
+    find_operands,
+    find_stored_result,
+)
 from coilwork_triton.facts.stored_rows import StoredRows
 from coilwork_triton.iteration.shape import Tile
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
@@ -104,6 +109,8 @@ class Role(AttentionBranch):
         roles = roles_of(plan.kernel)
         super().__init__(plan, core, library, fixed=roles.rows, looped=roles.keys)
         self.consumers = plan.consumers
+        self.holds_queries = plan.consumers <= MOST_WITH_QUERIES
+        self.places = count_query_places(plan.consumers)
         self.lists = core.weights.blocks if not self.find_span().exact and self.takes_lists() else None
         found = find_operands(plan.kernel, core)
         assert not isinstance(found, str)
@@ -158,6 +165,20 @@ class Role(AttentionBranch):
 
     def arrive(self, barriers: Name, stage: Expression) -> Statement:
         return Do(hopper("mbarrier.arrive", method(barriers, "index", stage), count=Number(1)))
+
+    # queries
+
+    def find_place(self, part: Expression) -> Expression:
+        """Where the tile's queries of the consumer `part` are in shared memory."""
+        if self.places == 1:
+            return part
+        turn = Binary("*", Binary("%", TURN, Number(self.places)), Number(self.consumers))
+        return turn if part == Number(0) else Binary("+", turn, part)
+
+    def find_turn(self) -> Expression:
+        """How often queries came there before, modulo 2."""
+        turn = TURN if self.places == 1 else Binary("//", TURN, Number(self.places))
+        return Binary("&", turn, Number(1))
 
     # tiles
 

@@ -43,10 +43,10 @@ from coilwork_ir.syntax.python import (
     method,
 )
 from coilwork_triton.attention_plan import PlannedAttention
-from coilwork_triton.attention_roles import CONSUMER_ROWS
+from coilwork_triton.attention_roles import CONSUMER_ROWS, count_registers
 from coilwork_triton.iteration.space import LOOP_OFFSET
 from coilwork_triton.launch.parameters import BLOCKS, STAGES
-from coilwork_triton.product_roles import GROUP_WARPS
+from coilwork_triton.product_roles import GROUP_WARPS, LOADER_REGISTERS
 from coilwork_triton.statements.attention_blocks import NOWHERE, OFFSET, PROGRAM, insert_column
 from coilwork_triton.statements.attention_softmax import OnlineSoftmax
 from coilwork_triton.statements.attention_tiles import (
@@ -59,13 +59,9 @@ from coilwork_triton.statements.attention_tiles import (
     Role,
     SharedOperand,
 )
-from coilwork_triton.statements.specialised_contraction import LOADER_REGISTERS
 from coilwork_triton.text.gluon import gl, hopper, lay_out_blocks, rename
 from coilwork_triton.text.language import Writer, define_function, get_triton_type, tl, tl_name
 
-# Registers of a thread of each consumer, if there is one: a multiprocessor has 64 Ki, and the loader's are
-# few.
-_REGISTERS: Final = 504
 # A row's sum of weights is in so many parts until its end: each is of what one thread has.
 _PARTS: Final = 8
 _PART, _SCORES, _SUMS, _ROWS = "PART", "SCORES", "SUMS", "ROWS"
@@ -100,7 +96,7 @@ class _Entry(Role):
         for one in (*self.operands, *results):
             lines.append(self._describe(one, rows.get(one.name, Name(BLOCKS["r"]))))
         for one in self.operands:
-            number = Number(self.consumers) if one is self.query else Name(STAGES)
+            number = Number(self.consumers * self.places) if one is self.query else Name(STAGES)
             extents = (number, *self.extents(one, rows.get(one.name, Name(BLOCKS["r"]))).items)
             lines.append(Assign((one.stages.id,), _allocate(Attribute(one.blocks, "dtype"), extents, one)))
             for name in (one.full, one.free):
@@ -152,8 +148,7 @@ class _Entry(Role):
         given = tuple(map(Name, (*self.arguments(), *self.constants())))
         calls.append(Tuple((Name(self.named("load")), Tuple(given))))
         others = [*([GROUP_WARPS] * (self.consumers - 1)), 1]
-        each = (_REGISTERS - LOADER_REGISTERS) // self.consumers // 8 * 8
-        registers = [*([each] * (self.consumers - 1)), LOADER_REGISTERS]
+        registers = [*([count_registers(self.consumers)] * (self.consumers - 1)), LOADER_REGISTERS]
         lists = (List(tuple(map(Number, others))), List(tuple(map(Number, registers))))
         return (Do(gl("warp_specialize", List(tuple(calls)), *lists)),)
 
@@ -170,12 +165,12 @@ class _Loader(Role):
         """Its function."""
         begin = self.begin_tile()
         start = len(self.spaces)
-        again = Binary("^", Binary("&", TURN, Number(1)), Number(1))
+        again = Binary("^", self.find_turn(), Number(1))
         size = Number(CONSUMER_ROWS * self.query.dtype.itemsize)
         lines: list[Statement] = []
         for part in range(self.consumers):
             row = Binary("+", Name(OFFSET.name), Number(part * CONSUMER_ROWS)) if part else Name(OFFSET.name)
-            number = Number(part)
+            number = self.find_place(Number(part))
             full = method(self.query.full, "index", number)
             lines += [
                 self.wait(self.query.free, number, again),
@@ -253,6 +248,7 @@ class _Consumer(Role, OnlineSoftmax):
             Assign((_TOTALS.id,), self._zeros()),
             Assign((DONE.id,), Binary("+", DONE, Number(1))),
             *_lay_out(steps, _SCORES),
+            *(() if self.holds_queries else (self.arrive(self.query.free, self.find_place(Name(_PART))),)),
             *ended,
         )
         last = (
@@ -304,21 +300,24 @@ class _Consumer(Role, OnlineSoftmax):
         return tuple(Assign((_name_ended(name),), Name(name)) for name in names)
 
     def _start(self) -> tuple[Statement, ...]:
-        """Nothing is summed yet, and queries are in registers, so that the loader can bring the next ones."""
+        """Nothing is summed yet. If queries are in registers, the loader can bring the next ones."""
         rows, row = List((Name(BLOCKS["y"]),)), _slice(1, _SCORES)
         f32 = tl_name("float32")
         part = Name(_PART)
         block = List((Name(BLOCKS["y"]), Name(self.query.near)))
-        query = method(method(self.query.stages, "index", part), "reshape", block)
-        operand = gl("DotOperandLayout", Number(0), Name(_SCORES), Number(2))
+        place = self.find_place(part)
+        query: Expression = method(method(self.query.stages, "index", place), "reshape", block)
+        if self.holds_queries:
+            query = method(query, "load", gl("DotOperandLayout", Number(0), Name(_SCORES), Number(2)))
         return (
             Assign((_MOST.id,), gl("full", rows, NOWHERE, f32, row)),
             Assign((_TOTAL.id,), _nothing()),
-            self.wait(self.query.full, part, Binary("&", TURN, Number(1))),
-            Assign((_QUERY.id,), method(query, "load", operand)),
-            # one thread waits for what it had stored, and all wait for it before they arrive
+            self.wait(self.query.full, place, self.find_turn()),
+            Assign((_QUERY.id,), query),
+            # one thread waits for what it had stored, and all wait for it before they arrive: here, or when
+            # the first keys are multiplied
             *(() if self.result is None else (_wait_for_stores(),)),
-            self.arrive(self.query.free, part),
+            *((self.arrive(self.query.free, place),) if self.holds_queries else ()),
         )
 
     def _find_before(self) -> Statement:
