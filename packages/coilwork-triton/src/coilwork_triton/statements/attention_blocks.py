@@ -361,6 +361,13 @@ class AttentionBranch:
         values.compute(scope, values.find_pending(scope, roots))
         perform(values, scope, store)
 
+    def is_of_others(self, line: Statement) -> bool:
+        """True if `line` defines a position of the other ranges."""
+        tile = self.others
+        if tile is None or not isinstance(line, Assign):
+            return False
+        return line.targets[0] in {tile.index.name, *(part.name for part, _ in tile.parts)}
+
     # scores
 
     def is_hiding(self) -> bool:
