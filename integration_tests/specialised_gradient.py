@@ -227,7 +227,9 @@ def explain_fault(case: Case) -> str:
     more = {"in3": given} if case.score == "slope" or case.mask == "documents" else {}
     if case.listed:
         same = find_same(given)
-        lists = [x for keep in (same, same.mT) for full in (False, True) for x in list_blocks(keep, full=full)]
+        lists = [
+            x for keep in (same, same.mT) for full in (False, True) for x in list_blocks(keep, full=full)
+        ]
         numbers = (4, 5, 6, 7, 11, 12, 13, 14)
         more |= {f"in{k}": x for k, x in zip(numbers, lists, strict=True)}
     logs, inner, *wanted = compute(case, given, up, q, k, v)

@@ -62,6 +62,8 @@ class Gradient(AttentionBranch):
     """What each score adds to the gradient of a bias, if that is summed here."""
     term: Expression = Number(0)
     """A block of that."""
+    folded: Expression = Number(0)
+    """What all weights of a row pass on, as a product of a step begins with it."""
 
     def slopes(
         self,
@@ -74,11 +76,12 @@ class Gradient(AttentionBranch):
         has_mask: bool,
         ragged: bool,
         early: Writer | None = None,
+        folds: bool = False,
     ) -> tuple[Expression, Expression]:
         """Blocks of weights, and of slopes of raw scores less a constant factor. `of_weight` writes what
         weights pass on, given these and the writer of what comes next, and `inner` is what all of a row pass
         on, if no body says it. What is the same for the whole block's own side is loaded in `early`, if that
-        is given.
+        is given. If it `folds`, what weights pass on comes less `self.folded`, which is known there.
         """
         core, weights = self.core, self.weights
         mask = weights.mask if has_mask else None
@@ -96,6 +99,9 @@ class Gradient(AttentionBranch):
         first = None if early is None else Scope(writer=early.inner(), parent=outer)
         if first is not None:
             values.compute(first, values.find_pending(first, self._list_row_loads(values, first, roots)))
+            if folds and core.inner is not None:
+                values.compute(first, values.find_pending(first, (core.inner,)))
+                self.folded = values.expression(first, core.inner)
         scope = Scope(writer=writer.inner(), parent=first or outer, bound={raw_score: raw})
         values.compute(scope, values.find_pending(scope, before))
         score: Expression = raw if scale is not None else values.expression(scope, weights.score)
@@ -114,7 +120,8 @@ class Gradient(AttentionBranch):
             inner = values.expression(scope, core.inner)
         assert inner is not None
         through = of_weight(weight, scope.writer)
-        passed = scope.writer.bind("passed", Binary("*", weight, Binary("-", through, inner)))
+        change = through if folds else Binary("-", through, inner)
+        passed = scope.writer.bind("passed", Binary("*", weight, change))
         found: Expression = passed
         if behind:
             scope.bound[passed_on] = passed

@@ -419,13 +419,19 @@ class _Consumer(_Pass, Gradient):
             has_mask=loop.has_mask,
             ragged=loop.ragged,
             early=early,
+            folds=self.of_keys,
         )
         writer.statements += [*early.statements, self.wait(self.other.full, STAGE, PHASE)]
         turned = Tuple((Number(1), Number(0)))
+        nothing = self._fill("r", DType.F32, Name(_SCORES))
+        if self.of_keys:
+            # no registers are written while products are under way
+            writer.assign((_THROUGH,), Binary("-", nothing, self.folded))
         for name, own, number in ((_RAW, _OWN_FIRST, 0), (_THROUGH, _OWN_SECOND, 1)):
             other = method(self._find_block(number, STAGE), "permute", turned)
-            zeros = self._fill("r", DType.F32, Name(_SCORES))
-            writer.assign((name,), multiply(own, other, zeros, use_acc=Number(False)))
+            is_folded = self.of_keys and name is _THROUGH
+            begin = name if is_folded else nothing
+            writer.assign((name,), multiply(own, other, begin, use_acc=Number(is_folded)))
         if not self.of_keys:
             last = Binary("%", Binary("+", DONE, Binary("-", Name(STAGES), Number(1))), Name(STAGES))
             writer.assign((_BEFORE,), tl("where", _is_later(), last, STAGE))
