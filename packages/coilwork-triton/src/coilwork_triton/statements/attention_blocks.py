@@ -324,12 +324,14 @@ class AttentionBranch:
         if known is None or known > group:
             first, size = Name("first_point"), Number(group)
             number = Binary("//", program, Binary("*", blocks, size))
-            starts += (
-                Assign((first.id,), Binary("*", number, size)),
-                Assign(("points",), tl("minimum", Binary("-", members, first), size)),
-                Assign(("within",), Binary("-", program, Binary("*", first, blocks))),
-            )
-            rest, members = Name("within"), Name("points")
+            starts += (Assign((first.id,), Binary("*", number, size)),)
+            if known is not None and known % group == 0:
+                members = size
+            else:
+                starts += (Assign(("points",), tl("minimum", Binary("-", members, first), size)),)
+                members = Name("points")
+            starts += (Assign(("within",), Binary("-", program, Binary("*", first, blocks))),)
+            rest = Name("within")
         number = Binary("//", rest, members)
         if grows:
             number = Binary("-", Binary("-", blocks, Number(1)), number)

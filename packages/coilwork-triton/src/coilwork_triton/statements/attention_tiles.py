@@ -349,10 +349,12 @@ class Role(AttentionBranch):
         blocks = tl("cdiv", self.print_index(self.fixed.extent), self.print_index(self.points))
         whole = Binary("*", blocks, Number(GROUP))
         group = Binary("//", pair, Binary("//", whole, Number(2)))
+        points = as_int(self.count_points())
+        is_whole = points is not None and points % GROUP == 0
         lines = (
             Assign((pair.id,), Binary("+", turn, _OWN)),
             Assign((first.id,), Binary("*", group, whole)),
-            Assign((size.id,), tl("minimum", Binary("-", _TILES, first), whole)),
+            Assign((size.id,), whole if is_whole else tl("minimum", Binary("-", _TILES, first), whole)),
             Assign((pair.id,), Binary("-", pair, Binary("//", first, Number(2)))),
         )
         back = Binary("-", Binary("-", size, Number(1)), pair)

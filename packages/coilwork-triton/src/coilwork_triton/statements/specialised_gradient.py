@@ -12,9 +12,9 @@ Groups of warps, the consumers, have 64 points of a tile each: scores, slopes an
     gradient_attend_rows   their consumer
 
 A step multiplies what is its own with a block of queries and of gradients of the output, or of keys and
-values. While the tensor cores compute the second of these products, a consumer computes weights of the
-first; while they add weights to the gradient of values, it computes slopes. Slopes of rows are multiplied one
-step later, beside the next scores.
+values. Weights and slopes of a step are multiplied one step later, behind the next scores: the tensor cores
+do that while a consumer computes the next weights and slopes. Where registers have no room for both, a step
+ends its products itself: weights are multiplied while slopes are computed.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from coilwork_ir.syntax.python import (
 from coilwork_triton.attention_plan import PlannedAttention
 from coilwork_triton.attention_roles import (
     CONSUMER_ROWS,
+    adds_one_step_later,
     count_registers,
     find_operands,
 )
@@ -136,6 +137,16 @@ class _Pair:
     def memory(self) -> tuple[Name, ...]:
         """Memory and barriers."""
         return (*self.stages, self.full, self.free)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Sums `name`, with letter and layout of their columns, which are the result `number`."""
+
+    name: Name
+    letter: Letter
+    layout: str
+    number: int
 
 
 class _Pass(Role):
@@ -308,6 +319,7 @@ class _Consumer(_Pass, Gradient):
     ) -> None:
         super().__init__(plan, core, library, of_keys=of_keys)
         self.parts = self.consumers
+        self.is_late = adds_one_step_later(plan.kernel, of_keys=of_keys)
 
     @property
     def name(self) -> str:
@@ -315,11 +327,11 @@ class _Consumer(_Pass, Gradient):
         return self.named(f"attend_{self.side}")
 
     @property
-    def sums(self) -> tuple[tuple[Name, Letter, str, int], ...]:
-        """Sums, with letter and layout of their columns, and the number of the result."""
+    def sums(self) -> tuple[_Sums, ...]:
+        """What a tile sums."""
         if self.of_keys:
-            return (_OF_KEY, "l", _TERMS, 1), (_OF_VALUE, "x", _COLUMNS, 2)
-        return ((_OF_QUERY, "l", _TERMS, 0),)
+            return _Sums(_OF_KEY, "l", _TERMS, 1), _Sums(_OF_VALUE, "x", _COLUMNS, 2)
+        return (_Sums(_OF_QUERY, "l", _TERMS, 0),)
 
     def arguments(self) -> tuple[str, ...]:
         """Parameters of its function, without constants."""
@@ -351,8 +363,7 @@ class _Consumer(_Pass, Gradient):
         positions = lay_out(self.define(self.spaces[inside:]), _SCORES)
         part = Binary("+", Binary("*", Name("yprogram"), Number(self.parts)), Name(_PART))
         zeros = tuple(
-            Assign((name.id,), self._fill(letter, DType.F32, Name(layout)))
-            for name, letter, layout, _ in self.sums
+            Assign((one.name.id,), self._fill(one.letter, DType.F32, Name(one.layout))) for one in self.sums
         )
         whole = Assign((OFFSET.name,), _TILE_OFFSET)
         around = (whole, *counted, *outside, *self._begin_slopes(), *loops, *self._end_slopes())
@@ -399,18 +410,14 @@ class _Consumer(_Pass, Gradient):
         early, rest = writer.inner(), writer.inner()
 
         def pass_on(weight: Expression, inside: Writer) -> Expression:
-            if self.of_keys:
+            if not self.is_late:
                 self._round(inside, _ROUNDED, weight, _COLUMNS)
                 inside.assign((_OF_VALUE,), multiply(_ROUNDED, self._find_block(1, STAGE), _OF_VALUE))
-                inside.assign((_THROUGH,), _wait(1, _THROUGH))
-                return _THROUGH
-            # waiting branches, and what is computed before stays before the wait for the products
-            inside.statements.append(self.wait(self.other.full, STAGE, PHASE))
-            inside.assign((_THROUGH, _OF_QUERY), _wait(0, _THROUGH, _OF_QUERY))
-            inside.statements.append(self.arrive(self.other.free, _BEFORE, _is_later()))
+            # products that began later stay under way
+            inside.assign((_THROUGH,), _wait(len(self.sums) if self.is_late else 1, _THROUGH))
             return _THROUGH
 
-        _, slope = self.slopes(
+        weight, slope = self.slopes(
             rest,
             _RAW,
             pass_on,
@@ -422,6 +429,32 @@ class _Consumer(_Pass, Gradient):
             folds=self.of_keys,
         )
         writer.statements += [*early.statements, self.wait(self.other.full, STAGE, PHASE)]
+        self._multiply_own(writer)
+        if self.is_late:
+            writer.assign((_BEFORE,), tl("where", _is_later(), _find_last(), STAGE))
+            self._add_last(writer)
+        writer.assign((_RAW,), _wait(1 + len(self.sums) if self.is_late else 1, _RAW))
+        writer.statements += rest.statements
+        if self.is_late:
+            # waiting branches, and what is computed before stays before the wait for the products
+            writer.statements.append(self.wait(self.other.full, STAGE, PHASE))
+            names = (*(one.name for one in self.sums), *((weight,) if self.of_keys else ()), slope)
+            assert all(isinstance(name, Name) for name in names)
+            writer.assign(tuple(name for name in names if isinstance(name, Name)), _wait(0, *names))
+            if self.of_keys:
+                self._round(writer, _ROUNDED, weight, _COLUMNS)
+            self._round(writer, _SLOPES, slope, _TERMS)
+            writer.statements.append(self.arrive(self.other.free, _BEFORE, _is_later()))
+        else:
+            self._round(writer, _SLOPES, slope, _TERMS)
+            writer.assign((_OF_KEY,), multiply(_SLOPES, self._find_block(0, STAGE), _OF_KEY))
+            writer.assign((_OF_VALUE, _OF_KEY), _wait(0, _OF_VALUE, _OF_KEY))
+            writer.statements.append(self.arrive(self.other.free, STAGE))
+        writer.assign((DONE,), Binary("+", DONE, Number(1)))
+        return tuple(writer.statements)
+
+    def _multiply_own(self, writer: Writer) -> None:
+        """Begin the products of what is a tile's own and a block of the other side."""
         turned = Tuple((Number(1), Number(0)))
         nothing = self._fill("r", DType.F32, Name(_SCORES))
         if self.of_keys:
@@ -432,19 +465,13 @@ class _Consumer(_Pass, Gradient):
             is_folded = self.of_keys and name is _THROUGH
             begin = name if is_folded else nothing
             writer.assign((name,), multiply(own, other, begin, use_acc=Number(is_folded)))
-        if not self.of_keys:
-            last = Binary("%", Binary("+", DONE, Binary("-", Name(STAGES), Number(1))), Name(STAGES))
-            writer.assign((_BEFORE,), tl("where", _is_later(), last, STAGE))
-            writer.assign((_OF_QUERY,), multiply(_SLOPES, self._find_block(0, _BEFORE), _OF_QUERY))
-        writer.assign((_RAW,), _wait(1 if self.of_keys else 2, _RAW))
-        writer.statements += rest.statements
-        self._round(writer, _SLOPES, slope, _TERMS)
-        if self.of_keys:
-            writer.assign((_OF_KEY,), multiply(_SLOPES, self._find_block(0, STAGE), _OF_KEY))
-            writer.assign((_OF_VALUE, _OF_KEY), _wait(0, _OF_VALUE, _OF_KEY))
-            writer.statements.append(self.arrive(self.other.free, STAGE))
-        writer.assign((DONE,), Binary("+", DONE, Number(1)))
-        return tuple(writer.statements)
+
+    def _add_last(self, writer: Writer) -> None:
+        """Begin the products that add weights and slopes of the step before to the sums."""
+        for one in reversed(self.sums):
+            factor = _ROUNDED if one.name is _OF_VALUE else _SLOPES
+            block = self._find_block(1 if one.name is _OF_VALUE else 0, _BEFORE)
+            writer.assign((one.name,), multiply(factor, block, one.name))
 
     def _round(self, writer: Writer, name: Name, value: Expression, layout: str) -> None:
         """Assign `value` as the tensor cores take it, whose sums have `layout`."""
@@ -453,34 +480,39 @@ class _Consumer(_Pass, Gradient):
         writer.assign((name,), gl("convert_layout", rounded, operand))
 
     def _begin_slopes(self) -> tuple[Statement, ...]:
-        """There are no slopes before the first step."""
-        if self.of_keys:
+        """There are no weights and slopes before the first step."""
+        if not self.is_late:
             return ()
-        operand = gl("DotOperandLayout", Number(0), Name(_TERMS), Number(2))
-        return (Assign((_SLOPES.id,), self._fill("r", self.dtype, operand)),)
+        lines: list[Statement] = []
+        for one in self.sums:
+            operand = gl("DotOperandLayout", Number(0), Name(one.layout), Number(2))
+            name = _ROUNDED if one.name is _OF_VALUE else _SLOPES
+            lines.append(Assign((name.id,), self._fill("r", self.dtype, operand)))
+        return tuple(lines)
 
     def _end_slopes(self) -> tuple[Statement, ...]:
-        """Multiply the slopes of the last step."""
-        if self.of_keys:
+        """Multiply the weights and slopes of the last step."""
+        if not self.is_late:
             return ()
-        last = Binary("%", Binary("+", DONE, Binary("-", Name(STAGES), Number(1))), Name(STAGES))
-        return (
-            Assign((_BEFORE.id,), last),
-            Assign((_OF_QUERY.id,), multiply(_SLOPES, self._find_block(0, _BEFORE), _OF_QUERY)),
-            Assign((_OF_QUERY.id,), _wait(0, _OF_QUERY)),
-            self.arrive(self.other.free, _BEFORE),
-        )
+        writer = self.writer.inner()
+        writer.assign((_BEFORE,), _find_last())
+        self._add_last(writer)
+        names = tuple(one.name for one in self.sums)
+        writer.assign(names, _wait(0, *names))
+        return (*writer.statements, self.arrive(self.other.free, _BEFORE))
 
     def _results(self) -> tuple[Statement, ...]:
         """Return statements that store the sums."""
         lines: list[Statement] = []
-        for name, letter, layout, number in self.sums:
+        for one in self.sums:
             start = len(self.spaces)
             self.writer = self.writer.inner()
-            found: Expression = name if letter == "x" else self.writer.bind("result", self.scaled(name))
-            self.store_result(number, letter, found)
+            found: Expression = one.name
+            if one.name is not _OF_VALUE:
+                found = self.writer.bind("result", self.scaled(one.name))
+            self.store_result(one.number, one.letter, found)
             inside = self.define(self.spaces[start:])
-            lines += lay_out((*inside, *self.writer.statements), layout)
+            lines += lay_out((*inside, *self.writer.statements), one.layout)
         return tuple(lines)
 
 
@@ -489,5 +521,10 @@ def _is_later() -> Expression:
     return Binary(">", _STEP, Number(0))
 
 
-def _wait(pending: int, *sums: Name) -> Expression:
+def _find_last() -> Expression:
+    """The stage of the last step."""
+    return Binary("%", Binary("+", DONE, Binary("-", Name(STAGES), Number(1))), Name(STAGES))
+
+
+def _wait(pending: int, *sums: Expression) -> Expression:
     return hopper("warpgroup_mma_wait", Number(pending), deps=List(sums))
