@@ -79,10 +79,8 @@ OUTPUT = (
 BIAS = (
     ("slope t7", "slope t7\n    bias t6"),
     ("  arg out0", "  arg out3: f32 out span `8192` aligned\n  arg out0"),
-    (
-        "    t3 = cast(t0)",
-        "    t6 = parameter 3 : f32\n    store %out3[1024*y0 + y1] = t6\n    t3 = cast(t0)",
-    ),
+    ("t5 = cast(t2) : bf16", "t5 = cast(t2) : bf16\n    t6 = parameter 3 : f32"),
+    ("128*r0 + x0] = t5", "128*r0 + x0] = t5\n    store %out3[1024*y0 + y1] = t6"),
 )
 
 
