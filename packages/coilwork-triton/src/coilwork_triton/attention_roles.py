@@ -171,14 +171,6 @@ def check_roles(kernel: Kernel, mapping: Mapping, target: Target) -> Iterator[tu
         yield "loop", "blocks do not fit the shared memory"
 
 
-def adds_one_step_later(kernel: Kernel, *, of_keys: bool) -> bool:
-    """True if a consumer of a gradient has registers for weights and slopes of two steps beside its sums."""
-    roles = roles_of(kernel)
-    length, columns = _whole(roles.length.extent), _whole(roles.columns.extent)
-    sums = length + columns if of_keys else length
-    return sums <= _MOST_WHOLE
-
-
 def count_query_places(consumers: int) -> int:
     """Return the number of tiles whose queries are in shared memory at a time."""
     return 1 if consumers <= MOST_WITH_QUERIES else 2

@@ -12,9 +12,9 @@ Groups of warps, the consumers, have 64 points of a tile each: scores, slopes an
     gradient_attend_rows   their consumer
 
 A step multiplies what is its own with a block of queries and of gradients of the output, or of keys and
-values. Weights and slopes of a step are multiplied one step later, behind the next scores: the tensor cores
-do that while a consumer computes the next weights and slopes. Where registers have no room for both, a step
-ends its products itself: weights are multiplied while slopes are computed.
+values, and a consumer computes weights of the first product while the tensor cores are at the second.
+Weights of keys are multiplied while slopes are computed. Slopes of rows are multiplied one step later, behind
+the next scores.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ from coilwork_ir.syntax.python import (
 from coilwork_triton.attention_plan import PlannedAttention
 from coilwork_triton.attention_roles import (
     CONSUMER_ROWS,
-    adds_one_step_later,
     count_registers,
     find_operands,
 )
@@ -319,7 +318,6 @@ class _Consumer(_Pass, Gradient):
     ) -> None:
         super().__init__(plan, core, library, of_keys=of_keys)
         self.parts = self.consumers
-        self.is_late = adds_one_step_later(plan.kernel, of_keys=of_keys)
 
     @property
     def name(self) -> str:
@@ -408,19 +406,10 @@ class _Consumer(_Pass, Gradient):
         """One block of the other side."""
         writer = self.writer.inner()
         early, rest = writer.inner(), writer.inner()
-
-        def pass_on(weight: Expression, inside: Writer) -> Expression:
-            if not self.is_late:
-                self._round(inside, _ROUNDED, weight, _COLUMNS)
-                inside.assign((_OF_VALUE,), multiply(_ROUNDED, self._find_block(1, STAGE), _OF_VALUE))
-            # products that began later stay under way
-            inside.assign((_THROUGH,), _wait(len(self.sums) if self.is_late else 1, _THROUGH))
-            return _THROUGH
-
-        weight, slope = self.slopes(
+        _, slope = self.slopes(
             rest,
             _RAW,
-            pass_on,
+            self._pass_on,
             None,
             self.tile("r", 0, ragged=loop.ragged),
             has_mask=loop.has_mask,
@@ -430,28 +419,34 @@ class _Consumer(_Pass, Gradient):
         )
         writer.statements += [*early.statements, self.wait(self.other.full, STAGE, PHASE)]
         self._multiply_own(writer)
-        if self.is_late:
-            writer.assign((_BEFORE,), tl("where", _is_later(), _find_last(), STAGE))
-            self._add_last(writer)
-        writer.assign((_RAW,), _wait(1 + len(self.sums) if self.is_late else 1, _RAW))
-        writer.statements += rest.statements
-        if self.is_late:
-            # waiting branches, and what is computed before stays before the wait for the products
-            writer.statements.append(self.wait(self.other.full, STAGE, PHASE))
-            names = (*(one.name for one in self.sums), *((weight,) if self.of_keys else ()), slope)
-            assert all(isinstance(name, Name) for name in names)
-            writer.assign(tuple(name for name in names if isinstance(name, Name)), _wait(0, *names))
-            if self.of_keys:
-                self._round(writer, _ROUNDED, weight, _COLUMNS)
-            self._round(writer, _SLOPES, slope, _TERMS)
-            writer.statements.append(self.arrive(self.other.free, _BEFORE, _is_later()))
-        else:
+        if self.of_keys:
+            writer.assign((_RAW,), _wait(1, _RAW))
+            writer.statements += rest.statements
             self._round(writer, _SLOPES, slope, _TERMS)
             writer.assign((_OF_KEY,), multiply(_SLOPES, self._find_block(0, STAGE), _OF_KEY))
             writer.assign((_OF_VALUE, _OF_KEY), _wait(0, _OF_VALUE, _OF_KEY))
             writer.statements.append(self.arrive(self.other.free, STAGE))
+        else:
+            writer.assign((_BEFORE,), tl("where", _is_later(), _find_last(), STAGE))
+            writer.assign((_OF_QUERY,), multiply(_SLOPES, self._find_block(0, _BEFORE), _OF_QUERY))
+            writer.assign((_RAW,), _wait(2, _RAW))
+            writer.statements += rest.statements
+            # waiting branches, and what is computed before stays before the wait for the product
+            writer.statements.append(self.wait(self.other.full, STAGE, PHASE))
+            assert isinstance(slope, Name)
+            writer.assign((_OF_QUERY, slope), _wait(0, _OF_QUERY, slope))
+            self._round(writer, _SLOPES, slope, _TERMS)
+            writer.statements.append(self.arrive(self.other.free, _BEFORE, _is_later()))
         writer.assign((DONE,), Binary("+", DONE, Number(1)))
         return tuple(writer.statements)
+
+    def _pass_on(self, weight: Expression, inside: Writer) -> Expression:
+        """What weights pass on. The product that began behind it stays under way."""
+        if self.of_keys:
+            self._round(inside, _ROUNDED, weight, _COLUMNS)
+            inside.assign((_OF_VALUE,), multiply(_ROUNDED, self._find_block(1, STAGE), _OF_VALUE))
+        inside.assign((_THROUGH,), _wait(1, _THROUGH))
+        return _THROUGH
 
     def _multiply_own(self, writer: Writer) -> None:
         """Begin the products of what is a tile's own and a block of the other side."""
@@ -466,13 +461,6 @@ class _Consumer(_Pass, Gradient):
             begin = name if is_folded else nothing
             writer.assign((name,), multiply(own, other, begin, use_acc=Number(is_folded)))
 
-    def _add_last(self, writer: Writer) -> None:
-        """Begin the products that add weights and slopes of the step before to the sums."""
-        for one in reversed(self.sums):
-            factor = _ROUNDED if one.name is _OF_VALUE else _SLOPES
-            block = self._find_block(1 if one.name is _OF_VALUE else 0, _BEFORE)
-            writer.assign((one.name,), multiply(factor, block, one.name))
-
     def _round(self, writer: Writer, name: Name, value: Expression, layout: str) -> None:
         """Assign `value` as the tensor cores take it, whose sums have `layout`."""
         operand = gl("DotOperandLayout", Number(0), Name(layout), Number(2))
@@ -480,26 +468,22 @@ class _Consumer(_Pass, Gradient):
         writer.assign((name,), gl("convert_layout", rounded, operand))
 
     def _begin_slopes(self) -> tuple[Statement, ...]:
-        """There are no weights and slopes before the first step."""
-        if not self.is_late:
+        """There are no slopes before the first step."""
+        if self.of_keys:
             return ()
-        lines: list[Statement] = []
-        for one in self.sums:
-            operand = gl("DotOperandLayout", Number(0), Name(one.layout), Number(2))
-            name = _ROUNDED if one.name is _OF_VALUE else _SLOPES
-            lines.append(Assign((name.id,), self._fill("r", self.dtype, operand)))
-        return tuple(lines)
+        operand = gl("DotOperandLayout", Number(0), Name(_TERMS), Number(2))
+        return (Assign((_SLOPES.id,), self._fill("r", self.dtype, operand)),)
 
     def _end_slopes(self) -> tuple[Statement, ...]:
-        """Multiply the weights and slopes of the last step."""
-        if not self.is_late:
+        """Multiply the slopes of the last step."""
+        if self.of_keys:
             return ()
-        writer = self.writer.inner()
-        writer.assign((_BEFORE,), _find_last())
-        self._add_last(writer)
-        names = tuple(one.name for one in self.sums)
-        writer.assign(names, _wait(0, *names))
-        return (*writer.statements, self.arrive(self.other.free, _BEFORE))
+        return (
+            Assign((_BEFORE.id,), _find_last()),
+            Assign((_OF_QUERY.id,), multiply(_SLOPES, self._find_block(0, _BEFORE), _OF_QUERY)),
+            Assign((_OF_QUERY.id,), _wait(0, _OF_QUERY)),
+            self.arrive(self.other.free, _BEFORE),
+        )
 
     def _results(self) -> tuple[Statement, ...]:
         """Return statements that store the sums."""
