@@ -102,7 +102,7 @@ LISTS: Final = """t20 = load %in4[y1 // 128] : i32
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """The gradient of an attention of `points` heads, and how it runs: `stages` blocks at a time, and so many
-    programs.
+    programs. If it is open, the call says how many rows there are.
     """
 
     rows: int = 200
@@ -116,6 +116,7 @@ class Case:
     stages: int = 2
     consumers: int = 2
     programs: int = 3
+    is_open: bool = False
 
     @property
     def kernel(self) -> Kernel:
@@ -139,7 +140,7 @@ class Case:
                 "full_rows (t26, t27))"
             )
         text = TEXT.format(
-            rows=self.rows,
+            rows="n0" if self.is_open else self.rows,
             points=self.points,
             heads=self.heads,
             head="y0" if self.heads == self.points else f"y0 // {self.points // self.heads}",
@@ -150,6 +151,8 @@ class Case:
             dtype=self.dtype,
             logarithms="" if self.natural else "logarithms binary",
         )
+        if self.is_open:
+            text = text.replace("  range y0", "  size n0 in [1, 1048576]\n  range y0", 1)
         return parse_kernel(text)
 
     @property
@@ -178,6 +181,7 @@ CASES: Final = {
     "lists": Case(mask="documents", listed=True, rows=400),
     "lists, shared keys": Case(mask="documents", listed=True, rows=300, heads=1),
     "f16": Case(dtype="f16"),
+    "open sizes": Case(is_open=True, heads=1, mask="window"),
 }
 
 
@@ -236,7 +240,9 @@ def explain_fault(case: Case) -> str:
     tensors = {"in0": q, "in1": k, "in2": v, "in8": up, "in9": logs.float(), "in10": inner.float(), **more}
     outs = [torch.zeros_like(x) for x in (q, k, v)]
     tensors |= {f"out{number}": x for number, x in enumerate(outs)}
-    Builder().build([spec_of(source)])[kernel.name](*(tensors[arg.name].view(-1) for arg in kernel.args))
+    given_to = [tensors[arg.name].view(-1) for arg in kernel.args]
+    sizes = [case.rows] if case.is_open else []
+    Builder().build([spec_of(source)])[kernel.name](*given_to, *sizes)
     for found, one in zip(outs, wanted, strict=True):
         try:
             torch.testing.assert_close(found.double(), one, rtol=2e-2, atol=2e-2)
