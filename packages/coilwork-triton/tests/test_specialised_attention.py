@@ -144,6 +144,14 @@ def test_long_loops_of_cheap_scores_have_roles(
         assert (rows, keys) == ((128, 128) if head == 128 else (256, 64))
 
 
+def test_heads_whose_blocks_are_wide_have_two_groups() -> None:
+    text = TEXT
+    for old, new in (*MANY, ("range x0: `64`", "range x0: `96`"), ("768 + 64", "768 + 0")):
+        text = text.replace(old, new)
+    source = TritonCodegen().emit(parse_kernel(text), HOPPER, {})
+    assert dict(source.configs[0].meta)["YBLOCK"] == 128
+
+
 @pytest.mark.parametrize("mask", ["causal", "documents"])
 def test_lists_of_blocks_bound_tiles_only_if_they_are_read(mask: str) -> None:
     """Comparisons of positions say more of a causal mask than its lists."""

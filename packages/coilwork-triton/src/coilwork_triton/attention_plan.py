@@ -62,6 +62,7 @@ from coilwork_triton.attention_roles import (
     check_roles,
     count_shared_bytes,
     explain_no_roles,
+    has_registers_for,
 )
 from coilwork_triton.attention_scores import shorten_bodies
 from coilwork_triton.iteration.mapping_parameters import (
@@ -271,6 +272,8 @@ _WIDE_HEAD: Final = 128
 _CHEAP: Final = 4
 _CONSUMERS: Final = 2
 _NARROW_CONSUMERS: Final = 4
+_NARROW_KEYS: Final = 64
+_NARROW_STAGES: Final = 4
 
 
 def _count_consumers(kernel: Kernel, roles: Roles, target: Target, likely: MappingOf[Expr, int]) -> int:
@@ -289,7 +292,11 @@ def _count_consumers(kernel: Kernel, roles: Roles, target: Target, likely: Mappi
     is_long = rows >= _MANY_NARROW_ROWS and _reads_first_keys(core.weights.mask, roles)
     if not is_long:
         return 0
-    return _NARROW_CONSUMERS if _listed_blocks(kernel)[0] >= CONSUMER_ROWS * _NARROW_CONSUMERS else _CONSUMERS
+    meets_lists = _listed_blocks(kernel)[0] >= CONSUMER_ROWS * _NARROW_CONSUMERS
+    has_registers = has_registers_for(kernel, _NARROW_CONSUMERS, _NARROW_KEYS)
+    shared = count_shared_bytes(kernel, _NARROW_CONSUMERS, _NARROW_KEYS, _NARROW_STAGES)
+    has_room = has_registers and shared <= target.shared_memory_bytes
+    return _NARROW_CONSUMERS if meets_lists and has_room else _CONSUMERS
 
 
 def _reads_first_keys(mask: Scalar | None, roles: Roles) -> bool:
@@ -340,7 +347,7 @@ def _propose_roles(kernel: Kernel, roles: Roles, target: Target, consumers: int)
     meta = {"y": CONSUMER_ROWS * consumers, "x": _whole_block(roles.columns), "l": _whole_block(roles.length)}
     is_gradient = isinstance(kernel.core, AttentionGradientCore)
     wide = [] if is_gradient or consumers > MOST_WITH_QUERIES else [(128, 2)]
-    for keys, stages in (*wide, (64, 4)):
+    for keys, stages in (*wide, (_NARROW_KEYS, _NARROW_STAGES)):
         if count_shared_bytes(kernel, consumers, keys, stages) <= target.shared_memory_bytes:
             named = tuple((BLOCKS[letter], size) for letter, size in (*meta.items(), ("r", keys)))
             yield Config(meta=(*named, (STAGES, stages)), num_warps=4, num_stages=1)

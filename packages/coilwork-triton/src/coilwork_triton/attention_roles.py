@@ -154,10 +154,7 @@ def check_roles(kernel: Kernel, mapping: Mapping, target: Target) -> Iterator[tu
     if loop is None or not set(list_values(loop.by)) <= set(sizes):
         yield "loop", f"blocks have {' or '.join(map(str, sizes))} points"
         return
-    if not is_gradient and any(
-        count_block_registers(kernel, one.consumers, keys) > count_registers(one.consumers)
-        for keys in list_values(loop.by)
-    ):
+    if not is_gradient and not all(has_registers_for(kernel, one.consumers, n) for n in list_values(loop.by)):
         yield "specialise", "registers have no room for the blocks of so many groups"
     if min(list_values(loop.stages)) < 2:
         # the values of a block are multiplied after the keys of the next one
@@ -176,14 +173,15 @@ def count_query_places(consumers: int) -> int:
     return 1 if consumers <= MOST_WITH_QUERIES else 2
 
 
-def count_block_registers(kernel: Kernel, consumers: int, keys: int) -> int:
-    """Return the number of registers that a thread of attention has for a block of scores, its weights, sums
-    and queries, and for the rest.
+def has_registers_for(kernel: Kernel, consumers: int, keys: int) -> bool:
+    """True if a thread of attention has registers for scores and weights of so many `keys`, sums and queries,
+    and for the rest.
     """
     roles = roles_of(kernel)
     length, columns = _whole(roles.length.extent), _whole(roles.columns.extent)
     queries = length // 2 if consumers <= MOST_WITH_QUERIES else 0
-    return CONSUMER_ROWS * (keys + keys // 2 + columns + queries) // _GROUP_THREADS + _REST
+    blocks = CONSUMER_ROWS * (keys + keys // 2 + columns + queries) // _GROUP_THREADS
+    return blocks + _REST <= count_registers(consumers)
 
 
 def count_registers(consumers: int) -> int:
