@@ -72,6 +72,10 @@ MAPPING = (
     "tile x0 by 128 tile y1 by 128 tile y0 by 1 flat resident 4 loop r0 by 64 stages 4 keep r1 by 128 "
     "unit mma specialise 2 consumers warps 4 index i32 contract"
 )
+WINDOW = (
+    "t14 = ge(t8, t9)\n    t15 = index [y1 - r0]\n    t16 = const 99 : i64\n    t17 = le(t15, t16)\n"
+    "    t10 = bitwise_and(t14, t17)"
+)
 OUTPUT = (
     ("inner t13,", "output t14,"),
     ("    query", "    t14 = load %in3[131072*y0 + 128*y1 + x0] : bf16\n    query"),
@@ -107,6 +111,7 @@ def test_each_pass_has_a_loader_and_consumers() -> None:
         ((), True),
         ((("`1024`", "`256`"),), False),
         ((("t5 = mul(t3, t4)", "t5 = tanh(t3)"),), False),
+        ((("t10 = ge(t8, t9)", WINDOW),), False),
     ],
 )
 def test_long_loops_of_cheap_scores_have_roles(

@@ -265,7 +265,7 @@ def _places(kernel: Kernel, roles: Roles, mapping: Mapping) -> Iterator[Paramete
 # 1024 rows, and 0.069 instead of 0.056 with a window: a short loop does not last the time that it takes to
 # begin. Groups that multiply have no warps to hide a `tanh` behind: 0.32 ms instead of 0.29. Gradients of 128
 # columns take 0.74 ms instead of 0.85, and 0.28 instead of 0.33 with 1024 rows; those of 64 columns 0.53
-# instead of 0.50. Fewer rows were not measured.
+# instead of 0.50. Gradients of windows and documents, and fewer rows, were not measured.
 _MANY_ROWS: Final = 1024
 _MANY_NARROW_ROWS: Final = 4096
 _WIDE_HEAD: Final = 128
@@ -285,12 +285,13 @@ def _count_consumers(kernel: Kernel, roles: Roles, target: Target, likely: Mappi
     values = iterate_postorder((core.weights.score,))
     if any(SCALAR_OPS[value.op].cost > _CHEAP for value in values if isinstance(value, Op)):
         return 0
-    if (as_int(roles.columns.extent) or 0) >= _WIDE_HEAD:
-        return _CONSUMERS if rows >= _MANY_ROWS else 0
+    is_wide = (as_int(roles.columns.extent) or 0) >= _WIDE_HEAD
+    reads_first = _reads_first_keys(core.weights.mask, roles)
     if isinstance(core, AttentionGradientCore):
-        return 0
-    is_long = rows >= _MANY_NARROW_ROWS and _reads_first_keys(core.weights.mask, roles)
-    if not is_long:
+        return _CONSUMERS if is_wide and rows >= _MANY_ROWS and reads_first else 0
+    if is_wide:
+        return _CONSUMERS if rows >= _MANY_ROWS else 0
+    if rows < _MANY_NARROW_ROWS or not reads_first:
         return 0
     meets_lists = _listed_blocks(kernel)[0] >= CONSUMER_ROWS * _NARROW_CONSUMERS
     has_registers = has_registers_for(kernel, _NARROW_CONSUMERS, _NARROW_KEYS)
