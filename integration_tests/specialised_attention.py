@@ -81,6 +81,14 @@ MASKS: Final = {
     t14 = bitwise_and(t10, t13)""",
         "mask t14",
     ),
+    "narrow window": (
+        """t10 = ge(t7, t8)
+    t11 = index [y2 - r0]
+    t12 = const 20 : i64
+    t13 = le(t11, t12)
+    t14 = bitwise_and(t10, t13)""",
+        "mask t14",
+    ),
     "documents": (
         """t9 = load %in3[y2] : i32
     t10 = load %in3[r0] : i32
@@ -161,6 +169,8 @@ CASES: Final = {
     "fewer tiles than programs": Case(rows=128, programs=3),
     "all keys": Case(mask=""),
     "window": Case(mask="window", rows=330),
+    "keys of no tile's middle": Case(mask="narrow window", rows=130),
+    "four consumers": Case(consumers=4, rows=300, programs=1),
     "wide blocks, three stages": Case(keys=128, stages=3, rows=256),
     "one consumer": Case(consumers=1, programs=2),
     "slopes": Case(score="slope"),
@@ -184,6 +194,7 @@ def compute(case: Case, q: Tensor, k: Tensor, v: Tensor, given: Tensor) -> tuple
         "": torch.ones(case.rows, case.rows, dtype=torch.bool),
         "causal": i >= j,
         "window": (i >= j) & (i - j <= 100),
+        "narrow window": (i >= j) & (i - j <= 20),
         "documents": find_same(given) if case.mask == "documents" else i >= j,
     }[case.mask]
     scores = scores.masked_fill(~keep, -torch.inf)

@@ -109,6 +109,14 @@ FEW, COSTLY = ("`1024`", "`256`"), ("t12 = add(t5, t11)", "t12 = tanh(t11)")
 MANY = (("`1024`", "`4096`"), ("1048576", "4194304"), ("524288", "2097152"), ("65536*", "262144*"))
 
 
+BLOCKS = "blocks 128 by 128 (keys (t20, t21))\n    "
+LISTS = "    t20 = load %in4[y1 // 128] : i32\n    t21 = load %in4[r0 // 128] : i32\n"
+SAME = (
+    "t9 = load %in4[y1] : i32\n    t30 = load %in4[r0] : i32\n    t31 = eq(t9, t30)\n"
+    "    t13 = bitwise_and(t31, t31)"
+)
+
+
 @pytest.mark.parametrize(
     ("head", "changes", "is_proposed"),
     [
@@ -132,6 +140,43 @@ def test_long_loops_of_cheap_scores_have_roles(
     assert ("gl.warp_specialize(" in source.text) == is_proposed
     if is_proposed:
         assert [as_int(extent) for extent in source.grid] == [HOPPER.multiprocessors]
+        rows, keys = (dict(source.configs[0].meta)[name] for name in ("YBLOCK", "R0_BLOCK"))
+        assert (rows, keys) == ((128, 128) if head == 128 else (256, 64))
+
+
+def test_heads_whose_blocks_are_wide_have_two_groups() -> None:
+    text = TEXT
+    for old, new in (*MANY, ("range x0: `64`", "range x0: `96`"), ("768 + 64", "768 + 0")):
+        text = text.replace(old, new)
+    source = TritonCodegen().emit(parse_kernel(text), HOPPER, {})
+    assert dict(source.configs[0].meta)["YBLOCK"] == 128
+
+
+@pytest.mark.parametrize("mask", ["causal", "documents"])
+def test_lists_of_blocks_bound_tiles_only_if_they_are_read(mask: str) -> None:
+    """Comparisons of positions say more of a causal mask than its lists."""
+    text = TEXT
+    for old, new in (*MANY, ("logarithms", BLOCKS + "logarithms"), ("    query", f"{LISTS}    query")):
+        text = text.replace(old, new)
+    text = text.replace("  arg out0", "  arg in4: i32 in span `4096`\n  arg out0")
+    if mask == "documents":
+        text = text.replace("t13 = ge(t7, t8)", SAME)
+    source = TritonCodegen().emit(parse_kernel(text), HOPPER, {})
+    rows = dict(source.configs[0].meta)["YBLOCK"]
+    assert (rows == 256) == (mask == "causal") and rows in (64, 256)
+
+
+def test_four_groups_have_narrow_heads() -> None:
+    """Registers have no room for the sums of wide ones."""
+    mapping = MAPPING.replace("y1 by 128", "y1 by 256").replace("by 128 stages 2", "by 64 stages 4")
+    mapping = mapping.replace("specialise 2", "specialise 4")
+    TritonCodegen().emit_mapping(parse_kernel(TEXT), parse_mapping(mapping), HOPPER)
+    for kernel, changed in ((TEXT, mapping.replace("64 stages 4", "128 stages 2")), (widen(TEXT), mapping)):
+        wide = changed if kernel is TEXT else changed.replace("x0 by 64", "x0 by 128")
+        wide = wide if kernel is TEXT else wide.replace("r1 by 64", "r1 by 128")
+        with pytest.raises(EmitError, match="registers have no room") as caught:
+            TritonCodegen().emit_mapping(parse_kernel(kernel), parse_mapping(wide), HOPPER)
+        assert "specialise" in caught.value.code
 
 
 def test_operands_are_parts_of_one_matrix() -> None:
@@ -169,7 +214,7 @@ def test_other_attention_has_none(changes: tuple[tuple[str, str], ...], reason: 
     ("old", "new", "code"),
     [
         ("y1 by 128", "y1 by 64", "tile"),
-        ("specialise 2", "specialise 3", "specialise"),
+        ("specialise 2", "specialise 5", "specialise"),
         ("consumers", "consumers pingpong", "specialise"),
         ("by 128 stages", "by 32 stages", "loop"),
         ("stages 2", "stages 6", "loop"),

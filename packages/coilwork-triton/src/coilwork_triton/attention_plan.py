@@ -31,7 +31,7 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel, Range
-from coilwork_ir.kernels.attention import Roles, find_core, roles_of
+from coilwork_ir.kernels.attention import AttentionKernelCore, Roles, find_core, roles_of
 from coilwork_ir.kernels.mask_bounds import find_conditions, find_span
 from coilwork_ir.kernels.nodes import AttentionGradientCore
 from coilwork_ir.mapping import (
@@ -56,7 +56,14 @@ from coilwork_ir.mapping.product_blocks import LEAST_SIDE, list_names
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Op, Scalar, iterate_postorder
 from coilwork_ir.target import Target
-from coilwork_triton.attention_roles import CONSUMER_ROWS, check_roles, count_shared_bytes, explain_no_roles
+from coilwork_triton.attention_roles import (
+    CONSUMER_ROWS,
+    MOST_WITH_QUERIES,
+    check_roles,
+    count_shared_bytes,
+    explain_no_roles,
+    has_registers_for,
+)
 from coilwork_triton.attention_scores import shorten_bodies
 from coilwork_triton.iteration.mapping_parameters import (
     ParameterPlace,
@@ -256,13 +263,17 @@ def _places(kernel: Kernel, roles: Roles, mapping: Mapping) -> Iterator[Paramete
 # H200, 2 x 16 x 4096 in bf16: causal heads of 128 columns take 0.23 ms instead of 0.31, and 0.08 instead of
 # 0.12 with 8 x 16 x 1024. Those of 64 columns take 0.166 instead of 0.172, but 0.061 instead of 0.058 with
 # 1024 rows, and 0.069 instead of 0.056 with a window: a short loop does not last the time that it takes to
-# begin. Groups that multiply have no warps to hide a `tanh` behind: 0.32 ms instead of 0.29. Fewer rows were
-# not measured.
+# begin. Groups that multiply have no warps to hide a `tanh` behind: 0.32 ms instead of 0.29. Gradients of 128
+# columns take 0.74 ms instead of 0.85, and 0.28 instead of 0.33 with 1024 rows; those of 64 columns 0.53
+# instead of 0.50. Gradients of windows and documents, and fewer rows, were not measured.
 _MANY_ROWS: Final = 1024
 _MANY_NARROW_ROWS: Final = 4096
 _WIDE_HEAD: Final = 128
 _CHEAP: Final = 4
 _CONSUMERS: Final = 2
+_NARROW_CONSUMERS: Final = 4
+_NARROW_KEYS: Final = 64
+_NARROW_STAGES: Final = 4
 
 
 def _count_consumers(kernel: Kernel, roles: Roles, target: Target, likely: MappingOf[Expr, int]) -> int:
@@ -271,13 +282,22 @@ def _count_consumers(kernel: Kernel, roles: Roles, target: Target, likely: Mappi
     if core is None or explain_no_roles(kernel, target) is not None:
         return 0
     rows = _estimate(roles.rows.extent, likely)
-    if (as_int(roles.columns.extent) or 0) >= _WIDE_HEAD:
-        is_long = rows >= _MANY_ROWS
-    else:
-        is_long = rows >= _MANY_NARROW_ROWS and _reads_first_keys(core.weights.mask, roles)
     values = iterate_postorder((core.weights.score,))
-    is_cheap = all(SCALAR_OPS[value.op].cost <= _CHEAP for value in values if isinstance(value, Op))
-    return _CONSUMERS if is_long and is_cheap else 0
+    if any(SCALAR_OPS[value.op].cost > _CHEAP for value in values if isinstance(value, Op)):
+        return 0
+    is_wide = (as_int(roles.columns.extent) or 0) >= _WIDE_HEAD
+    reads_first = _reads_first_keys(core.weights.mask, roles)
+    if isinstance(core, AttentionGradientCore):
+        return _CONSUMERS if is_wide and rows >= _MANY_ROWS and reads_first else 0
+    if is_wide:
+        return _CONSUMERS if rows >= _MANY_ROWS else 0
+    if rows < _MANY_NARROW_ROWS or not reads_first:
+        return 0
+    meets_lists = _listed_blocks(kernel)[0] >= CONSUMER_ROWS * _NARROW_CONSUMERS
+    has_registers = has_registers_for(kernel, _NARROW_CONSUMERS, _NARROW_KEYS)
+    shared = count_shared_bytes(kernel, _NARROW_CONSUMERS, _NARROW_KEYS, _NARROW_STAGES)
+    has_room = has_registers and shared <= target.shared_memory_bytes
+    return _NARROW_CONSUMERS if meets_lists and has_room else _CONSUMERS
 
 
 def _reads_first_keys(mask: Scalar | None, roles: Roles) -> bool:
@@ -326,7 +346,9 @@ def _propose_launches(
 
 def _propose_roles(kernel: Kernel, roles: Roles, target: Target, consumers: int) -> Iterator[Config]:
     meta = {"y": CONSUMER_ROWS * consumers, "x": _whole_block(roles.columns), "l": _whole_block(roles.length)}
-    for keys, stages in ((128, 2), (64, 4)):
+    is_gradient = isinstance(kernel.core, AttentionGradientCore)
+    wide = [] if is_gradient or consumers > MOST_WITH_QUERIES else [(128, 2)]
+    for keys, stages in (*wide, (_NARROW_KEYS, _NARROW_STAGES)):
         if count_shared_bytes(kernel, consumers, keys, stages) <= target.shared_memory_bytes:
             named = tuple((BLOCKS[letter], size) for letter, size in (*meta.items(), ("r", keys)))
             yield Config(meta=(*named, (STAGES, stages)), num_warps=4, num_stages=1)
@@ -359,12 +381,20 @@ def _listed_blocks(kernel: Kernel) -> tuple[int, int]:
     """Return the sizes that blocks of rows and of keys must divide, so that a list's blocks are whole."""
     core = find_core(kernel)
     lists = None if core is None else core.weights.blocks
-    if lists is None:
+    if core is None or lists is None or _knows_keys(core, roles_of(kernel)):
         return _MOST_BLOCK, _MOST_BLOCK
     found = [size & -size for size in (lists.row_block, lists.key_block)]
     if min(found) < LEAST_SIDE:
         return _MOST_BLOCK, _MOST_BLOCK
     return found[0], found[1]
+
+
+def _knows_keys(core: AttentionKernelCore, roles: Roles) -> bool:
+    """True if comparisons of positions say which keys count, so that lists do not matter."""
+    conditions, row, key = find_conditions(core.weights.mask), roles.rows.symbol, roles.keys.symbol
+    of_rows = find_span(conditions, key, row, (row, row), roles.keys.extent)
+    of_keys = find_span(conditions, row, key, (key, key), roles.rows.extent)
+    return of_rows.exact and (of_keys.exact or not isinstance(core, AttentionGradientCore))
 
 
 def _whole_block(r: Range) -> int:

@@ -21,6 +21,8 @@ GROUP_WARPS: Final = 4
 GROUP_ROWS: Final = 64
 LEAST_COLUMNS: Final = 64
 MOST_CONSUMERS: Final = 2
+# Registers of a loader's thread.
+LOADER_REGISTERS: Final = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

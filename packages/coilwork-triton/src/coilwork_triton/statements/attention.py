@@ -40,6 +40,7 @@ from coilwork_triton.statements.attention_blocks import (
 from coilwork_triton.statements.attention_gradient import GradientOfKeys, GradientOfQuery
 from coilwork_triton.statements.attention_softmax import OnlineSoftmax
 from coilwork_triton.statements.specialised_attention import emit_specialised_attention
+from coilwork_triton.statements.specialised_gradient import emit_specialised_gradient
 from coilwork_triton.text.language import fill_shape, tl, tl_name
 
 # ---- Entry ----
@@ -65,6 +66,8 @@ def emit_attention(
         if plan.consumers:
             return emit_specialised_attention(plan, core, library)
         return (), (start, *_Forward(plan, core, library).statements())
+    if plan.consumers:
+        return emit_specialised_gradient(plan, core, library)
     of_keys = GradientOfKeys(plan, core, library)
     of_query = GradientOfQuery(plan, core, library)
     count = of_keys.count_programs()

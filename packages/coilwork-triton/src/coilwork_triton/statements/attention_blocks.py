@@ -324,12 +324,14 @@ class AttentionBranch:
         if known is None or known > group:
             first, size = Name("first_point"), Number(group)
             number = Binary("//", program, Binary("*", blocks, size))
-            starts += (
-                Assign((first.id,), Binary("*", number, size)),
-                Assign(("points",), tl("minimum", Binary("-", members, first), size)),
-                Assign(("within",), Binary("-", program, Binary("*", first, blocks))),
-            )
-            rest, members = Name("within"), Name("points")
+            starts += (Assign((first.id,), Binary("*", number, size)),)
+            if known is not None and known % group == 0:
+                members = size
+            else:
+                starts += (Assign(("points",), tl("minimum", Binary("-", members, first), size)),)
+                members = Name("points")
+            starts += (Assign(("within",), Binary("-", program, Binary("*", first, blocks))),)
+            rest = Name("within")
         number = Binary("//", rest, members)
         if grows:
             number = Binary("-", Binary("-", blocks, Number(1)), number)
@@ -360,6 +362,13 @@ class AttentionBranch:
         scope = Scope(writer=self.writer, bound={node: found for node, (found, _) in results.items()})
         values.compute(scope, values.find_pending(scope, roots))
         perform(values, scope, store)
+
+    def is_of_others(self, line: Statement) -> bool:
+        """True if `line` defines a position of the other ranges."""
+        tile = self.others
+        if tile is None or not isinstance(line, Assign):
+            return False
+        return line.targets[0] in {tile.index.name, *(part.name for part, _ in tile.parts)}
 
     # scores
 

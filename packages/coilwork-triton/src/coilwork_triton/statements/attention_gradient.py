@@ -7,15 +7,15 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, multiply_all
-from coilwork_ir.kernels.attention import find_key_sharing, roles_of
+from coilwork_ir.kernels.attention import Sharing, find_key_sharing, roles_of
 from coilwork_ir.kernels.nodes import AttentionGradientCore
-from coilwork_ir.scalar import Parameter, Scalar, iterate_postorder, parameter
+from coilwork_ir.scalar import Load, Parameter, Scalar, iterate_postorder, parameter
 from coilwork_ir.syntax.python import (
     Assign,
     Binary,
@@ -43,6 +43,7 @@ from coilwork_triton.statements.attention_blocks import (
     transpose,
 )
 from coilwork_triton.statements.scope import Scope
+from coilwork_triton.statements.values import Values
 from coilwork_triton.text.language import Writer, fill_shape, get_triton_type, insert_axes, tl, tl_name
 
 # ---- The gradient ----
@@ -51,7 +52,7 @@ from coilwork_triton.text.language import Writer, fill_shape, get_triton_type, i
 _OF_BIAS: Final = Name("of_bias")
 
 
-class _Gradient(AttentionBranch):
+class Gradient(AttentionBranch):
     """What both kinds of programs of the gradient share: weights and slopes of a block of scores."""
 
     core: AttentionGradientCore
@@ -61,20 +62,26 @@ class _Gradient(AttentionBranch):
     """What each score adds to the gradient of a bias, if that is summed here."""
     term: Expression = Number(0)
     """A block of that."""
+    folded: Expression = Number(0)
+    """What all weights of a row pass on, as a product of a step begins with it."""
 
     def slopes(
         self,
         writer: Writer,
         raw: Expression,
-        of_weight: Callable[[], Expression],
+        of_weight: Callable[[Expression, Writer], Expression],
         inner: Expression | None,
         tile: Tile,
         *,
         has_mask: bool,
         ragged: bool,
+        early: Writer | None = None,
+        folds: bool = False,
     ) -> tuple[Expression, Expression]:
         """Blocks of weights, and of slopes of raw scores less a constant factor. `of_weight` writes what
-        weights pass on, and `inner` is what all of a row pass on, if no body says it.
+        weights pass on, given these and the writer of what comes next, and `inner` is what all of a row pass
+        on, if no body says it. What is the same for the whole block's own side is loaded in `early`, if that
+        is given. If it `folds`, what weights pass on comes less `self.folded`, which is known there.
         """
         core, weights = self.core, self.weights
         mask = weights.mask if has_mask else None
@@ -89,7 +96,13 @@ class _Gradient(AttentionBranch):
         raw_score, passed_on = parameter(0, DType.F32), parameter(1, DType.F32)
         order = values.find_pending(outer, roots)
         values.compute(outer, [n for n in order if not isinstance(n, Parameter) and not self._is_changing(n)])
-        scope = Scope(writer=writer.inner(), parent=outer, bound={raw_score: raw})
+        first = None if early is None else Scope(writer=early.inner(), parent=outer)
+        if first is not None:
+            values.compute(first, values.find_pending(first, self._list_row_loads(values, first, roots)))
+            if folds and core.inner is not None:
+                values.compute(first, values.find_pending(first, (core.inner,)))
+                self.folded = values.expression(first, core.inner)
+        scope = Scope(writer=writer.inner(), parent=first or outer, bound={raw_score: raw})
         values.compute(scope, values.find_pending(scope, before))
         score: Expression = raw if scale is not None else values.expression(scope, weights.score)
         factor = LOG2_E * (1.0 if scale is None else scale)
@@ -106,8 +119,9 @@ class _Gradient(AttentionBranch):
         if core.inner is not None:
             inner = values.expression(scope, core.inner)
         assert inner is not None
-        through = of_weight()
-        passed = scope.writer.bind("passed", Binary("*", weight, Binary("-", through, inner)))
+        through = of_weight(weight, scope.writer)
+        change = through if folds else Binary("-", through, inner)
+        passed = scope.writer.bind("passed", Binary("*", weight, change))
         found: Expression = passed
         if behind:
             scope.bound[passed_on] = passed
@@ -123,8 +137,18 @@ class _Gradient(AttentionBranch):
             )
         if not isinstance(found, Name):
             found = scope.writer.bind("slope", found)
-        self._close_scope(values, scope, writer)
+        if early is None or first is None:
+            self._close_scope(values, scope, writer)
+        else:
+            self._close_scope(values, first, early)
+            writer.statements += scope.writer.statements
         return weight, found
+
+    def _list_row_loads(self, values: Values, scope: Scope, roots: Sequence[Scalar]) -> list[Scalar]:
+        """What `roots` load that is the same for all of this program's own side."""
+        along = self.levels.varies
+        pending = values.find_pending(scope, roots)
+        return [n for n in pending if isinstance(n, Load) and self.fixed.symbol not in along[n]]
 
     @property
     def factor(self) -> float:
@@ -149,7 +173,7 @@ class _Gradient(AttentionBranch):
         return insert_axes(tl("sum", Binary("*", *wide), Number(1)), along)
 
 
-class GradientOfQuery(_Gradient):
+class GradientOfQuery(Gradient):
     """A block of rows, and all keys: the gradient of queries."""
 
     def __init__(self, plan: PlannedAttention, core: AttentionGradientCore, library: set[str]) -> None:
@@ -189,7 +213,7 @@ class GradientOfQuery(_Gradient):
         _, slope = self.slopes(
             writer,
             raw,
-            lambda: _product(self.second, core.gradient.dtype, value, weights.value.dtype),
+            lambda *_: _product(self.second, core.gradient.dtype, value, weights.value.dtype),
             self.inner,
             tile,
             has_mask=has_mask,
@@ -210,7 +234,7 @@ def _product(left: Expression, first: DType, right: Expression, second: DType) -
     return dot(left, transpose(right), both)
 
 
-class GradientOfKeys(_Gradient):
+class GradientOfKeys(Gradient):
     """A block of keys, and all rows: the gradients of keys and values."""
 
     def __init__(self, plan: PlannedAttention, core: AttentionGradientCore, library: set[str]) -> None:
@@ -226,7 +250,7 @@ class GradientOfKeys(_Gradient):
 
     def count_points(self) -> Expr:
         """The number of points of the other ranges with keys of their own."""
-        return multiply_all(floordiv(s.extent, s.count) for s in self.sharing)
+        return count_own_points(self.sharing)
 
     def statements(self) -> tuple[Statement, ...]:
         """All statements behind the program's number."""
@@ -247,38 +271,16 @@ class GradientOfKeys(_Gradient):
         self.store_result(1, "l", top.bind("result", self.scaled(of_key)))
         self.store_result(2, "x", of_value)
         starts = self.number_programs(self.count_points())
-        point = self._find_point(SHARED if shared else as_expr(0))
+        point = find_point(self.sharing, SHARED if shared else as_expr(0))
         other = Number(0) if point is None else self.print_index(point)
         lines = self.lines(Name("yprogram"), other)
         if not shared:
             return (*starts, *lines, *top.statements)
-        moved = [line for line in lines if self._is_of_others(line)]
+        moved = [line for line in lines if self.is_of_others(line)]
         values = call("range", Number(0), self.print_index(count))
         around = For(SHARED.name, values, (*moved, *looped.statements))
         first = Assign((SHARED.name,), Number(0))
         return (*starts, first, *lines, *top.statements[:before], around, *top.statements[before:])
-
-    def _is_of_others(self, line: Statement) -> bool:
-        """True if `line` defines a position of the other ranges."""
-        tile = self.others
-        if tile is None or not isinstance(line, Assign):
-            return False
-        return line.targets[0] in {tile.index.name, *(part.name for part, _ in tile.parts)}
-
-    def _find_point(self, shared: Expr) -> Expr | None:
-        """The point of the other ranges that a program has, for one of the points that share its keys."""
-        if not self.sharing:
-            return None
-        outer, inner = PROGRAM, shared
-        digits: list[Expr] = []
-        for one in reversed(self.sharing):
-            outers = floordiv(one.extent, one.count)
-            digits.append(mod(outer, outers) * one.count + mod(inner, one.count))
-            outer, inner = floordiv(outer, outers), floordiv(inner, one.count)
-        point = as_expr(0)
-        for one, digit in zip(self.sharing, reversed(digits), strict=True):
-            point = point * one.extent + digit
-        return point
 
     def _step(self, has_mask: bool, ragged: bool) -> tuple[Statement, ...]:
         weights, core = self.weights, self.core
@@ -294,7 +296,7 @@ class GradientOfKeys(_Gradient):
         weight, slope = self.slopes(
             writer,
             raw,
-            lambda: _product(self.second, weights.value.dtype, gradient, core.gradient.dtype),
+            lambda *_: _product(self.second, weights.value.dtype, gradient, core.gradient.dtype),
             inner,
             tile,
             has_mask=has_mask,
@@ -306,3 +308,27 @@ class GradientOfKeys(_Gradient):
         dtype = weights.query.dtype
         writer.assign((of_key,), dot(convert(slope, dtype), query, dtype, of_key))
         return tuple(writer.statements)
+
+
+# ---- Points that share keys ----
+
+
+def count_own_points(sharing: Sequence[Sharing]) -> Expr:
+    """Return the number of points of the other ranges with keys of their own."""
+    return multiply_all(floordiv(s.extent, s.count) for s in sharing)
+
+
+def find_point(sharing: Sequence[Sharing], shared: Expr) -> Expr | None:
+    """The point of the other ranges that a program has, for one of the points that share its keys."""
+    if not sharing:
+        return None
+    outer, inner = PROGRAM, shared
+    digits: list[Expr] = []
+    for one in reversed(sharing):
+        outers = floordiv(one.extent, one.count)
+        digits.append(mod(outer, outers) * one.count + mod(inner, one.count))
+        outer, inner = floordiv(outer, outers), floordiv(inner, one.count)
+    point = as_expr(0)
+    for one, digit in zip(sharing, reversed(digits), strict=True):
+        point = point * one.extent + digit
+    return point

@@ -15,9 +15,9 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int, ceildiv, floordiv, maximum, multiply_all
-from coilwork_ir.kernels.attention import roles_of
+from coilwork_ir.kernels import Range
+from coilwork_ir.kernels.attention import AttentionKernelCore
 from coilwork_ir.kernels.mask_bounds import Span
-from coilwork_ir.kernels.nodes import AttentionCore
 from coilwork_ir.loops.nodes import BlockList, BlockSide
 from coilwork_ir.scalar import list_loads
 from coilwork_ir.syntax.python import (
@@ -34,7 +34,6 @@ from coilwork_ir.syntax.python import (
     method,
 )
 from coilwork_triton.attention_plan import PlannedAttention
-from coilwork_triton.attention_roles import find_operands, find_stored_result
 from coilwork_triton.facts.stored_rows import StoredRows
 from coilwork_triton.iteration.shape import Tile
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
@@ -96,25 +95,31 @@ class KeyLoop:
 
 
 class Role(AttentionBranch):
-    """What functions of one kernel share: operands, the places of tiles, and blocks of keys."""
+    """What functions of one kernel share: the places of tiles, and blocks of the other side."""
 
     parts = 1
 
-    def __init__(self, plan: PlannedAttention, core: AttentionCore, library: set[str]) -> None:
-        roles = roles_of(plan.kernel)
-        super().__init__(plan, core, library, fixed=roles.rows, looped=roles.keys)
+    def __init__(
+        self,
+        plan: PlannedAttention,
+        core: AttentionKernelCore,
+        library: set[str],
+        *,
+        fixed: Range,
+        looped: Range,
+    ) -> None:
+        super().__init__(plan, core, library, fixed=fixed, looped=looped)
         self.consumers = plan.consumers
         self.lists = core.weights.blocks if not self.find_span().exact and self.takes_lists() else None
-        found = find_operands(plan.kernel, core)
-        assert not isinstance(found, str)
-        dtype = core.weights.query.dtype
-        named = zip(("query", "key", "value"), found, ("l", "l", "x"), strict=True)
-        self.query, self.key, self.value = (
-            SharedOperand(name, rows, dtype, BLOCKS[letter]) for name, rows, letter in named
-        )
-        self.operands = (self.query, self.key, self.value)
-        result = find_stored_result(plan.kernel, core)
-        self.result = None if result is None else SharedOperand("result", result, dtype, BLOCKS["x"])
+
+    @property
+    def point(self) -> Expression:
+        """The point of the other ranges that a tile has."""
+        return Name(PROGRAM.name)
+
+    def count_points(self) -> Expr:
+        """Return the number of points of the other ranges that tiles are of."""
+        return multiply_all(r.extent for r in self.roles.others)
 
     @property
     def points(self) -> Expr:
@@ -124,17 +129,8 @@ class Role(AttentionBranch):
     def named(self, role: str) -> str:
         return f"{self.kernel.name}_{role}"
 
-    def memory(self) -> tuple[str, ...]:
-        """Return the names of stages and barriers in shared memory, which every role gets."""
-        return tuple(name.id for one in self.operands for name in (one.stages, one.full, one.free))
-
     def sizes(self) -> tuple[str, ...]:
         return tuple(size.name for size in self.kernel.sizes)
-
-    def arguments(self) -> tuple[str, ...]:
-        """Parameters of the role's function, without constants."""
-        blocks = (one.blocks.id for one in self.operands)
-        return (*blocks, *self.memory(), *self.list_tensors(), *self.sizes())
 
     def constants(self) -> tuple[str, ...]:
         return tuple(self.numbers)
@@ -156,19 +152,28 @@ class Role(AttentionBranch):
     def wait(self, barriers: Name, stage: Expression, phase: Expression) -> Statement:
         return Do(hopper("mbarrier.wait", method(barriers, "index", stage), phase))
 
-    def arrive(self, barriers: Name, stage: Expression) -> Statement:
-        return Do(hopper("mbarrier.arrive", method(barriers, "index", stage), count=Number(1)))
+    def arrive(self, barriers: Name, stage: Expression, condition: Expression | None = None) -> Statement:
+        more = {} if condition is None else {"pred": condition}
+        return Do(hopper("mbarrier.arrive", method(barriers, "index", stage), count=Number(1), **more))
 
     # tiles
 
     def begin_tile(self) -> tuple[Statement, ...]:
         """Compute where the tile `program` lies, and `steps`: how many blocks of keys it goes through."""
         start = len(self.spaces)
-        lines = self._count_listed() if self.lists is not None else self._count_in_span()
-        number = self.number_programs(multiply_all(r.extent for r in self.roles.others), GROUP)
+        number = self.number_tile()
+        lines = self.count_steps()
+        return (*number, *self.define(self.spaces[start:]), *lines)
+
+    def number_tile(self) -> tuple[Statement, ...]:
+        """Where the tile `program` lies."""
+        number = self.number_programs(self.count_points(), GROUP)
         offset = Binary("*", Name("yprogram"), self.print_index(self.points))
-        begin = Assign((OFFSET.name,), offset)
-        return (*number, begin, *self.define(self.spaces[start:]), *lines)
+        return (*number, Assign((OFFSET.name,), offset))
+
+    def count_steps(self) -> tuple[Statement, ...]:
+        """How many blocks of the other side a tile goes through."""
+        return tuple(self._count_listed() if self.lists is not None else self._count_in_span())
 
     def _count_in_span(self) -> list[Statement]:
         """Blocks from `first_key` on. The first `high` of them and those from `low` on, counted from the last
@@ -199,8 +204,9 @@ class Role(AttentionBranch):
         return span.full_last is not span.last or self.is_ragged("r"), as_int(span.full_first) != 0
 
     def _count_from(self, key: Expression) -> Expression:
-        """Return the number of blocks behind `key`."""
-        return Binary("-", STEPS, Binary("//", Binary("-", key, _FIRST), Name(BLOCKS["r"])))
+        """Return the number of blocks behind `key`, which may lie behind the last one."""
+        before = Binary("//", Binary("-", key, _FIRST), Name(BLOCKS["r"]))
+        return tl("maximum", Binary("-", STEPS, before), Number(0))
 
     def _count_listed(self) -> list[Statement]:
         """Blocks of lists: the first `listed` ones have a mask."""
@@ -215,21 +221,28 @@ class Role(AttentionBranch):
     def _sides(self) -> list[tuple[str, BlockList]]:
         assert self.lists is not None
         sides: tuple[BlockSide, BlockSide] = ("keys", "full_keys")
+        if self.fixed is not self.roles.rows:
+            sides = "rows", "full_rows"
         return [(side, one) for side in sides if (one := self.lists.find(side)) is not None]
 
     def _steps(self) -> Expression:
-        """Blocks of keys in a block of the lists."""
+        """Blocks of a step in a block of the lists."""
+        return Binary("//", Number(self._listed_points()), Name(BLOCKS["r"]))
+
+    def _listed_points(self) -> int:
         assert self.lists is not None
-        return Binary("//", Number(self.lists.key_block), Name(BLOCKS["r"]))
+        on_rows = self.fixed is self.roles.rows
+        return self.lists.key_block if on_rows else self.lists.row_block
 
     def list_loops(self) -> list[KeyLoop]:
         """The loops over blocks of keys, one after the other."""
         if self.lists is not None:
             ragged = self.is_ragged("r")
-            if len(self._sides()) == 1:
-                return [KeyLoop(Number(0), STEPS, True, ragged, "keys")]
-            first = KeyLoop(Number(0), _LISTED, True, ragged, "keys")
-            return [first, KeyLoop(_LISTED, STEPS, False, ragged, "full_keys")]
+            sides = [side for side, _ in self._sides()]
+            if len(sides) == 1:
+                return [KeyLoop(Number(0), STEPS, True, ragged, sides[0])]
+            first = KeyLoop(Number(0), _LISTED, True, ragged, sides[0])
+            return [first, KeyLoop(_LISTED, STEPS, False, ragged, sides[1])]
         span = self.find_span()
         ragged = self.is_ragged("r")
         if not span.exact:
@@ -252,15 +265,16 @@ class Role(AttentionBranch):
                 last = Binary("-", last, step)
             return (Assign((LOOP_OFFSET.id,), Binary("+", _FIRST, Binary("*", last, keys))),)
         writer = self.writer.inner()
-        length, start = self.lists.key_block, len(self.spaces)
-        if kind == "full_keys":
+        length, start = self._listed_points(), len(self.spaces)
+        sides = self._sides()
+        names = [side for side, _ in sides]
+        if kind == names[-1] and len(sides) > 1:
             step = Binary("-", step, _LISTED)
         place = Number(0) if step == Number(0) else Binary("//", step, self._steps())
         writer.assign((Name(PLACE.name),), place)
-        sides = dict(self._sides())
-        number = self.read_list(sides[kind or "keys"].index, writer, length)
-        if not kind and "full_keys" in sides:
-            other = self.read_list(sides["full_keys"].index, writer, length)
+        number = self.read_list(dict(sides)[kind or names[0]].index, writer, length)
+        if not kind and len(sides) > 1:
+            other = self.read_list(sides[1][1].index, writer, length)
             number = tl("where", Binary(">", _LISTED, Number(0)), number, other)
         key: Expression = Binary("*", number, Number(length))
         if step != Number(0):
@@ -282,7 +296,7 @@ class Role(AttentionBranch):
         """The lines that `spaces` need."""
 
         def number(tile: Tile) -> Expression:
-            names: dict[str, Expression] = {"y": Name("yprogram"), "z": Name(PROGRAM.name)}
+            names: dict[str, Expression] = {"y": Name("yprogram"), "z": self.point}
             return names.get(tile.letter, Number(0))
 
         extents = [line for space in spaces for line in space.extents()]
@@ -292,9 +306,8 @@ class Role(AttentionBranch):
     def tiles(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
         """A loop over the program's tiles, which are `program`: one in each turn."""
         start = len(self.spaces)
-        count = multiply_all(r.extent for r in self.roles.others)
         blocks = tl("cdiv", self.print_index(self.fixed.extent), self.print_index(self.points))
-        total = Binary("*", blocks, self.print_index(count))
+        total = Binary("*", blocks, self.print_index(self.count_points()))
         turns, counted = self._count_turns()
         return (
             *self.define(self.spaces[start:]),
@@ -336,15 +349,29 @@ class Role(AttentionBranch):
         blocks = tl("cdiv", self.print_index(self.fixed.extent), self.print_index(self.points))
         whole = Binary("*", blocks, Number(GROUP))
         group = Binary("//", pair, Binary("//", whole, Number(2)))
+        points = as_int(self.count_points())
+        is_whole = points is not None and points % GROUP == 0
         lines = (
             Assign((pair.id,), Binary("+", turn, _OWN)),
             Assign((first.id,), Binary("*", group, whole)),
-            Assign((size.id,), tl("minimum", Binary("-", _TILES, first), whole)),
+            Assign((size.id,), whole if is_whole else tl("minimum", Binary("-", _TILES, first), whole)),
             Assign((pair.id,), Binary("-", pair, Binary("//", first, Number(2)))),
         )
         back = Binary("-", Binary("-", size, Number(1)), pair)
         is_long = Binary("==", Binary("%", TURN, Number(2)), Number(0))
         return (*lines, Assign(("program",), Binary("+", first, tl("where", is_long, pair, back))))
+
+    def loop_loads(self, step: Sequence[Statement]) -> tuple[Statement, ...]:
+        """The loops in which `step` has a block of the other side brought."""
+        loops = self.list_loops() if self.lists is not None else [KeyLoop(Number(0), STEPS, False, False)]
+        return tuple(
+            For(
+                "step",
+                call("range", one.first, one.last),
+                (*self.find_stage(), *self.find_key(one.kind, Name("step")), *step),
+            )
+            for one in loops
+        )
 
     def find_stage(self) -> tuple[Statement, ...]:
         """The stage of block `done`, and how often it was filled."""

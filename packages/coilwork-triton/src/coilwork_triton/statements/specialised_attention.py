@@ -18,16 +18,15 @@ them while the next blocks are multiplied.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr
+from coilwork_ir.index import Expr
+from coilwork_ir.kernels.attention import roles_of
 from coilwork_ir.kernels.nodes import AttentionCore
 from coilwork_ir.scalar import Scalar, list_loads, parameter
 from coilwork_ir.syntax.python import (
     Assign,
-    Attribute,
     Binary,
     Do,
     Expression,
@@ -43,29 +42,40 @@ from coilwork_ir.syntax.python import (
     method,
 )
 from coilwork_triton.attention_plan import PlannedAttention
-from coilwork_triton.attention_roles import CONSUMER_ROWS
+from coilwork_triton.attention_roles import (
+    CONSUMER_ROWS,
+    MOST_WITH_QUERIES,
+    count_query_places,
+    count_registers,
+    find_operands,
+    find_stored_result,
+)
 from coilwork_triton.iteration.space import LOOP_OFFSET
 from coilwork_triton.launch.parameters import BLOCKS, STAGES
-from coilwork_triton.product_roles import GROUP_WARPS
+from coilwork_triton.product_roles import GROUP_WARPS, LOADER_REGISTERS
 from coilwork_triton.statements.attention_blocks import NOWHERE, OFFSET, PROGRAM, insert_column
 from coilwork_triton.statements.attention_softmax import OnlineSoftmax
 from coilwork_triton.statements.attention_tiles import (
     DONE,
     PHASE,
     STAGE,
-    STEPS,
     TURN,
     KeyLoop,
     Role,
     SharedOperand,
 )
-from coilwork_triton.statements.specialised_contraction import LOADER_REGISTERS
-from coilwork_triton.text.gluon import gl, hopper, lay_out_blocks, rename
+from coilwork_triton.statements.gluon_blocks import (
+    allocate,
+    allocate_barriers,
+    describe,
+    lay_out,
+    multiplied,
+    multiply,
+    slice_layout,
+)
+from coilwork_triton.text.gluon import gl, hopper, rename
 from coilwork_triton.text.language import Writer, define_function, get_triton_type, tl, tl_name
 
-# Registers of a thread of each consumer, if there is one: a multiprocessor has 64 Ki, and the loader's are
-# few.
-_REGISTERS: Final = 504
 # A row's sum of weights is in so many parts until its end: each is of what one thread has.
 _PARTS: Final = 8
 _PART, _SCORES, _SUMS, _ROWS = "PART", "SCORES", "SUMS", "ROWS"
@@ -89,7 +99,48 @@ def emit_specialised_attention(
     return (loader.function(), consumer.function()), _Entry(plan, core, library).statements()
 
 
-class _Entry(Role):
+class _ForwardRole(Role):
+    """What roles of attention share: operands, and where queries are."""
+
+    def __init__(self, plan: PlannedAttention, core: AttentionCore, library: set[str]) -> None:
+        roles = roles_of(plan.kernel)
+        super().__init__(plan, core, library, fixed=roles.rows, looped=roles.keys)
+        self.holds_queries = plan.consumers <= MOST_WITH_QUERIES
+        self.places = count_query_places(plan.consumers)
+        found = find_operands(plan.kernel, core)
+        assert not isinstance(found, str)
+        dtype = core.weights.query.dtype
+        named = zip(("query", "key", "value"), found, ("l", "l", "x"), strict=True)
+        self.query, self.key, self.value = (
+            SharedOperand(name, rows, dtype, BLOCKS[letter]) for name, rows, letter in named
+        )
+        self.operands = (self.query, self.key, self.value)
+        result = find_stored_result(plan.kernel, core)
+        self.result = None if result is None else SharedOperand("result", result, dtype, BLOCKS["x"])
+
+    def memory(self) -> tuple[str, ...]:
+        """Return the names of stages and barriers in shared memory, which every role gets."""
+        return tuple(name.id for one in self.operands for name in (one.stages, one.full, one.free))
+
+    def arguments(self) -> tuple[str, ...]:
+        """Parameters of the role's function, without constants."""
+        blocks = (one.blocks.id for one in self.operands)
+        return (*blocks, *self.memory(), *self.list_tensors(), *self.sizes())
+
+    def find_place(self, part: Expression) -> Expression:
+        """Where the tile's queries of the consumer `part` are in shared memory."""
+        if self.places == 1:
+            return part
+        turn = Binary("*", Binary("%", TURN, Number(self.places)), Number(self.consumers))
+        return turn if part == Number(0) else Binary("+", turn, part)
+
+    def find_turn(self) -> Expression:
+        """How often queries came there before, modulo 2."""
+        turn = TURN if self.places == 1 else Binary("//", TURN, Number(self.places))
+        return Binary("&", turn, Number(1))
+
+
+class _Entry(_ForwardRole):
     """The kernel's own function."""
 
     def statements(self) -> tuple[Statement, ...]:
@@ -98,13 +149,14 @@ class _Entry(Role):
         rows = {"query": Number(CONSUMER_ROWS), "result": Number(CONSUMER_ROWS)}
         results = () if self.result is None else (self.result,)
         for one in (*self.operands, *results):
-            lines.append(self._describe(one, rows.get(one.name, Name(BLOCKS["r"]))))
+            block = self.extents(one, rows.get(one.name, Name(BLOCKS["r"])))
+            lines.append(describe(one, block, self.print_index))
         for one in self.operands:
-            number = Number(self.consumers) if one is self.query else Name(STAGES)
+            number = Number(self.consumers * self.places) if one is self.query else Name(STAGES)
             extents = (number, *self.extents(one, rows.get(one.name, Name(BLOCKS["r"]))).items)
-            lines.append(Assign((one.stages.id,), _allocate(Attribute(one.blocks, "dtype"), extents, one)))
+            lines.append(Assign((one.stages.id,), allocate(one, extents)))
             for name in (one.full, one.free):
-                lines.append(Assign((name.id,), _allocate_barriers(number)))
+                lines.append(Assign((name.id,), allocate_barriers(number)))
             readers = 1 if one is self.query else self.consumers
             starts = tuple(
                 Do(hopper("mbarrier.init", method(name, "index", STAGE), count=Number(count)))
@@ -113,35 +165,15 @@ class _Entry(Role):
             lines.append(For(STAGE.id, gl("static_range", number), starts))
         for one in results:
             extents = (Number(self.consumers), *self.extents(one, Number(CONSUMER_ROWS)).items)
-            lines.append(Assign((one.stages.id,), _allocate(Attribute(one.blocks, "dtype"), extents, one)))
+            lines.append(Assign((one.stages.id,), allocate(one, extents)))
         lines.append(Do(hopper("fence_async_shared")))
         return (*self.define(self.spaces), *lines, *self._start())
-
-    def _describe(self, one: SharedOperand, rows: Expression) -> Statement:
-        stored = one.rows
-        start: Expression = Name(stored.buffer)
-        if stored.start != as_expr(0):
-            start = Binary("+", start, self.print_index(stored.start))
-        sizes = (*(each.extent for each in stored.outer), stored.rows, stored.length)
-        steps = (*(each.stride for each in stored.outer), stored.stride)
-        block = self.extents(one, rows)
-        element = Attribute(Attribute(Name(stored.buffer), "dtype"), "element_ty")
-        layout = method(Attribute(Name("gl"), "NVMMASharedLayout"), "get_default_for", block, element)
-        described = hopper(
-            "tma.make_tensor_descriptor",
-            start,
-            List(tuple(map(self.print_index, sizes))),
-            List((*map(self.print_index, steps), Number(1))),
-            block,
-            layout,
-        )
-        return Assign((one.blocks.id,), described)
 
     def _start(self) -> tuple[Statement, ...]:
         """The layouts of a consumer's blocks, and the roles."""
         consumer = _Consumer(self.plan, self._core(), self.library)
         keys, columns = Name(BLOCKS["r"]), Name(BLOCKS["x"])
-        layouts = (_multiplied(keys), _multiplied(columns), _multiplied(Number(_PARTS)))
+        layouts = (multiplied(keys), multiplied(columns), multiplied(Number(_PARTS)))
         rows = Binary("//", Name(BLOCKS["y"]), Number(self.consumers))
         given = tuple(map(Name, consumer.arguments()))
         rest = tuple(Name(name) for name in self.constants() if name != BLOCKS["y"])
@@ -152,8 +184,7 @@ class _Entry(Role):
         given = tuple(map(Name, (*self.arguments(), *self.constants())))
         calls.append(Tuple((Name(self.named("load")), Tuple(given))))
         others = [*([GROUP_WARPS] * (self.consumers - 1)), 1]
-        each = (_REGISTERS - LOADER_REGISTERS) // self.consumers // 8 * 8
-        registers = [*([each] * (self.consumers - 1)), LOADER_REGISTERS]
+        registers = [*([count_registers(self.consumers)] * (self.consumers - 1)), LOADER_REGISTERS]
         lists = (List(tuple(map(Number, others))), List(tuple(map(Number, registers))))
         return (Do(gl("warp_specialize", List(tuple(calls)), *lists)),)
 
@@ -163,19 +194,19 @@ class _Entry(Role):
         return core
 
 
-class _Loader(Role):
+class _Loader(_ForwardRole):
     """The warp that has blocks brought."""
 
     def function(self) -> Function:
         """Its function."""
         begin = self.begin_tile()
         start = len(self.spaces)
-        again = Binary("^", Binary("&", TURN, Number(1)), Number(1))
+        again = Binary("^", self.find_turn(), Number(1))
         size = Number(CONSUMER_ROWS * self.query.dtype.itemsize)
         lines: list[Statement] = []
         for part in range(self.consumers):
             row = Binary("+", Name(OFFSET.name), Number(part * CONSUMER_ROWS)) if part else Name(OFFSET.name)
-            number = Number(part)
+            number = self.find_place(Number(part))
             full = method(self.query.full, "index", number)
             lines += [
                 self.wait(self.query.free, number, again),
@@ -193,10 +224,7 @@ class _Loader(Role):
                 self.copy(one, LOOP_OFFSET, STAGE),
             ]
         step.append(Assign((DONE.id,), Binary("+", DONE, Number(1))))
-        loops = self.list_loops() if self.lists is not None else [KeyLoop(Number(0), STEPS, False, False)]
-        for one_loop in loops:
-            each = (*self.find_stage(), *self.find_key(one_loop.kind, Name("step")), *step)
-            lines.append(For("step", call("range", one_loop.first, one_loop.last), each))
+        lines += self.loop_loads(step)
         body = (*begin, *self.define(self.spaces[start:]), *lines)
         arguments, constants = self.arguments(), self.constants()
         return define_function(
@@ -204,7 +232,7 @@ class _Loader(Role):
         )
 
 
-class _Consumer(Role, OnlineSoftmax):
+class _Consumer(_ForwardRole, OnlineSoftmax):
     """A group of warps that has 64 rows of a tile."""
 
     def __init__(self, plan: PlannedAttention, core: AttentionCore, library: set[str]) -> None:
@@ -240,19 +268,20 @@ class _Consumer(Role, OnlineSoftmax):
             steps.append(For("step", call("range", first, one.last), self._step(one, is_wide=is_wide)))
         masked = any(one.has_mask for one in loops), any(one.ragged for one in loops)
         step = self._first_step(KeyLoop(Number(0), Number(1), *masked))
-        outside = _lay_out((*self.define(self.spaces[start:]), *self.writer.statements), _SCORES)
+        outside = lay_out((*self.define(self.spaces[start:]), *self.writer.statements), _SCORES)
         ended, results = self._end_tile(), self._results()
         lines = (
             *begin,
             Assign(("yprogram",), part),
             *outside,
             *self._start(),
-            *_lay_out(step, _SCORES),
+            *lay_out(step, _SCORES),
             # what the first tile would end are no sums
             If(Binary(">", TURN, Number(0)), (self.arrive(self.value.free, _BEFORE), *results)),
             Assign((_TOTALS.id,), self._zeros()),
             Assign((DONE.id,), Binary("+", DONE, Number(1))),
-            *_lay_out(steps, _SCORES),
+            *lay_out(steps, _SCORES),
+            *(() if self.holds_queries else (self.arrive(self.query.free, self.find_place(Name(_PART))),)),
             *ended,
         )
         last = (
@@ -284,7 +313,7 @@ class _Consumer(Role, OnlineSoftmax):
         block = List((Name(BLOCKS["y"]), Name(BLOCKS["r"])))
         dtype = get_triton_type(self.value.dtype)
         operand = gl("DotOperandLayout", Number(0), Name(_SUMS), Number(2))
-        rows, row = List((Name(BLOCKS["y"]),)), _slice(1, _SCORES)
+        rows, row = List((Name(BLOCKS["y"]),)), slice_layout(1, _SCORES)
         nothing = gl("full", rows, Number(0.0), tl_name("float32"), row)
         return (
             Assign((_TOTALS.id,), self._zeros()),
@@ -304,21 +333,24 @@ class _Consumer(Role, OnlineSoftmax):
         return tuple(Assign((_name_ended(name),), Name(name)) for name in names)
 
     def _start(self) -> tuple[Statement, ...]:
-        """Nothing is summed yet, and queries are in registers, so that the loader can bring the next ones."""
-        rows, row = List((Name(BLOCKS["y"]),)), _slice(1, _SCORES)
+        """Nothing is summed yet. If queries are in registers, the loader can bring the next ones."""
+        rows, row = List((Name(BLOCKS["y"]),)), slice_layout(1, _SCORES)
         f32 = tl_name("float32")
         part = Name(_PART)
         block = List((Name(BLOCKS["y"]), Name(self.query.near)))
-        query = method(method(self.query.stages, "index", part), "reshape", block)
-        operand = gl("DotOperandLayout", Number(0), Name(_SCORES), Number(2))
+        place = self.find_place(part)
+        query: Expression = method(method(self.query.stages, "index", place), "reshape", block)
+        if self.holds_queries:
+            query = method(query, "load", gl("DotOperandLayout", Number(0), Name(_SCORES), Number(2)))
         return (
             Assign((_MOST.id,), gl("full", rows, NOWHERE, f32, row)),
             Assign((_TOTAL.id,), _nothing()),
-            self.wait(self.query.full, part, Binary("&", TURN, Number(1))),
-            Assign((_QUERY.id,), method(query, "load", operand)),
-            # one thread waits for what it had stored, and all wait for it before they arrive
+            self.wait(self.query.full, place, self.find_turn()),
+            Assign((_QUERY.id,), query),
+            # one thread waits for what it had stored, and all wait for it before they arrive: here, or when
+            # the first keys are multiplied
             *(() if self.result is None else (_wait_for_stores(),)),
-            self.arrive(self.query.free, part),
+            *((self.arrive(self.query.free, place),) if self.holds_queries else ()),
         )
 
     def _find_before(self) -> Statement:
@@ -351,7 +383,7 @@ class _Consumer(Role, OnlineSoftmax):
         ]
         if is_wide:
             writer.statements.append(self._round())
-        writer.assign((raw,), _multiply(_QUERY, key, zeros, use_acc=Number(False)))
+        writer.assign((raw,), multiply(_QUERY, key, zeros, use_acc=Number(False)))
         writer.statements.append(self._find_before())
         writer.assign((_TOTALS,), self._add(_BEFORE))
         writer.assign((raw,), hopper("warpgroup_mma_wait", Number(1), deps=List((raw,))))
@@ -370,7 +402,7 @@ class _Consumer(Role, OnlineSoftmax):
         both = (_TOTALS, _TOTAL)
         writer.assign(both, hopper("warpgroup_mma_wait", Number(0), deps=List(both)))
         writer.statements.append(self.arrive(self.value.free, _BEFORE))
-        kept = gl("convert_layout", _KEPT, _slice(1, _SUMS))
+        kept = gl("convert_layout", _KEPT, slice_layout(1, _SUMS))
         writer.assign((_TOTALS,), Binary("*", _TOTALS, insert_column(kept)))
         if not is_wide:
             writer.statements.append(self._round())
@@ -387,7 +419,7 @@ class _Consumer(Role, OnlineSoftmax):
         """The sums, and the product of weights and the values at `stage`, which begins."""
         block = List((Name(BLOCKS["r"]), Name(self.value.near)))
         values = method(method(self.value.stages, "index", stage), "reshape", block)
-        return _multiply(_WEIGHT, values, _TOTALS)
+        return multiply(_WEIGHT, values, _TOTALS)
 
     def find_maximum(self, score: Expression) -> Expression:
         return gl("max", score, Number(1))
@@ -404,7 +436,7 @@ class _Consumer(Role, OnlineSoftmax):
         parts = Binary("//", Name(BLOCKS["r"]), Number(_PARTS))
         split = method(_POWER, "reshape", List((Name(BLOCKS["y"]), parts, Number(_PARTS))))
         added = gl("convert_layout", gl("sum", split, Number(1)), Name(_ROWS))
-        kept = insert_column(gl("convert_layout", _KEPT, _slice(1, _ROWS)))
+        kept = insert_column(gl("convert_layout", _KEPT, slice_layout(1, _ROWS)))
         writer.assign((_TOTAL,), Binary("+", Binary("*", _TOTAL, kept), added))
         writer.assign((_MOST,), found.most)
 
@@ -420,7 +452,7 @@ class _Consumer(Role, OnlineSoftmax):
         total, most, summed = Name("row_total"), Name("row_most"), Name("row_sum")
         whole = gl("sum", _TOTAL, Number(1))
         lines: list[Statement] = [
-            Assign((name.id,), gl("convert_layout", value, _slice(1, its)))
+            Assign((name.id,), gl("convert_layout", value, slice_layout(1, its)))
             for name, value, its in ((total, whole, layout), (most, _MOST, layout), (summed, whole, _SUMS))
         ]
         divisor: Expression = tl("where", Binary("==", summed, Number(0)), Number(1.0), summed)
@@ -438,7 +470,7 @@ class _Consumer(Role, OnlineSoftmax):
         if self.result is not None:
             sent = self._send(result, start)
         inside = self.define(self.spaces[start:])
-        lines += [*_lay_out((*inside, *writer.statements), layout), *sent]
+        lines += [*lay_out((*inside, *writer.statements), layout), *sent]
         assigned = {name for one in lines if isinstance(one, Assign) for name in one.targets}
         names = {name: _name_ended(name) for name in (*assigned, *self._places(), _TOTAL.id, _MOST.id)}
         return rename(lines, names)
@@ -456,38 +488,6 @@ class _Consumer(Role, OnlineSoftmax):
             Do(hopper("fence_async_shared")),
             Do(hopper("tma.async_copy_shared_to_global", self.result.blocks, place, source)),
         )
-
-
-# ---- Layouts ----
-
-
-def _lay_out(statements: Sequence[Statement], layout: str) -> tuple[Statement, ...]:
-    """`statements` with `layout` of blocks that they make from nothing: positions, and constants."""
-    axes = {BLOCKS["y"]: 0, BLOCKS["x"]: 1, BLOCKS["r"]: 1}
-    return lay_out_blocks(statements, axes, Name(layout))
-
-
-def _slice(axis: int, layout: str) -> Expression:
-    return gl("SliceLayout", Number(axis), Name(layout))
-
-
-def _multiplied(columns: Expression) -> Expression:
-    """Return the layout in which a group of warps holds a product of 64 rows and `columns`."""
-    version, warps = List((Number(3), Number(0))), List((Number(GROUP_WARPS), Number(1)))
-    return gl("NVMMADistributedLayout", version, warps, List((Number(16), columns, Number(16))))
-
-
-def _multiply(left: Expression, right: Expression, total: Expression, **more: Expression) -> Expression:
-    return hopper("warpgroup_mma", left, right, total, **more, is_async=Number(True))
-
-
-def _allocate(element: Expression, extents: tuple[Expression, ...], one: SharedOperand) -> Expression:
-    return gl("allocate_shared_memory", element, List(extents), Attribute(one.blocks, "layout"))
-
-
-def _allocate_barriers(number: Expression) -> Expression:
-    element, layout = Attribute(Name("gl"), "int64"), hopper("mbarrier.MBarrierLayout")
-    return gl("allocate_shared_memory", element, List((number, Number(1))), layout)
 
 
 def _nothing() -> Expression:

@@ -49,15 +49,14 @@ from coilwork_triton.facts.kernel_analysis import Levels, list_action_roots, lis
 from coilwork_triton.iteration.shape import Shape, Tile
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
 from coilwork_triton.launch.parameters import GROUP, STAGES
-from coilwork_triton.product_roles import Roles
+from coilwork_triton.product_roles import LOADER_REGISTERS, Roles
 from coilwork_triton.statements.actions import perform
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.values import Values
 from coilwork_triton.text.gluon import gl, hopper, keep_used, lay_out_blocks, store_in_layout
 from coilwork_triton.text.language import Writer, define_function, tl, tl_name
 
-# Registers of a thread: a loader counts, and consumers share what it leaves of a multiprocessor's.
-LOADER_REGISTERS: Final = 24
+# Registers of a thread of each group: consumers share what the loader leaves of a multiprocessor's.
 _REGISTERS: Final = 504
 _LANES: Final = 32
 # Neighbours that a thread stores at most, 16 bytes of halves, and columns that threads store side by side.
