@@ -10,6 +10,7 @@ import torch
 from torch._higher_order_ops import effects
 from torch._higher_order_ops.effects import has_effects
 from torch._higher_order_ops.schema import HopSchema
+from torch._higher_order_ops.torchbind import call_torchbind
 from torch._subclasses import FakeTensorMode
 
 from coilwork_frontend.errors import UnsupportedTorchError
@@ -88,8 +89,8 @@ def test_methods_of_script_objects_return_tuples() -> None:
     packed = torch.ops.quantized.linear_prepack(weight, None)
     find = effects._get_schema
     with allow_tuples_of_methods():
-        unpack = effects._get_schema(effects.call_torchbind, (packed, "unpack"))
-        bias = effects._get_schema(effects.call_torchbind, (packed, "bias"))
+        unpack = effects._get_schema(call_torchbind, (packed, "unpack"))
+        bias = effects._get_schema(call_torchbind, (packed, "bias"))
     assert isinstance(unpack, HopSchema) and [str(one.type) for one in unpack.returns] == [
         "Tensor",
         "Optional[Tensor]",

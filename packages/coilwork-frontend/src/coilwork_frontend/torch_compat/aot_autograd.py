@@ -27,6 +27,7 @@ from torch._guards import TracingContext, tracing
 from torch._higher_order_ops import effects
 from torch._higher_order_ops.effects import _EffectType, _get_effect, _register_effectful_op
 from torch._higher_order_ops.schema import HopSchema
+from torch._higher_order_ops.torchbind import call_torchbind
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
@@ -337,11 +338,11 @@ def allow_tuples_of_methods() -> Iterator[None]:
     """
     find: Callable[..., Any] = effects._get_schema
 
-    def find_by_element(operator: object, args: Sequence[Any], *others: Any) -> Any:
-        schema = find(operator, args, *others)
-        if operator is not effects.call_torchbind or len(schema.returns) != 1:
+    def find_by_element(op: Any, args: Any, kwargs: dict[Any, Any] | None = None) -> torch.FunctionSchema:
+        schema: torch.FunctionSchema = find(op, args, kwargs)
+        if op is not call_torchbind or len(schema.returns) != 1:
             return schema
-        result = schema.returns[0].type
+        result: Any = schema.returns[0].type
         if result.kind() != "TupleType":
             return schema
         elements = [
