@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from integration_tests.architectures.database import configuration, sample
-from integration_tests.architectures.modes import mode_sample
+from integration_tests.architectures.modes import ATTENTION, NotOfferedError, mode_sample
 from integration_tests.architectures.quantised_layers import SCHEMES
 from integration_tests.architectures.shrinking import VOCABULARY
 from integration_tests.architectures.sweep import check_architecture
@@ -54,6 +54,13 @@ def test_decoding_scores_a_text_and_what_follows() -> None:
     with torch.no_grad():
         whole = made.module.inner(input_ids=torch.cat([text, tokens], dim=1)).logits
     torch.testing.assert_close(torch.cat(scores, dim=1), whole)
+
+
+def test_attention_is_computed_as_a_mode_says() -> None:
+    for mode, way in ATTENTION.items():
+        assert mode_sample("qwen2", mode).module.model.config._attn_implementation == way
+    with pytest.raises(NotOfferedError):
+        mode_sample("mamba", "flex_attention")
 
 
 def test_quantised_models_have_layers_of_every_scheme() -> None:

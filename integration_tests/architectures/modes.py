@@ -4,6 +4,8 @@
 - `autocast`: a training step in which products are in bfloat16.
 - `dynamic`: inference with several batches and lengths, compiled for open sizes.
 - `decoding`: inference of a text, and of some tokens one by one behind it, with a static cache.
+- `written_attention`: a training step whose attention is products and a softmax.
+- `flex_attention`: inference whose attention is `torch.nn.attention.flex_attention`.
 - `quantised`: inference with linear layers whose weights have 4 and 8 bits, in turn by each scheme of
   `quantised_layers`.
 - `exported`: inference from a package, in a process of its own.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -22,7 +25,19 @@ from integration_tests.architectures.database import BATCH, LENGTH, keywords, sa
 from integration_tests.architectures.quantised_layers import quantise_layers
 from integration_tests.modules.database import Sample
 
-MODES: Final = ("training", "evaluation", "autocast", "dynamic", "decoding", "quantised", "exported")
+MODES: Final = (
+    "training",
+    "evaluation",
+    "autocast",
+    "dynamic",
+    "decoding",
+    "written_attention",
+    "flex_attention",
+    "quantised",
+    "exported",
+)
+# What transformers calls the ways to compute attention; elsewhere it chooses.
+ATTENTION: Final = MappingProxyType({"written_attention": "eager", "flex_attention": "flex_attention"})
 # Batches and lengths of texts.
 SIZES: Final = ((BATCH, LENGTH), (3, 17), (5, 23))
 # Tokens one by one.
@@ -83,9 +98,11 @@ def mode_sample(name: str, mode: str) -> Sample:
     Raises:
         NotOfferedError: the architecture cannot be called so.
     """
-    made = sample(name, training=mode in ("training", "autocast"))
+    made = sample(name, training=mode in ("training", "autocast", "written_attention"))
     architecture: Any = made.module
     model = architecture.model
+    if mode in ATTENTION:
+        _set_attention(model, ATTENTION[mode])
     arguments: tuple[Any, ...] = ()
     module: nn.Module = architecture
     given: dict[str, Any] = made.keywords
@@ -113,3 +130,15 @@ def mode_sample(name: str, mode: str) -> Sample:
         keywords=given,
         differentiable=(),
     )
+
+
+def _set_attention(model: Any, way: str) -> None:
+    """Let `model` and the models inside of it compute attention as transformers says by `way`."""
+    try:
+        model.set_attn_implementation(way)
+    except ValueError as error:
+        raise NotOfferedError(str(error)) from error
+    # where there is one way only transformers may warn and go on
+    configurations = [inner.config for inner in model.modules() if hasattr(inner, "config")]
+    if all(config._attn_implementation != way for config in configurations):
+        raise NotOfferedError(f"{type(model).__name__} has no {way} attention")

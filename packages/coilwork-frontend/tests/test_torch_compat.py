@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._higher_order_ops import effects
 from torch._higher_order_ops.effects import has_effects
+from torch._higher_order_ops.schema import HopSchema
+from torch._higher_order_ops.torchbind import call_torchbind
 from torch._subclasses import FakeTensorMode
 
 from coilwork_frontend.errors import UnsupportedTorchError
-from coilwork_frontend.torch_compat.aot_autograd import keep_checks
+from coilwork_frontend.torch_compat.aot_autograd import allow_tuples_of_methods, keep_checks
 from coilwork_frontend.torch_compat.operators import OperatorCounter, is_operator
 from coilwork_frontend.torch_compat.tensors import leave_fake_mode, list_tensors, map_tensors
 from coilwork_frontend.torch_compat.versions import check_torch_version
@@ -77,3 +80,20 @@ def test_workarounds_are_there_and_tested() -> None:
         assert f"def {test}(" in (folder / file).read_text(), row
         for version in row.versions:
             check_torch_version(f"{version}.0")
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize")
+def test_methods_of_script_objects_return_tuples() -> None:
+    """Torch counts what they return by the schema, so that has the elements of a tuple."""
+    weight = torch.quantize_per_tensor(torch.ones(3, 4), 0.1, 0, torch.qint8)
+    packed = torch.ops.quantized.linear_prepack(weight, None)
+    find = effects._get_schema
+    with allow_tuples_of_methods():
+        unpack = effects._get_schema(call_torchbind, (packed, "unpack"))
+        bias = effects._get_schema(call_torchbind, (packed, "bias"))
+    assert isinstance(unpack, HopSchema) and [str(one.type) for one in unpack.returns] == [
+        "Tensor",
+        "Optional[Tensor]",
+    ]
+    assert len(bias.returns) == 1 and not isinstance(bias, HopSchema)
+    assert effects._get_schema is find

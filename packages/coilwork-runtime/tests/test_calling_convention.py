@@ -399,9 +399,10 @@ def test_nothing_to_do_leaves_the_call() -> None:
     assert copy.copy(bound) == bound
 
 
-@pytest.mark.parametrize("boxed", [True, False])
-def test_donated_inputs_are_copied_while_a_graph_is_kept(boxed: bool) -> None:
+@pytest.mark.parametrize("way", ["boxed", "direct", "separate"])
+def test_donated_inputs_are_copied_while_a_graph_is_kept(way: str) -> None:
     """With their strides, and only in a backward that keeps its graph."""
+    boxed = way == "boxed"
     seen = list[tuple[int, ...]]()
 
     def overwrite(value: Tensor) -> list[Tensor]:
@@ -409,11 +410,8 @@ def test_donated_inputs_are_copied_while_a_graph_is_kept(boxed: bool) -> None:
         return [value.mul_(2)]
 
     text = "takes 1\nin 0 donated\n"
-    call = (
-        bind_roles(lambda args: overwrite(args.pop()), text, {}).call
-        if boxed
-        else bind_separate(overwrite, text, {})
-    )
+    bound = bind_roles(lambda args: overwrite(args.pop()), text, {}, direct=overwrite)
+    call: Any = {"boxed": bound.call, "direct": bound.direct}.get(way) or bind_separate(overwrite, text, {})
 
     class Doubled(torch.autograd.Function):
         @staticmethod

@@ -43,6 +43,12 @@ WORKAROUNDS: Final = (
         test="coilwork/tests/test_parts.py:test_equal_meshes_in_one_process",
     ),
     Workaround(
+        what="a graph in which a method of a script object returns a tuple is not traced",
+        versions=("2.13",),
+        fix="coilwork_frontend.torch_compat.aot_autograd:allow_tuples_of_methods",
+        test="coilwork-frontend/tests/test_torch_compat.py:test_methods_of_script_objects_return_tuples",
+    ),
+    Workaround(
         what=(
             "below code compiled with fullgraph=True, what is behind a graph break runs in eager mode, "
             "without a word"

@@ -216,6 +216,10 @@ class InterpretedCall:
     inner: Call
     roles: Roles
     functions: Mapping[str, Callable[..., Any]]
+    donated: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "donated", list_donated(self.roles))
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         rows = self.roles.rows
@@ -232,6 +236,10 @@ class InterpretedCall:
             if row.value[0] is Place.IN:
                 _prepare_input(row, number, values)
         else:
+            if self.donated and keeps_graph():
+                # a graph that is kept may run again, so the program overwrites copies
+                for position in self.donated:
+                    args[position] = _copy_of(args[position])
             values.results = list(self.inner(args))
         for number in range(first, len(rows)):
             self._finish(rows[number], number, values)
@@ -352,12 +360,7 @@ def bind_roles(
         KeyError: a function is missing.
     """
     rows = _read(roles, functions)
-    given = list_donated(rows)
-    if given:
-        shared = direct is call
-        call = spare_kept_inputs(call, given)
-        direct = call if shared else None if direct is None else spare_kept_inputs(direct, given)
-    if rows.gives < 0 and len(given) == len(rows.rows):
+    if rows.gives < 0 and not rows.rows:
         return Bound(call, direct)
     goes_direct = direct is not None and all(row.act in _DIRECT for row in rows.rows)
     native = _bind_natively(call, rows, functions, separate=False)
@@ -373,9 +376,7 @@ def bind_separate(call: Direct, roles: str, functions: Mapping[str, Callable[...
     Raises:
         ValueError, KeyError: as `bind_roles`.
     """
-    rows = _read(roles, functions)
-    given = list_donated(rows)
-    return _bind_separate(spare_kept_inputs(call, given) if given else call, rows, functions)
+    return _bind_separate(call, _read(roles, functions), functions)
 
 
 def list_donated(roles: Roles) -> tuple[int, ...]:
@@ -383,26 +384,8 @@ def list_donated(roles: Roles) -> tuple[int, ...]:
     return tuple(row.value[1] for row in roles.rows if row.act is Act.DONATED)
 
 
-def spare_kept_inputs(call: Callable[..., Any], donated: Sequence[int]) -> Callable[..., Any]:
-    """Return `call`, which gets copies of `donated` inputs while autograd keeps a graph that may run again.
-
-    Both take the inputs as one list or one by one.
-    """
-
-    def spare(*args: Any) -> Any:
-        if not keeps_graph():
-            return call(*args)
-        is_boxed = len(args) == 1 and type(args[0]) is list
-        inputs = args[0] if is_boxed else [*args]
-        for position in donated:
-            inputs[position] = _copy_of(inputs[position])
-        return call(inputs) if is_boxed else call(*inputs)
-
-    return spare
-
-
 def _bind_separate(call: Direct, rows: Roles, functions: Mapping[str, Callable[..., Any]]) -> Direct:
-    if rows.gives < 0 and all(row.act is Act.DONATED for row in rows.rows):
+    if rows.gives < 0 and not rows.rows:
         return call
     native: Direct | None = _bind_natively(call, rows, functions, separate=True)
     if native is not None:
@@ -446,6 +429,8 @@ def _bind_natively(
             write_creation,
             negative_view,
             *transform_facts(),
+            keeps_graph,
+            _copy_of,
         ),
     )
 

@@ -24,7 +24,10 @@ from torch._functorch._aot_autograd import runtime_wrappers
 from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext, tracing
+from torch._higher_order_ops import effects
 from torch._higher_order_ops.effects import _EffectType, _get_effect, _register_effectful_op
+from torch._higher_order_ops.schema import HopSchema
+from torch._higher_order_ops.torchbind import call_torchbind
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
@@ -242,7 +245,7 @@ def compile_with_aot_autograd(
     count_compilation()
     # Otherwise the tokens that order calls with effects are inputs and outputs of the graph, and None at run
     # time.
-    with functorch_config.patch(unlift_effect_tokens=True), keep_checks():
+    with functorch_config.patch(unlift_effect_tokens=True), keep_checks(), allow_tuples_of_methods():
         compiled = aot_module_simplified(
             gm,
             example_inputs,
@@ -324,6 +327,36 @@ def keep_checks() -> Iterator[None]:
         yield
     finally:
         registration.destroy()
+
+
+@contextmanager
+def allow_tuples_of_methods() -> Iterator[None]:
+    """Let methods of script objects return tuples in traced graphs, while it is entered.
+
+    The call hands out the elements of a tuple one by one, and torch expects as many as the schema of the
+    method has results, which is one.
+    """
+    find: Callable[..., Any] = effects._get_schema
+
+    def find_by_element(op: Any, args: Any, kwargs: dict[Any, Any] | None = None) -> torch.FunctionSchema:
+        schema: torch.FunctionSchema = find(op, args, kwargs)
+        if op is not call_torchbind or len(schema.returns) != 1:
+            return schema
+        result: Any = schema.returns[0].type
+        if result.kind() != "TupleType":
+            return schema
+        elements = [
+            torch._C.Argument(f"element_{k}", one, None, None, False, None)
+            for k, one in enumerate(result.elements())
+        ]
+        # of such a schema torch gives the results as a tuple, also a single one
+        return HopSchema(schema.name, "", list(schema.arguments), elements, False, False, None)
+
+    effects._get_schema = find_by_element
+    try:
+        yield
+    finally:
+        effects._get_schema = find
 
 
 def list_static_positions() -> tuple[int, ...]:

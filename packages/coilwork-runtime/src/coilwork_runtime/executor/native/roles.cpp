@@ -71,6 +71,7 @@ static void read_row(PyObject* given, Roles& roles) {
   read_places(takes, roles, row.takes);
   read_places(gives, roles, row.gives);
   const bool changes_input = row.value.place == IN && row.act != SET_INPUT && row.act != DONATED_INPUT;
+  if (row.act == DONATED_INPUT) roles.donated.push_back(row.value.position);
   roles.before = roles.before || row.act == INSTEAD_OF_CALL || row.act == BEFORE_CALL || changes_input;
   if (extra != Py_None) {
     Py_INCREF(extra);
@@ -130,11 +131,7 @@ static PyObject* call_roles(PyObject* self, PyObject* const* args, size_t flags,
     RolesCall call(roles, role_names);
     if (!roles.separate && count == 1 && PyList_Check(args[0])) return call.run(args[0]);
     if (!roles.before) return call.run(args, count);
-    const Reference list = checked(PyList_New(static_cast<Py_ssize_t>(count)));
-    for (size_t k = 0; k < count; ++k) {
-      Py_INCREF(args[k]);
-      PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(k), args[k]);
-    }
+    const Reference list = checked(RolesCall::list_of(args, count));
     return call.run(list.get());
   });
 }

@@ -33,7 +33,29 @@ struct Row {
 struct RoleFunctions {
   PyObject *tensor, *align, *resolve, *lay_out, *share_count, *make_view, *show_memory_of;
   PyObject *set_creation, *negate, *levels, *interpreters, *has_key, *batching;
+  PyObject *keeps_graph, *copy;
 };
+
+// Tells if autograd runs a backward that keeps its graph. torch's C interface does not say so, functions in C++ that take nothing do.
+struct GraphTasks {
+  bool (*is_kept)() = nullptr;   // bool torch::autograd::get_current_graph_task_keep_graph(), true outside of a backward
+  int (*id)() = nullptr;         // int torch::autograd::get_current_graph_task_id(), negative outside of a backward
+  bool is_sought = false;
+
+  // False: torch has no such functions, and Python is asked.
+  bool find() {
+    if (is_sought) return is_kept && id;
+    is_sought = true;
+    void* library = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
+    if (!library) return false;
+    is_kept = reinterpret_cast<bool (*)()>(dlsym(library, "_ZN5torch8autograd33get_current_graph_task_keep_graphEv"));
+    id = reinterpret_cast<int (*)()>(dlsym(library, "_ZN5torch8autograd25get_current_graph_task_idEv"));
+    dlclose(library);
+    return is_kept && id;
+  }
+};
+
+inline GraphTasks graph_tasks;  // guarded by the interpreter's lock
 
 struct Roles {
   PyObject* inner = nullptr;
@@ -41,6 +63,7 @@ struct Roles {
   Py_ssize_t gives = -1;
   List<Row> rows;
   List<Py_ssize_t> kept;       // inputs that are asked for after the call
+  List<Py_ssize_t> donated;    // inputs that the program may overwrite
   Py_ssize_t hidden = 0;
   bool before = false;         // some rows do something before the call
   RoleFunctions functions = {};
@@ -84,8 +107,23 @@ class RolesCall {
   // With the inputs one by one, where nothing is to be done before the call.
   PyObject* run(PyObject* const* args, size_t count) {
     keep(args, static_cast<Py_ssize_t>(count));
-    take(PyObject_Vectorcall(roles_.inner, args, count, nullptr));
+    if (!roles_.donated.empty() && keeps_graph()) {
+      const Reference list = checked(list_of(args, count));
+      copy_donated(list.get());
+      take(PyObject_Vectorcall(roles_.inner, PySequence_Fast_ITEMS(list.get()), count, nullptr));
+    } else {
+      take(PyObject_Vectorcall(roles_.inner, args, count, nullptr));
+    }
     return finish(0);
+  }
+
+  static PyObject* list_of(PyObject* const* args, size_t count) {
+    PyObject* list = PyList_New(static_cast<Py_ssize_t>(count));
+    for (size_t k = 0; list && k < count; ++k) {
+      Py_INCREF(args[k]);
+      PyList_SET_ITEM(list, static_cast<Py_ssize_t>(k), args[k]);
+    }
+    return list;
   }
 
  private:
@@ -111,8 +149,32 @@ class RolesCall {
           prepare(row, k - 1, list);
         }
       }
-    if (!done) take(roles_.separate ? call_separately(list) : PyObject_CallOneArg(roles_.inner, list));
+    if (!done) {
+      if (!roles_.donated.empty() && keeps_graph()) copy_donated(list);
+      take(roles_.separate ? call_separately(list) : PyObject_CallOneArg(roles_.inner, list));
+    }
     return finish(first);
+  }
+
+  // As `keeps_graph` in Python.
+  bool keeps_graph() const {
+    if (graph_tasks.find()) return graph_tasks.is_kept() && graph_tasks.id() >= 0;
+    return checked(PyObject_CallNoArgs(functions_.keeps_graph)).get() == Py_True;
+  }
+
+  // A graph that is kept may run again, so the program overwrites copies.
+  void copy_donated(PyObject* list) {
+    for (const Py_ssize_t position : roles_.donated) {
+      if (position >= PyList_GET_SIZE(list)) {
+        PyErr_Format(PyExc_IndexError, "there is no input %zd", position);
+        throw_python();
+      }
+      PyObject* value = PyList_GET_ITEM(list, position);
+      const AtenTensorHandle tensor = plain(value);
+      PyObject* copy = tensor && make_object ? copied(tensor) : nullptr;
+      if (!copy && !PyErr_Occurred()) copy = PyObject_CallOneArg(functions_.copy, value);
+      if (!copy || PyList_SetItem(list, position, copy) != 0) throw_python();
+    }
   }
 
   void keep(PyObject* const* args, Py_ssize_t count) {
