@@ -126,7 +126,11 @@ def find_repetition(entries: Sequence[Entry], facts: Mapping[str, Hashable], lea
 
 
 def _list_lengths(forms: Sequence[int], least: int) -> list[int]:
-    """Distances at which many windows of equal forms follow each other, most of them first."""
+    """Distances at which many windows of equal forms follow each other, most of them first.
+
+    A window that a region has several times, as three projections of one input do, is counted at the
+    distances inside of the region alone. So a quarter of all windows is enough.
+    """
     latest: dict[tuple[int, ...], int] = {}
     counts: Counter[int] = Counter()
     for position in range(len(forms) - _WINDOW + 1):
@@ -138,7 +142,7 @@ def _list_lengths(forms: Sequence[int], least: int) -> list[int]:
     return [
         length
         for length, count in counts.most_common(_MOST_LENGTHS)
-        if count >= (least - 1) * length - _WINDOW
+        if 4 * count >= (least - 1) * length - _WINDOW
     ]
 
 
