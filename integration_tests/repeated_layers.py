@@ -2,8 +2,10 @@
 
     python -m integration_tests.repeated_layers
     python -m integration_tests.repeated_layers gpt2 t5 --modes training --least 128
+    python -m integration_tests.repeated_layers --stacks 1000 1100 --dtype bfloat16
 
-Small models of transformers with random weights and with many layers are captured in inference and in
+Small models of transformers with random weights and with many layers, or stacks of random layers by their
+seeds (`layer_stacks.py`), are captured in inference and in
 training, and each graph is lowered and scheduled twice: one layer of many, whose loops and steps are copied
 for the others; and each layer by itself. Loops, and the program, have to be the same text but for names. A
 row says how many layers were left out by lowering and by the scheduler. Exit status 1 if any graph differs.
@@ -18,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -36,24 +39,25 @@ from coilwork_scheduler import pipeline as scheduling
 from coilwork_scheduler import repeated_regions
 from coilwork_tools.explain.report import StageClock
 from integration_tests.architectures.database import sample
+from integration_tests.layer_stacks import draw_stack
 from integration_tests.quicker_compiles import quicken_compiles
 
 LAYERS: Final = 8
 # By architecture: what makes its model deep.
 MODELS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
-        **dict.fromkeys(("gpt2", "bloom", "mpt", "codegen"), {"n_layer": LAYERS}),
-        **dict.fromkeys(
-            (
-                *("albert", "bert", "convbert", "electra", "roberta", "modernbert", "squeezebert"),
-                *("llama", "qwen2", "gemma2", "falcon", "opt", "gpt_neox", "phi3", "stablelm", "olmo2"),
-                *("mixtral", "vit", "dinov2", "mamba", "mamba2", "hubert", "xlm"),
-            ),
-            {"num_hidden_layers": LAYERS},
-        ),
-        **dict.fromkeys(("distilbert", "xlnet"), {"n_layers": LAYERS, "n_layer": LAYERS}),
+        **{name: {"n_layer": LAYERS} for name in "gpt2 bloom codegen xlnet".split()},
+        **{
+            name: {"num_hidden_layers": LAYERS}
+            for name in """
+                bert convbert electra modernbert squeezebert hubert vit dinov2 mamba mamba2 mixtral
+                llama qwen2 gemma2 falcon opt gpt_neox phi3 stablelm olmo2
+            """.split()
+        },
+        "distilbert": {"n_layers": LAYERS},
         "t5": {"num_layers": LAYERS, "num_decoder_layers": LAYERS},
-        **dict.fromkeys(("whisper", "bart"), {"encoder_layers": LAYERS, "decoder_layers": LAYERS}),
+        "whisper": {"encoder_layers": LAYERS, "decoder_layers": LAYERS},
+        "bart": {"encoder_layers": LAYERS, "decoder_layers": LAYERS},
         "swin": {"depths": [1, 1, 2 * LAYERS], "num_heads": [1, 2, 4], "embed_dim": 16},
         "convnext": {"depths": [1, 1, LAYERS, 1]},
         "poolformer": {"depths": [1, 1, LAYERS, 1]},
@@ -71,6 +75,11 @@ class Row:
     layers: str
     regions: str
     kinds: Sequence[str]
+
+    @property
+    def is_copied(self) -> bool:
+        """True if a stage made copies of layers."""
+        return any(part != "-" and not part.endswith("!") for part in f"{self.layers} {self.regions}".split())
 
     @property
     def text(self) -> str:
@@ -161,9 +170,7 @@ def capture_model(name: str, *, training: bool, dtype: torch.dtype, dynamic: boo
     """The graphs of a deep model."""
     made = sample(name, training=training, given=MODELS[name])
     module, keywords = made.module.to(dtype), made.keywords
-    given = [
-        value.to(dtype) if value.dtype.is_floating_point else value for value in keywords.values()
-    ]
+    given = [value.to(dtype) if value.dtype.is_floating_point else value for value in keywords.values()]
 
     def call(*arguments: torch.Tensor) -> tuple[Any, ...]:
         results: tuple[Any, ...] = module(**dict(zip(keywords, arguments, strict=True)))
@@ -172,12 +179,21 @@ def capture_model(name: str, *, training: bool, dtype: torch.dtype, dynamic: boo
     return capture_program(call, given, StageClock(), trained=training, dynamic=dynamic)
 
 
+def capture_stack(seed: int, *, training: bool, dtype: torch.dtype, dynamic: bool) -> list[Captured]:
+    """The graphs of the stack of `seed`."""
+    stack = draw_stack(seed)
+    torch.manual_seed(seed)
+    given = stack.draw_arguments(dtype)
+    return capture_program(stack, given, StageClock(), trained=training, dynamic=dynamic)
+
+
 def main() -> int:
     quicken_compiles()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("models", nargs="*", default=list(MODELS), metavar="MODEL", help=", ".join(MODELS))
+    parser.add_argument("--stacks", type=int, nargs=2, metavar="SEED", help="stacks of seeds, no models")
     parser.add_argument("--modes", default="inference,training", help="by commas: inference, training")
     parser.add_argument("--least", type=int, default=1, help="nodes that are left out at least")
     parser.add_argument("--dtype", default="float32", help="of weights")
@@ -185,20 +201,21 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="texts that differ are written there")
     found = parser.parse_args()
     torch.set_num_threads(1)
+    names = found.models if found.stacks is None else [f"stack {seed}" for seed in range(*found.stacks)]
     rows: list[Row] = []
-    for name in found.models:
-        for mode in found.modes.split(","):
-            graphs = capture_model(
-                name,
-                training=mode == "training",
-                dtype=getattr(torch, found.dtype),
-                dynamic=found.dynamic,
-            )
-            for graph in graphs:
-                rows.append(compare(name, graph, found.least, found.folder))
-                print(rows[-1].text, flush=True)
+    for name, mode in product(names, found.modes.split(",")):
+        dtype, training = getattr(torch, found.dtype), mode == "training"
+        if found.stacks is None:
+            graphs = capture_model(name, training=training, dtype=dtype, dynamic=found.dynamic)
+        else:
+            seed = int(name.split()[1])
+            graphs = capture_stack(seed, training=training, dtype=dtype, dynamic=found.dynamic)
+        for graph in graphs:
+            rows.append(compare(name, graph, found.least, found.folder))
+            print(rows[-1].text, flush=True)
     different = sum(bool(row.kinds) for row in rows)
-    print(f"{len(rows)} graphs, {different} differ")
+    copied = sum(row.is_copied for row in rows)
+    print(f"{len(rows)} graphs, layers of {copied} copied, {different} differ")
     return different > 0
 
 

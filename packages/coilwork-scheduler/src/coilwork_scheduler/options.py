@@ -108,7 +108,7 @@ class ScheduleOptions:
     aligned_inputs: tuple[str, ...] = ()
     donated_inputs: tuple[str, ...] = ()
     apart: frozenset[str] = frozenset()
-    repeat: bool = False
+    repeat: bool = True
 
 
 def may_share_kernel(one: Iterable[Origin], two: Iterable[Origin], apart: frozenset[str]) -> bool:

@@ -22,14 +22,21 @@ from typing import Final
 from coilwork_ir.buffers import Buffer, Constant, Ref
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.kernels import Decision, KernelCall, Schedule
-from coilwork_ir.kernels.nodes import Step
+from coilwork_ir.kernels.nodes import Step, StreamInstruction
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Extern, Graph, Node, View
 from coilwork_ir.loops.access import (
     list_defined_buffers,
 )
-from coilwork_ir.loops.node_forms import describe_node, list_entries, list_facts, rename_node
+from coilwork_ir.loops.node_forms import (
+    describe_node,
+    list_entries,
+    list_entry_names,
+    list_facts,
+    rename_node,
+)
 from coilwork_ir.repetition import Entry, Repetition, Window, find_repetition, find_window
+from coilwork_scheduler.loose_views import GatheredSteps, gather_views, spread_views
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.region_evidence import RegionEvidence
 
@@ -120,12 +127,18 @@ def lengthen_schedule(schedule: Schedule, shorter: ShorterGraph) -> Schedule | N
     if schedule.outputs != shorter.graph.outputs:
         return None
     buffers = {buffer.name: buffer for buffer in schedule.buffers}
-    entries = _describe_steps(schedule.steps, buffers)
+    gathered = gather_views(
+        schedule.steps,
+        [_list_mentioned(step) for step in schedule.steps],
+        frozenset(_list_entered(shorter.graph)),
+        frozenset(buffer.name for node in shorter.graph.nodes for buffer in list_defined_buffers(node)),
+    )
+    entries = _describe_steps(gathered.steps, buffers)
     first = shorter.repetition.first
     for copy in sorted(range(first, shorter.end - 1), key=lambda one: abs(2 * (one - first) - KEPT + 2)):
         window = find_window(entries, shorter.repetition, shorter.places, copy)
         if window is not None:
-            lengthening = _Lengthening(schedule, shorter, window, entries, buffers)
+            lengthening = _Lengthening(schedule, gathered, shorter, window, entries, buffers)
             if lengthening.is_complete() and lengthening.run():
                 return lengthening.make_schedule()
     return None
@@ -140,10 +153,10 @@ def _describe_steps(steps: Sequence[Step], buffers: Mapping[str, Buffer]) -> lis
         if isinstance(step, KernelCall):
             names = (*step.args, *(name for pair in step.into for name in pair))
             form = (step.kernel, step.sizes, step.stream, len(step.into))
-        elif isinstance(step, Extern | View):
+        elif not isinstance(step, StreamInstruction):
             described = describe_node(step)
-            if described is not None:
-                form, names = described.key, described.names
+            form = None if described is None else described.key
+            names = _list_mentioned(step)
         defines = tuple([name for name in dict.fromkeys(names) if name in buffers and name not in known])
         known.update(defines)
         found.append(Entry(form, names, defines))
@@ -156,17 +169,21 @@ class _Lengthening:
     def __init__(
         self,
         schedule: Schedule,
+        gathered: GatheredSteps,
         shorter: ShorterGraph,
         window: Window,
         entries: Sequence[Entry],
         buffers: Mapping[str, Buffer],
     ) -> None:
         self.schedule = schedule
+        self.gathered = gathered
         self.shorter = shorter
         self.window = window
         self.entries = entries
         self.old = buffers
         self.steps: list[Step] = []
+        # by step: the position of what it is a copy of
+        self.copied: list[int] = []
         self.buffers: dict[str, Buffer] = {}
         self.readable: set[str] = set()
         self.origins = _Origins(shorter.whole, shorter.repetition)
@@ -274,7 +291,7 @@ class _Lengthening:
 
     def _add(self, position: int, by: int, own: Mapping[str, str]) -> bool:
         """Add the step at `position` for the region so many copies later."""
-        step, entry = self.schedule.steps[position], self.entries[position]
+        step, entry = self.gathered.steps[position], self.entries[position]
         names: dict[str, str] = {}
         places, shift = self.shorter.places, self._shift
         if by and not self.evidence.may_move(position, all_the_way=by == self.shorter.omitted):
@@ -302,6 +319,7 @@ class _Lengthening:
         if by:
             step = self._rename(step, names, by)
         self.steps.append(step)
+        self.copied.append(position)
         for replaced in _list_replaced(step):
             self.readable.discard(replaced)
         return True
@@ -328,13 +346,17 @@ class _Lengthening:
     def make_schedule(self) -> Schedule:
         """The schedule, when its steps are made."""
         whole = self.shorter.whole
+        defined = [buffer.name for node in whole.nodes for buffer in list_defined_buffers(node)]
+        order = {name: number for number, name in enumerate(defined)}
+        steps = spread_views(self.steps, self.copied, self.gathered, order)
+        names = dict.fromkeys(name for step in steps for name in _list_mentioned(step))
         return replace(
             self.schedule,
             inputs=whole.inputs,
             constants=whole.constants,
             outputs=whole.outputs,
-            buffers=tuple(self.buffers.values()),
-            steps=tuple(self.steps),
+            buffers=tuple([self.buffers[name] for name in names if name in self.buffers]),
+            steps=steps,
             decisions=(*self.schedule.decisions, self._explain()),
         )
 
@@ -364,8 +386,13 @@ def _list_mentioned(step: Step) -> tuple[str, ...]:
     """Names that `step` reads or defines."""
     if isinstance(step, KernelCall):
         return step.args
-    described = describe_node(step) if isinstance(step, Extern | View) else None
-    return () if described is None else described.names
+    if isinstance(step, StreamInstruction):
+        return ()
+    described = describe_node(step)
+    if described is not None:
+        return described.names
+    # nothing is equal to it, but it reads what it reads
+    return list_entry_names(step)
 
 
 def _list_replaced(step: Step) -> list[str]:
