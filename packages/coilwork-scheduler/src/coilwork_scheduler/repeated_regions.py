@@ -22,7 +22,7 @@ from typing import Final
 from coilwork_ir.buffers import Buffer, Constant, Ref
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.kernels import Decision, KernelCall, Schedule
-from coilwork_ir.kernels.nodes import Step, StreamInstruction
+from coilwork_ir.kernels.nodes import Step
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Extern, Graph, Node, View
 from coilwork_ir.loops.access import (
@@ -36,6 +36,7 @@ from coilwork_ir.loops.node_forms import (
     rename_node,
 )
 from coilwork_ir.repetition import Entry, Repetition, Window, find_repetition, find_window
+from coilwork_ir.streams import StreamInstruction
 from coilwork_scheduler.loose_views import GatheredSteps, gather_views, spread_views
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.region_evidence import RegionEvidence
