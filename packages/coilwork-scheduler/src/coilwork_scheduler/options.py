@@ -73,7 +73,7 @@ class ScheduleOptions:
             them any more.
         apart: names of captured calls that share no kernel with others.
         repeat: schedule one of many equal regions in a row, and copy its steps for the others. Default:
-            False.
+            True.
     """
 
     numerics: Numerics = "fast"

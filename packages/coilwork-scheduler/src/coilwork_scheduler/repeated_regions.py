@@ -15,7 +15,7 @@ of that does not hold, there is no result, and the whole graph is scheduled.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -185,6 +185,8 @@ class _Lengthening:
         self.steps: list[Step] = []
         # by step: the position of what it is a copy of
         self.copied: list[int] = []
+        # what steps define, under its old and its new name
+        self.stored: list[tuple[str, str]] = []
         self.buffers: dict[str, Buffer] = {}
         self.readable: set[str] = set()
         self.origins = _Origins(shorter.whole, shorter.repetition)
@@ -286,9 +288,19 @@ class _Lengthening:
             if not self._add(position, 0 if self._is_before(self.entries[position]) else omitted, {}):
                 return False
         read = {name for step in self.steps for name in _list_mentioned(step)}
-        return self.shorter.repetition.are_alike(read, frozenset(_list_entered(whole))) and all(
-            not isinstance(output, Ref) or output.name in self.readable for output in whole.outputs
+        return (
+            self._stores_what_is_read()
+            and self.shorter.repetition.are_alike(read, frozenset(_list_entered(whole)))
+            and all(not isinstance(output, Ref) or output.name in self.readable for output in whole.outputs)
         )
+
+    def _stores_what_is_read(self) -> bool:
+        """Tell if no step stores for nobody what was stored for a reader: in the shorter graph, what is read
+        behind the regions is of another one.
+        """
+        before = _list_read(self.gathered.steps, self.old.keys()) | _list_results(self.shorter.graph)
+        after = _list_read(self.steps, self.buffers.keys()) | _list_results(self.shorter.whole)
+        return all(new in after for old, new in self.stored if old in before)
 
     def _add(self, position: int, by: int, own: Mapping[str, str]) -> bool:
         """Add the step at `position` for the region so many copies later."""
@@ -317,6 +329,7 @@ class _Lengthening:
             elif new not in self.readable:
                 return False
         self.readable.update([names[name] for name in entry.defines])
+        self.stored += [(name, names[name]) for name in entry.defines]
         if by:
             step = self._rename(step, names, by)
         self.steps.append(step)
@@ -394,6 +407,21 @@ def _list_mentioned(step: Step) -> tuple[str, ...]:
         return described.names
     # nothing is equal to it, but it reads what it reads
     return list_entry_names(step)
+
+
+def _list_results(graph: Graph) -> set[str]:
+    return {output.name for output in graph.outputs if isinstance(output, Ref)}
+
+
+def _list_read(steps: Sequence[Step], defined: Set[str]) -> set[str]:
+    """Names that a step mentions behind the one that defines them."""
+    known: set[str] = set()
+    found: set[str] = set()
+    for step in steps:
+        names = set(_list_mentioned(step))
+        found |= names & known
+        known |= names & defined
+    return found
 
 
 def _list_replaced(step: Step) -> list[str]:
