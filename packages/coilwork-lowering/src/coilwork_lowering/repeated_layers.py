@@ -24,7 +24,7 @@ from torch import fx
 from coilwork_ir.buffers import Buffer, Constant, GraphOutput, Ref
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.loc import Origin
-from coilwork_ir.loops import Graph, Node
+from coilwork_ir.loops import Graph, Node, View
 from coilwork_ir.loops.access import list_overwritten_buffers, list_read_buffers
 from coilwork_ir.loops.node_forms import list_entries, list_facts, rename_node
 from coilwork_ir.repetition import Entry, Repetition, find_repetition
@@ -420,7 +420,22 @@ class _Lengthening:
             outputs.append(output)
         if len(set(free)) != len(free):
             return None
-        return replace(self.graph, nodes=tuple(self.nodes), outputs=tuple(outputs), free_results=tuple(free))
+        return replace(
+            self.graph, nodes=tuple(self._order_tail()), outputs=tuple(outputs), free_results=tuple(free)
+        )
+
+    def _order_tail(self) -> list[Node]:
+        """The nodes, with views at the end that no node reads in the order of their calls."""
+        read = {name for node in self.nodes for name in list_read_buffers(node)}
+        order = {name: number for number, name in enumerate(self.shorter.nodes)}
+        begin = len(self.nodes)
+        while begin and (node := self.nodes[begin - 1]).origins:
+            known = all(origin.node in order for origin in node.origins)
+            if not (known and isinstance(node, View) and node.output.name not in read):
+                break
+            begin -= 1
+        tail = sorted(self.nodes[begin:], key=lambda node: order[node.origins[0].node])
+        return [*self.nodes[:begin], *tail]
 
     def _find_result(self, slot: int, copy: int, short: Mapping[str, GraphOutput]) -> GraphOutput:
         """The result that stands where results of the shorter graph do that are of one slot of the calls;
