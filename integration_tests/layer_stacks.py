@@ -21,7 +21,8 @@ WIDTH: Final = 8
 
 
 def _by_heads(y: Tensor) -> Tensor:
-    return y.unflatten(-1, (2, -1)).transpose(1, 2)
+    heads: Tensor = y.unflatten(-1, (2, -1)).transpose(1, 2)
+    return heads
 
 
 Operation = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]

@@ -112,8 +112,8 @@ def leave_out(least: int, counts: dict[str, list[str]]) -> Iterator[None]:
     with (
         patch.object(repeated_layers, "_LEAST", least),
         patch.object(repeated_regions, "_LEAST", least),
-        patch.object(lowering, "lengthen_lowered", watch("lower", lowering.lengthen_lowered)),
-        patch.object(scheduling, "lengthen_schedule", watch("schedule", scheduling.lengthen_schedule)),
+        patch.object(lowering, "lengthen_lowered", watch("lower", repeated_layers.lengthen_lowered)),
+        patch.object(scheduling, "lengthen_schedule", watch("schedule", repeated_regions.lengthen_schedule)),
     ):
         yield
 
@@ -145,16 +145,17 @@ def compare(model: str, graph: Captured, least: int, folder: Path | None) -> Row
     """Compile `graph` with and without `repeat`. Texts that differ are written to `folder`."""
     repeated, whole, counts = compile_both(graph, least)
     kinds = []
-    for kind, write in (
-        ("loops", lambda one: format_graph(one.graph)),
-        ("program", lambda one: format_program(one.program)),
+    for kind, *texts in (
+        ("loops", format_graph(repeated.graph), format_graph(whole.graph)),
+        ("program", format_program(repeated.program), format_program(whole.program)),
     ):
-        one, other = format_renamed(write(repeated)), format_renamed(write(whole))
+        one, other = map(format_renamed, texts)
         if one != other:
             kinds.append(kind)
-            for name, text in (("repeated", one), ("whole", other)) if folder is not None else ():
+            if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
-                (folder / f"{model}.{graph.role}.{kind}.{name}.txt").write_text(text + "\n")
+                (folder / f"{model}.{graph.role}.{kind}.repeated.txt").write_text(f"{one}\n")
+                (folder / f"{model}.{graph.role}.{kind}.whole.txt").write_text(f"{other}\n")
     calls = sum(node.op == "call_function" for node in graph.gm.graph.nodes)
     return Row(
         model=model,

@@ -285,6 +285,7 @@ class _Lengthening:
         series = self._list_series(behind)
         if series is None:
             return False
+        last: dict[int, Sequence[int]]
         last = {positions[-1]: positions for positions, ascending in series if ascending}
         first = {positions[0]: positions for positions, ascending in series if not ascending}
         last[regular[-1]] = regular
@@ -425,17 +426,18 @@ class _Lengthening:
         )
 
     def _order_tail(self) -> list[Node]:
-        """The nodes, with views at the end that no node reads in the order of their calls."""
-        read = {name for node in self.nodes for name in list_read_buffers(node)}
+        """The nodes, with views at the end that no node reads in the order of their calls, if they come in
+        that order in the shorter graph.
+        """
+        short = {node.name: number for number, node in enumerate(self.shorter.gm.graph.nodes)}
+        calls = [node.origins[0].node for node in _list_tail(self.graph.nodes)]
+        numbers = [short.get(call, -1) for call in calls]
+        if numbers != sorted(numbers) or -1 in numbers:
+            return self.nodes
         order = {name: number for number, name in enumerate(self.shorter.nodes)}
-        begin = len(self.nodes)
-        while begin and (node := self.nodes[begin - 1]).origins:
-            known = all(origin.node in order for origin in node.origins)
-            if not (known and isinstance(node, View) and node.output.name not in read):
-                break
-            begin -= 1
-        tail = sorted(self.nodes[begin:], key=lambda node: order[node.origins[0].node])
-        return [*self.nodes[:begin], *tail]
+        tail = _list_tail(self.nodes)
+        rest = self.nodes[: len(self.nodes) - len(tail)]
+        return [*rest, *sorted(tail, key=lambda node: order.get(node.origins[0].node, -1))]
 
     def _find_result(self, slot: int, copy: int, short: Mapping[str, GraphOutput]) -> GraphOutput:
         """The result that stands where results of the shorter graph do that are of one slot of the calls;
@@ -503,3 +505,15 @@ def _is_ascending(groups: Sequence[Sequence[int]]) -> bool | None:
     if all(one[0] > other[-1] for one, other in pairwise(groups)):
         return False
     return None
+
+
+def _list_tail(nodes: Sequence[Node]) -> Sequence[Node]:
+    """Views at the end that no node reads."""
+    read = {name for node in nodes for name in list_read_buffers(node)}
+    begin = len(nodes)
+    while begin:
+        node = nodes[begin - 1]
+        if not isinstance(node, View) or not node.origins or node.output.name in read:
+            break
+        begin -= 1
+    return nodes[begin:]
