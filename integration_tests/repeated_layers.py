@@ -58,7 +58,6 @@ MODELS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "t5": {"num_layers": LAYERS, "num_decoder_layers": LAYERS},
         "whisper": {"encoder_layers": LAYERS, "decoder_layers": LAYERS},
         "bart": {"encoder_layers": LAYERS, "decoder_layers": LAYERS},
-        "swin": {"depths": [1, 1, 2 * LAYERS], "num_heads": [1, 2, 4], "embed_dim": 16},
         "convnext": {"depths": [1, 1, LAYERS, 1]},
         "poolformer": {"depths": [1, 1, LAYERS, 1]},
     }

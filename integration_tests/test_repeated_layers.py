@@ -24,7 +24,7 @@ def test_layers_of_gpt2_are_copied_right(training: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [4, 5, 11, 35])
+@pytest.mark.parametrize("seed", [4, 35])
 def test_layers_of_a_random_stack_are_copied_right(seed: int) -> None:
     graphs = capture_stack(seed, training=True, dtype=torch.bfloat16, dynamic=False)
     assert check(f"stack {seed}", graphs) > 0
