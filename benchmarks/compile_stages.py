@@ -29,6 +29,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 
 from benchmarks.graph_shapes.compilers import ProcessorClock
 from benchmarks.graph_shapes.shapes import SHAPES
@@ -232,18 +233,31 @@ def capture(case: Case, clock: StageClock) -> list[Captured]:
         shape, size = case.shape
         gm, inputs, _ = SHAPES[shape].graph(size)
         return [Captured(gm, inputs, "inference")]
-    captured: list[Captured] = []
     torch.manual_seed(0)
     program, arguments = case.make()
+    return capture_program(program, arguments, clock, trained=case.trained)
+
+
+def capture_program(
+    program: Callable[..., Any],
+    arguments: Sequence[Any],
+    clock: StageClock,
+    *,
+    trained: bool,
+    dynamic: bool = False,
+) -> list[Captured]:
+    """The graphs of a call of `program`, and of its gradients if it is `trained`."""
+    captured: list[Captured] = []
     torch._dynamo.reset()
 
     def backend(gm: fx.GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
         return compile_captured(gm, given, partial(_Recording, captured, clock, OPTIONS))
 
-    with torch.set_grad_enabled(case.trained):
-        result = torch.compile(program, backend=backend, dynamic=False)(*arguments)
-        if case.trained:
-            result.sum().backward()
+    with torch.set_grad_enabled(trained):
+        results = tree_leaves(torch.compile(program, backend=backend, dynamic=dynamic)(*arguments))
+        if trained:
+            sums = [one.sum() for one in results if isinstance(one, Tensor) and one.requires_grad]
+            torch.stack(sums).sum().backward()
     return captured
 
 

@@ -97,14 +97,14 @@ class Architecture(nn.Module):
         return self
 
 
-def sample(name: str, *, training: bool) -> Sample:
+def sample(name: str, *, training: bool, given: Mapping[str, Any] = MappingProxyType({})) -> Sample:
     """The architecture's model and one call of it; a model that predicts the next token where
-    there is one.
+    there is one. `given` are arguments of its configuration.
     """
     from transformers.models.auto import modeling_auto as classes
 
     torch.manual_seed(0)
-    config = configuration(name)
+    config = configuration(name, given)
     mappings = (classes.MODEL_FOR_CAUSAL_LM_MAPPING, classes.MODEL_MAPPING)
     found = next(mapping[type(config)] for mapping in mappings if type(config) in mapping)
     model = (found[0] if isinstance(found, tuple) else found)(config).float()
@@ -118,12 +118,12 @@ def sample(name: str, *, training: bool) -> Sample:
     )
 
 
-def configuration(name: str) -> Any:
-    """A small configuration of the architecture that transformers calls `name`."""
+def configuration(name: str, given: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """A small configuration of the architecture that transformers calls `name`, with `given` in it."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     made = CONFIG_MAPPING[name]
-    return without_chance(made(**reduced(made(), GIVEN.get(name, {}))))
+    return without_chance(made(**reduced(made(), {**GIVEN.get(name, {}), **given})))
 
 
 def keywords(model: Any, *, batch: int = BATCH, length: int = LENGTH) -> dict[str, Tensor]:

@@ -48,6 +48,26 @@ def test_layer_that_shares_a_weight_ends_the_row() -> None:
     assert (found.first, found.last) == (4, 11)
 
 
+def test_layers_that_take_turns_are_found_together() -> None:
+    turns = {layer: ("all", "nearby", "nearby")[layer % 3] for layer in range(19)}
+    found = find_repetition(make_entries(19, reads=turns), {}, 4)
+    assert found is not None
+    assert (found.length, found.copies) == (30, 6)
+    assert found.shift("c3", 1) == "c6"
+
+
+def test_windows_that_a_layer_has_twice_do_not_hide_it() -> None:
+    entries = [
+        Entry(form, (f"w{layer}", f"{part}{form}{layer}"), (f"{part}{form}{layer}",))
+        for layer in range(7)
+        for part in ("p", "q", "r")
+        for form in (*FORMS, "end" if part == "r" else "next")
+    ]
+    found = find_repetition(entries, {}, 5)
+    assert found is not None
+    assert (found.length, found.last - found.first) == (33, 7)
+
+
 def test_facts_about_a_name_tell_layers_apart() -> None:
     entries = make_entries(9, reads={})
     assert find_repetition(entries, {f"w{layer}": layer for layer in range(9)}, 6) is None

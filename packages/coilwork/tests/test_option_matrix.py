@@ -38,6 +38,7 @@ ASKED: Final[Mapping[str, object]] = {
     "random": "eager",
     "contractions": "aten",
     "chunk_products": False,
+    "repeat": False,
     "target": "sm_90",
     "freezing": True,
     "skip_rewrites": (REWRITES[0].name,),

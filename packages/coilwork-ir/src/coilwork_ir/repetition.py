@@ -17,6 +17,8 @@ from typing import Final
 _WINDOW: Final = 8
 # Lengths of regions that are looked at closely, the most frequent ones.
 _MOST_LENGTHS: Final = 4
+# Kinds of layers that take turns and differ in the values of the whole model that they read.
+_MOST_TOGETHER: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +115,33 @@ def find_repetition(entries: Sequence[Entry], facts: Mapping[str, Hashable], lea
     for length in _list_lengths(forms, least):
         start, end = _find_stretch(forms, length)
         copies = (end - start) // length + 1
-        if copies < least or (best is not None and copies * length <= (best.last - best.first) * best.length):
+        if copies < least or (best is not None and copies * length <= _count_covered(best)):
             continue
         if mentions is None:
             mentions = list_mentions(entries)
         found = compare_copies(entries, facts, mentions, start, length, copies)
+        for together in range(2, _MOST_TOGETHER + 1):
+            if found.last - found.first >= least or copies < together * least:
+                break
+            # layers of two kinds take turns: attention to all tokens, and to those nearby
+            found = compare_copies(entries, facts, mentions, start, together * length, copies // together)
         if found.last - found.first >= least and (
-            best is None or (found.last - found.first) * length > (best.last - best.first) * best.length
+            best is None or _count_covered(found) > _count_covered(best)
         ):
             best = found
     return best
 
 
+def _count_covered(found: Repetition) -> int:
+    return (found.last - found.first) * found.length
+
+
 def _list_lengths(forms: Sequence[int], least: int) -> list[int]:
-    """Distances at which many windows of equal forms follow each other, most of them first."""
+    """Distances at which many windows of equal forms follow each other, most of them first.
+
+    A window that a region has several times, as three projections of one input do, is counted at the
+    distances inside of the region alone. So a quarter of all windows is enough.
+    """
     latest: dict[tuple[int, ...], int] = {}
     counts: Counter[int] = Counter()
     for position in range(len(forms) - _WINDOW + 1):
@@ -138,7 +153,7 @@ def _list_lengths(forms: Sequence[int], least: int) -> list[int]:
     return [
         length
         for length, count in counts.most_common(_MOST_LENGTHS)
-        if count >= (least - 1) * length - _WINDOW
+        if 4 * count >= (least - 1) * length - _WINDOW
     ]
 
 

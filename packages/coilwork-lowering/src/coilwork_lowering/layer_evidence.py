@@ -22,7 +22,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from torch import fx
 
 from coilwork_ir.loc import Origin
-from coilwork_ir.loops import Extern, Graph
+from coilwork_ir.loops import Extern, Graph, View
 from coilwork_ir.repetition import Entry, Repetition
 from coilwork_lowering.shorter_capture import ShorterCapture
 
@@ -150,6 +150,9 @@ class LayerEvidence:
         if name in self.found.places:
             return False
         node = self.graph.nodes[position]
+        if isinstance(node, View):
+            # equal layers see equal layouts of what they all read, whichever call made the view first
+            return self.is_fixed(node.source)
         if not node.origins or not all(self._is_alike(origin.node) for origin in node.origins):
             return False
         if isinstance(node, Extern) and node.random and any(map(self._is_of_layer, node.origins)):

@@ -65,7 +65,7 @@ class LoweringOptions:
             cache meanwhile: its `Target.resident_bytes`. Default: those of an H200, 24 MiB.
         find_model: what is measured of a device, by its name, such as `"cuda:0"`. A target's description is
             in cache keys anyway. Default: the figures of a device like it.
-        repeat: lower one of many equal layers in a row, and copy its loops for the others. Default: False.
+        repeat: lower one of many equal layers in a row, and copy its loops for the others. Default: True.
     """
 
     fallback: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class LoweringOptions:
     max_index_size: int = 256
     resident_bytes: int = _H200.resident_bytes
     find_model: FindModel = field(default=find_like_model, repr=False, compare=False)
-    repeat: bool = False
+    repeat: bool = True
 
     def falls_back(self, target: str, node: str = "") -> bool:
         """Tell if `target`, e.g. `"aten.cumsum.default"`, is left to ATen: for `node`, if that is given."""

@@ -24,7 +24,7 @@ from torch import fx
 from coilwork_ir.buffers import Buffer, Constant, GraphOutput, Ref
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.loc import Origin
-from coilwork_ir.loops import Graph, Node
+from coilwork_ir.loops import Graph, Node, View
 from coilwork_ir.loops.access import list_overwritten_buffers, list_read_buffers
 from coilwork_ir.loops.node_forms import list_entries, list_facts, rename_node
 from coilwork_ir.repetition import Entry, Repetition, find_repetition
@@ -282,45 +282,49 @@ class _Lengthening:
         found, copy, omitted = self.found, self.copy, self.shorter.omitted
         behind = found.start + found.copies * found.length
         regular = [at for at in found.positions[copy] if at < behind]
-        others = [at for at in found.positions[copy] if at >= behind]
-        ascending = self._is_ascending(behind)
-        if others and ascending is None:
+        series = self._list_series(behind)
+        if series is None:
             return False
-        readable = self.readable
+        last: dict[int, Sequence[int]]
+        last = {positions[-1]: positions for positions, ascending in series if ascending}
+        first = {positions[0]: positions for positions, ascending in series if not ascending}
+        last[regular[-1]] = regular
         for position, owner in enumerate(found.owners):
-            if others and not ascending and position == others[0]:
-                for by in range(omitted, 0, -1):
-                    if not all(self._add(at, by, readable) for at in others):
-                        return False
-            if not self._add(position, omitted if owner > copy else 0, readable):
+            for by in range(omitted, 0, -1) if position in first else ():
+                if not all(self._add(at, by) for at in first[position]):
+                    return False
+            if not self._add(position, omitted if owner > copy else 0):
                 return False
-            if position == regular[-1]:
-                for by in range(1, omitted + 1):
-                    if not all(self._add(at, by, readable) for at in regular):
-                        return False
-            if others and ascending and position == others[-1]:
-                for by in range(1, omitted + 1):
-                    if not all(self._add(at, by, readable) for at in others):
-                        return False
+            for by in range(1, omitted + 1) if position in last else ():
+                if not all(self._add(at, by) for at in last[position]):
+                    return False
         return True
 
-    def _is_ascending(self, behind: int) -> bool | None:
-        """Tell if nodes behind all copies come in the order of these, or the other way round; None if
-        neither.
+    def _list_series(self, behind: int) -> list[tuple[tuple[int, ...], bool]] | None:
+        """Nodes of the copy behind all copies, in series: nodes of one series follow each other, then come
+        those of the next copy, or, if it is not ascending, of the one before. None if a node has no series.
+
+        What a partition saves of layers is an example: some kinds of values come from the last layer to the
+        first, and then other kinds again.
         """
         found = self.found
-        groups = [
+        later = [
             [at for at in found.positions[copy] if at >= behind] for copy in range(found.first, found.last)
         ]
-        if not all(groups):
-            return None
-        if all(one[-1] < other[0] for one, other in pairwise(groups)):
-            return True
-        if all(one[0] > other[-1] for one, other in pairwise(groups)):
-            return False
-        return None
+        series: list[tuple[tuple[int, ...], bool]] = []
+        begin, own = 0, later[self.copy - found.first]
+        while begin < len(own):
+            for end in range(len(own), begin, -1):
+                ascending = _is_ascending([positions[begin:end] for positions in later])
+                if ascending is not None:
+                    series.append((tuple(own[begin:end]), ascending))
+                    begin = end
+                    break
+            else:
+                return None
+        return series
 
-    def _add(self, position: int, by: int, readable: set[str]) -> bool:
+    def _add(self, position: int, by: int) -> bool:
         """Add the node at `position`, of the copy so many later."""
         node, entry = self.graph.nodes[position], self.entries[position]
         names: dict[str, str] = {}
@@ -350,6 +354,7 @@ class _Lengthening:
             origins = tuple([self._shift_origin(one, by) for one in node.origins])
             if names or origins != node.origins:
                 node = rename_node(node, names, origins)
+        readable = self.readable
         defines = [names.get(name, name) for name in entry.defines]
         for name in entry.names:
             if name not in entry.defines and names.get(name, name) not in readable:
@@ -403,8 +408,10 @@ class _Lengthening:
                 alike = output = short[item.name]
                 if shorter.owners.get(item.name, -1) >= calls.last:
                     output = self._shift_result(output)
-                elif isinstance(output, Ref) and self._is_moved(output.name):
-                    return None
+                elif output != Ref(item.name) or item.op != "placeholder":
+                    # an input that is a result stays that, whoever reads it
+                    if isinstance(output, Ref) and self._is_moved(output.name):
+                        return None
             if isinstance(alike, Ref) != isinstance(output, Ref):
                 return None
             if isinstance(output, Ref) and output.name not in self.readable:
@@ -414,7 +421,23 @@ class _Lengthening:
             outputs.append(output)
         if len(set(free)) != len(free):
             return None
-        return replace(self.graph, nodes=tuple(self.nodes), outputs=tuple(outputs), free_results=tuple(free))
+        return replace(
+            self.graph, nodes=tuple(self._order_tail()), outputs=tuple(outputs), free_results=tuple(free)
+        )
+
+    def _order_tail(self) -> list[Node]:
+        """The nodes, with views at the end that no node reads in the order of their calls, if they come in
+        that order in the shorter graph.
+        """
+        short = {node.name: number for number, node in enumerate(self.shorter.gm.graph.nodes)}
+        calls = [node.origins[0].node for node in _list_tail(self.graph.nodes)]
+        numbers = [short.get(call, -1) for call in calls]
+        if numbers != sorted(numbers) or -1 in numbers:
+            return self.nodes
+        order = {name: number for number, name in enumerate(self.shorter.nodes)}
+        tail = _list_tail(self.nodes)
+        rest = self.nodes[: len(self.nodes) - len(tail)]
+        return [*rest, *sorted(tail, key=lambda node: order.get(node.origins[0].node, -1))]
 
     def _find_result(self, slot: int, copy: int, short: Mapping[str, GraphOutput]) -> GraphOutput:
         """The result that stands where results of the shorter graph do that are of one slot of the calls;
@@ -473,3 +496,24 @@ class _Lengthening:
         """Tell if `name`, of the shorter graph, is another one's in the longer graph."""
         place = self.found.places.get(name)
         return name in self.renamed or (place is not None and place[1] > self.copy)
+
+
+def _is_ascending(groups: Sequence[Sequence[int]]) -> bool | None:
+    """Tell if groups of positions come one after the other, or the other way round; None if neither."""
+    if all(one[-1] < other[0] for one, other in pairwise(groups)):
+        return True
+    if all(one[0] > other[-1] for one, other in pairwise(groups)):
+        return False
+    return None
+
+
+def _list_tail(nodes: Sequence[Node]) -> Sequence[Node]:
+    """Views at the end that no node reads."""
+    read = {name for node in nodes for name in list_read_buffers(node)}
+    begin = len(nodes)
+    while begin:
+        node = nodes[begin - 1]
+        if not isinstance(node, View) or not node.origins or node.output.name in read:
+            break
+        begin -= 1
+    return nodes[begin:]

@@ -73,7 +73,7 @@ class ScheduleOptions:
             them any more.
         apart: names of captured calls that share no kernel with others.
         repeat: schedule one of many equal regions in a row, and copy its steps for the others. Default:
-            False.
+            True.
     """
 
     numerics: Numerics = "fast"
@@ -108,7 +108,7 @@ class ScheduleOptions:
     aligned_inputs: tuple[str, ...] = ()
     donated_inputs: tuple[str, ...] = ()
     apart: frozenset[str] = frozenset()
-    repeat: bool = False
+    repeat: bool = True
 
 
 def may_share_kernel(one: Iterable[Origin], two: Iterable[Origin], apart: frozenset[str]) -> bool:

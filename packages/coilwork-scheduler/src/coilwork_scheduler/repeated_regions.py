@@ -15,7 +15,7 @@ of that does not hold, there is no result, and the whole graph is scheduled.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -28,8 +28,16 @@ from coilwork_ir.loops import Extern, Graph, Node, View
 from coilwork_ir.loops.access import (
     list_defined_buffers,
 )
-from coilwork_ir.loops.node_forms import describe_node, list_entries, list_facts, rename_node
+from coilwork_ir.loops.node_forms import (
+    describe_node,
+    list_entries,
+    list_entry_names,
+    list_facts,
+    rename_node,
+)
 from coilwork_ir.repetition import Entry, Repetition, Window, find_repetition, find_window
+from coilwork_ir.streams import StreamInstruction
+from coilwork_scheduler.loose_views import GatheredSteps, gather_views, spread_views
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.region_evidence import RegionEvidence
 
@@ -120,12 +128,18 @@ def lengthen_schedule(schedule: Schedule, shorter: ShorterGraph) -> Schedule | N
     if schedule.outputs != shorter.graph.outputs:
         return None
     buffers = {buffer.name: buffer for buffer in schedule.buffers}
-    entries = _describe_steps(schedule.steps, buffers)
+    gathered = gather_views(
+        schedule.steps,
+        [_list_mentioned(step) for step in schedule.steps],
+        frozenset(_list_entered(shorter.graph)),
+        frozenset(buffer.name for node in shorter.graph.nodes for buffer in list_defined_buffers(node)),
+    )
+    entries = _describe_steps(gathered.steps, buffers)
     first = shorter.repetition.first
     for copy in sorted(range(first, shorter.end - 1), key=lambda one: abs(2 * (one - first) - KEPT + 2)):
         window = find_window(entries, shorter.repetition, shorter.places, copy)
         if window is not None:
-            lengthening = _Lengthening(schedule, shorter, window, entries, buffers)
+            lengthening = _Lengthening(schedule, gathered, shorter, window, entries, buffers)
             if lengthening.is_complete() and lengthening.run():
                 return lengthening.make_schedule()
     return None
@@ -140,10 +154,10 @@ def _describe_steps(steps: Sequence[Step], buffers: Mapping[str, Buffer]) -> lis
         if isinstance(step, KernelCall):
             names = (*step.args, *(name for pair in step.into for name in pair))
             form = (step.kernel, step.sizes, step.stream, len(step.into))
-        elif isinstance(step, Extern | View):
+        elif not isinstance(step, StreamInstruction):
             described = describe_node(step)
-            if described is not None:
-                form, names = described.key, described.names
+            form = None if described is None else described.key
+            names = _list_mentioned(step)
         defines = tuple([name for name in dict.fromkeys(names) if name in buffers and name not in known])
         known.update(defines)
         found.append(Entry(form, names, defines))
@@ -156,17 +170,23 @@ class _Lengthening:
     def __init__(
         self,
         schedule: Schedule,
+        gathered: GatheredSteps,
         shorter: ShorterGraph,
         window: Window,
         entries: Sequence[Entry],
         buffers: Mapping[str, Buffer],
     ) -> None:
         self.schedule = schedule
+        self.gathered = gathered
         self.shorter = shorter
         self.window = window
         self.entries = entries
         self.old = buffers
         self.steps: list[Step] = []
+        # by step: the position of what it is a copy of
+        self.copied: list[int] = []
+        # what steps define, under its old and its new name
+        self.stored: list[tuple[str, str]] = []
         self.buffers: dict[str, Buffer] = {}
         self.readable: set[str] = set()
         self.origins = _Origins(shorter.whole, shorter.repetition)
@@ -268,13 +288,23 @@ class _Lengthening:
             if not self._add(position, 0 if self._is_before(self.entries[position]) else omitted, {}):
                 return False
         read = {name for step in self.steps for name in _list_mentioned(step)}
-        return self.shorter.repetition.are_alike(read, frozenset(_list_entered(whole))) and all(
-            not isinstance(output, Ref) or output.name in self.readable for output in whole.outputs
+        return (
+            self._stores_what_is_read()
+            and self.shorter.repetition.are_alike(read, frozenset(_list_entered(whole)))
+            and all(not isinstance(output, Ref) or output.name in self.readable for output in whole.outputs)
         )
+
+    def _stores_what_is_read(self) -> bool:
+        """Tell if no step stores for nobody what was stored for a reader: in the shorter graph, what is read
+        behind the regions is of another one.
+        """
+        before = _list_read(self.gathered.steps, self.old.keys()) | _list_results(self.shorter.graph)
+        after = _list_read(self.steps, self.buffers.keys()) | _list_results(self.shorter.whole)
+        return all(new in after for old, new in self.stored if old in before)
 
     def _add(self, position: int, by: int, own: Mapping[str, str]) -> bool:
         """Add the step at `position` for the region so many copies later."""
-        step, entry = self.schedule.steps[position], self.entries[position]
+        step, entry = self.gathered.steps[position], self.entries[position]
         names: dict[str, str] = {}
         places, shift = self.shorter.places, self._shift
         if by and not self.evidence.may_move(position, all_the_way=by == self.shorter.omitted):
@@ -299,9 +329,11 @@ class _Lengthening:
             elif new not in self.readable:
                 return False
         self.readable.update([names[name] for name in entry.defines])
+        self.stored += [(name, names[name]) for name in entry.defines]
         if by:
             step = self._rename(step, names, by)
         self.steps.append(step)
+        self.copied.append(position)
         for replaced in _list_replaced(step):
             self.readable.discard(replaced)
         return True
@@ -328,13 +360,17 @@ class _Lengthening:
     def make_schedule(self) -> Schedule:
         """The schedule, when its steps are made."""
         whole = self.shorter.whole
+        defined = [buffer.name for node in whole.nodes for buffer in list_defined_buffers(node)]
+        order = {name: number for number, name in enumerate(defined)}
+        steps = spread_views(self.steps, self.copied, self.gathered, order)
+        names = dict.fromkeys(name for step in steps for name in _list_mentioned(step))
         return replace(
             self.schedule,
             inputs=whole.inputs,
             constants=whole.constants,
             outputs=whole.outputs,
-            buffers=tuple(self.buffers.values()),
-            steps=tuple(self.steps),
+            buffers=tuple([self.buffers[name] for name in names if name in self.buffers]),
+            steps=steps,
             decisions=(*self.schedule.decisions, self._explain()),
         )
 
@@ -364,8 +400,28 @@ def _list_mentioned(step: Step) -> tuple[str, ...]:
     """Names that `step` reads or defines."""
     if isinstance(step, KernelCall):
         return step.args
-    described = describe_node(step) if isinstance(step, Extern | View) else None
-    return () if described is None else described.names
+    if isinstance(step, StreamInstruction):
+        return ()
+    described = describe_node(step)
+    if described is not None:
+        return described.names
+    # nothing is equal to it, but it reads what it reads
+    return list_entry_names(step)
+
+
+def _list_results(graph: Graph) -> set[str]:
+    return {output.name for output in graph.outputs if isinstance(output, Ref)}
+
+
+def _list_read(steps: Sequence[Step], defined: Set[str]) -> set[str]:
+    """Names that a step mentions behind the one that defines them."""
+    known: set[str] = set()
+    found: set[str] = set()
+    for step in steps:
+        names = set(_list_mentioned(step))
+        found |= names & known
+        known |= names & defined
+    return found
 
 
 def _list_replaced(step: Step) -> list[str]:

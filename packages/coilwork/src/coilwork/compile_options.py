@@ -252,6 +252,12 @@ class CompileOptions(Options):
         "factor, and, with one more product, others that are a considerable part of the memory",
         key=True,
     )
+    repeat: bool = option(
+        True,
+        "lower and schedule one of many equal layers in a row, and copy what is made of it for the others, "
+        "where that is proved to be what they are; off, each layer by itself, for longer compile times",
+        key=True,
+    )
     size_asserts: bool = option(
         True,
         "compare types, devices, sizes and strides of the inputs of each call with those that a graph was "

@@ -40,6 +40,7 @@ def make_lowering_options(options: CompileOptions, fallback: tuple[str, ...]) ->
         updates_in_place=options.reuse,
         chunk_products=_chunks_products(options),
         find_model=cache(find_machine_model),
+        repeat=options.repeat,
     )
 
 
@@ -126,6 +127,7 @@ def make_schedule_options(options: CompileOptions, *, apart: frozenset[str] = fr
         batch_invariant=options.batch_invariant,
         chunk_products=_chunks_products(options),
         apart=apart,
+        repeat=options.repeat,
     )
 
 

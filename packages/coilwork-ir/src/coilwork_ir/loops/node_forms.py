@@ -99,11 +99,17 @@ def list_entries(graph: Graph) -> list[Entry]:
         form = describe_node(node)
         defines = tuple([buffer.name for buffer in list_defined_buffers(node)])
         if form is None:
-            touched = (*list_read_buffers(node), *(old for old, _ in list_overwritten_buffers(node)))
-            entries.append(Entry(None, (*touched, *defines), defines))
+            entries.append(Entry(None, list_entry_names(node), defines))
         else:
             entries.append(Entry(form.key, form.names, defines))
     return entries
+
+
+def list_entry_names(node: Node) -> tuple[str, ...]:
+    """Names that a node without a form reads, overwrites or defines."""
+    overwritten = [old for old, _ in list_overwritten_buffers(node)]
+    defined = [buffer.name for buffer in list_defined_buffers(node)]
+    return (*list_read_buffers(node), *overwritten, *defined)
 
 
 def list_facts(graph: Graph, promises: Mapping[str, Hashable]) -> dict[str, Hashable]:
