@@ -19,6 +19,7 @@ _CALLS = "an implementation, which makes the call"
 ALLOWED: Mapping[str, str] = {
     TABLE: "says which they are",
     "coilwork_lowering.decompositions.library_operators": _BEFORE,
+    "coilwork_lowering.joint.early_gradients": _BEFORE,
     "coilwork_lowering.rewrites.epilogues": _BEFORE,
     "coilwork_lowering.rewrites.call_normalization": _BEFORE,
     "coilwork_scheduler.contractions.aten_products": _CALLS,

@@ -198,3 +198,73 @@ def test_scaled_groups_are_the_librarys() -> None:
     with torch.no_grad(), no_fallback():
         found = torch.compile(function, backend=backend)(*given)
     torch.testing.assert_close(found, function(*given))
+
+
+PLAIN: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
+    "a row": (functional.linear, ((1, 4096), (1000, 4096))),
+    "a gated row": (
+        lambda x, v, w: functional.silu(functional.linear(x, v)) * functional.linear(x, w),
+        ((1, 2048), (1536, 2048), (1536, 2048)),
+    ),
+    "small ones": (torch.bmm, ((600, 32, 64), (600, 64, 48))),
+    "added": (torch.baddbmm, ((64, 256, 256), (64, 256, 128), (64, 128, 256))),
+    "weighed": (
+        lambda c, x, y: torch.baddbmm(c, x, y, beta=0.5, alpha=2),
+        ((64, 256, 256), (64, 256, 128), (64, 128, 256)),
+    ),
+    "added to a large one": (torch.addmm, ((2048, 2048), (2048, 2048), (2048, 2048))),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_products_that_nothing_follows(name: str) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    function, shapes = PLAIN[name]
+    given = [(torch.randn(shape, device="cuda") * shape[-1] ** -0.25).bfloat16() for shape in shapes]
+    compiled = torch.compile(function, backend=backend)
+    with torch.no_grad(), no_fallback():
+        exact = function(*(x.double() for x in given))
+        found, eager = compiled(*given).double(), function(*given).double()
+        assert torch.equal(found, compiled(*given).double())
+    off, allowed = ((one - exact).norm() / exact.norm() for one in (found, eager))
+    assert off <= 1.05 * allowed
+
+
+def test_a_training_step_never_has_all_logits_in_memory() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    rows, inner, columns = 8192, 256, 40000
+    hidden = torch.randn(rows, inner, device="cuda").bfloat16()
+    weight = (torch.randn(columns, inner, device="cuda") / 8).bfloat16()
+    labels = torch.randint(0, columns, (rows,), device="cuda")
+    labels[::9] = -100
+
+    def loss(x: Tensor, w: Tensor) -> Tensor:
+        return functional.cross_entropy(functional.linear(x, w).float(), labels)
+
+    def step(call: Callable[[Tensor, Tensor], Tensor], *given: Tensor) -> list[Tensor]:
+        leaves = [x.detach().requires_grad_() for x in given]
+        found = call(*leaves)
+        # a factor that rounds
+        return [found.detach(), *torch.autograd.grad(found, leaves, torch.full_like(found, 0.3))]
+
+    def exactly(x: Tensor, w: Tensor) -> Tensor:
+        return functional.cross_entropy(functional.linear(x, w), labels)
+
+    compiled = torch.compile(loss, backend=backend)
+    with no_fallback():
+        first = step(compiled, hidden, weight)
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        again = step(compiled, hidden, weight)
+        torch.cuda.synchronize()
+    used = torch.cuda.max_memory_allocated() - before
+    assert used < rows * columns, "half of the logits"
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+    exact = step(exactly, hidden.double(), weight.double())
+    eager = step(loss, hidden, weight)
+    for found, wanted, theirs in zip(first, exact, eager, strict=True):
+        off, allowed = ((one.double() - wanted).norm() / wanted.norm() for one in (found, theirs))
+        assert off <= 1.05 * allowed + 1e-6

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import torch
 from lowering_against_eager import assert_as_eager, externs, trace_and_lower
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_ir.buffers import Buffer
+from coilwork_ir.dtypes import DType
 from coilwork_ir.loops import Contraction, Extern, Graph
 from coilwork_ir.loops.access import list_defined_buffers
 from coilwork_ir.loops.interpreter import interpret_graph
@@ -21,7 +24,7 @@ from coilwork_ir.loops.matrix_products import (
 )
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_lowering import LoweringOptions
+from coilwork_lowering import LoweringOptions, lower
 
 HALF, BRAIN = torch.float16, torch.bfloat16
 
@@ -247,3 +250,16 @@ def test_a_grouped_product_that_is_left_to_aten_is_a_call() -> None:
     options = LoweringOptions(fallback=("aten._grouped_mm",))
     graph = trace_and_lower(lambda a, b, at: torch._grouped_mm(a, b, offs=at), inputs, options=options).graph
     assert externs(graph) == ["aten._grouped_mm.default"] and groups(graph) == []
+
+
+def test_sums_of_16_bit_products_may_stay_in_f32() -> None:
+    """As cuBLAS leaves them; elsewhere that is a call."""
+
+    def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.mm.dtype(a, b, torch.float32)
+
+    with FakeTensorMode():
+        matrices = [torch.empty(shape, dtype=BRAIN, device="cuda") for shape in ((4, 8), (8, 16))]
+        graph = lower(make_fx(multiply)(*matrices), name="graph", options=LoweringOptions()).graph
+    (product,) = products(graph)
+    assert product.output.dtype is DType.F32 and product.left.dtype is product.right.dtype is DType.BF16

@@ -21,6 +21,7 @@ from coilwork_ir.machine import change_figures
 from coilwork_ir.target import Target, get_target
 from coilwork_scheduler import RooflineCost, ScheduleOptions
 from coilwork_scheduler.chunking.chunk_products import ChunkedGraph, chunk_products
+from coilwork_scheduler.chunking.surroundings import find_surroundings
 from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.optimization_remarks import Remarks
@@ -132,6 +133,87 @@ BACKWARD = f"""graph @g {{{INPUTS}
 }}
 """
 
+# a loss and its gradients: what is divided by is known before, and the loss is divided by it behind
+BOTH = f"""graph @g {{{INPUTS}{VIEW}{LOGITS}
+  (%count: f32[]) = reduce sum [| r0: 64] {{
+    t0 = load %labels[r0] : i64
+    t1 = const 7 : i64
+    t2 = ne(t0, t1)
+    t3 = cast(t2) : f32
+    yield t3
+  }}
+  (%top: f32[64]) = reduce max [i0: 64 | r0: 96] {{
+    t0 = load %logits[i0, r0] : f32
+    yield t0
+  }}
+  (%sum: f32[64]) = reduce sum [i0: 64 | r0: 96] {{
+    t0 = load %logits[i0, r0] : f32
+    t1 = load %top[i0] : f32
+    t2 = sub(t0, t1)
+    t3 = exp(t2)
+    yield t3
+  }}
+  (%picked: f32[64]) = reduce sum [i0: 64 | r0: 96] {{
+    t0 = index [r0]
+    t1 = load %labels[i0] : i64
+    t2 = eq(t0, t1)
+    t3 = load %logits[i0, r0] : f32
+    t4 = const 0.0 : f32
+    t5 = where(t2, t3, t4)
+    yield t5
+  }}
+  %slope: f32[64, 96] = pointwise [i0: 64, i1: 96] {{
+    t0 = load %logits[i0, i1] : f32
+    t1 = load %top[i0] : f32
+    t2 = sub(t0, t1)
+    t3 = exp(t2)
+    t4 = load %sum[i0] : f32
+    t5 = div(t3, t4)
+    t6 = load %count[] : f32
+    t7 = div(t5, t6)
+    yield t7
+  }}
+  %turned: f32[96, 64]{{1, 96}} = view %slope offset `0`
+  %dw: f32[96, 8] = contract f32 [i0: 96, i1: 8 | r0: 64] {{
+    t0 = load %turned[i0, r0] : f32
+    t1 = load %h[r0, i1] : f32
+    t2 = parameter 0 : f32
+    multiply t0, t1
+    yield t2
+  }}
+  %dh: f32[64, 8] = contract f32 [i0: 64, i1: 8 | r0: 96] {{
+    t0 = load %slope[i0, r0] : f32
+    t1 = load %w_rows[r0, i1] : f32
+    t2 = parameter 0 : f32
+    multiply t0, t1
+    yield t2
+  }}
+  %each: f32[4, 16] = pointwise [i0: 4, i1: 16] {{
+    t0 = load %sum[16*i0 + i1] : f32
+    t1 = log(t0)
+    t2 = load %picked[16*i0 + i1] : f32
+    t3 = sub(t1, t2)
+    yield t3
+  }}
+  (%loss: f32[]) = reduce sum [| r0: 4, r1: 16] {{
+    t0 = load %each[r0, r1] : f32
+    t1 = load %labels[16*r0 + r1] : i64
+    t2 = const 7 : i64
+    t3 = ne(t1, t2)
+    t4 = const 0.0 : f32
+    t5 = where(t3, t0, t4)
+    yield t5
+  }}
+  %mean: f32[] = pointwise [] {{
+    t0 = load %loss[] : f32
+    t1 = load %count[] : f32
+    t2 = div(t0, t1)
+    yield t2
+  }}
+  return (%mean, %dw, %dh)
+}}
+"""
+
 # rows of a batch of 4 sequences of 16
 BATCH = f"""graph @g {{{INPUTS}{VIEW}{LOGITS}
   %capped: f32[4, 16, 96] = pointwise [i0: 4, i1: 16, i2: 96] {{
@@ -224,7 +306,9 @@ def decision(remarks: Remarks) -> tuple[bool, str, dict[str, float]]:
 
 
 @pytest.mark.parametrize(
-    ("text", "along"), [(FORWARD, 0), (BACKWARD, 1), (BATCH, 0)], ids=["forward", "backward", "batch"]
+    ("text", "along"),
+    [(FORWARD, 0), (BACKWARD, 1), (BATCH, 0), (BOTH, 0)],
+    ids=["forward", "backward", "batch", "both"],
 )
 def test_results_are_those_of_the_whole_product(text: str, along: int) -> None:
     graph, made, remarks = chunk(text)
@@ -299,6 +383,36 @@ def test_kernels_are_about_one_chunk_and_shared_by_all(text: str) -> None:
     of_chunks = [call.kernel for call, found in zip(calls, names, strict=True) if found]
     # the last chunk may be shorter
     assert len(set(of_chunks)) <= 2 * len([found for found in names if found]) / 3
+
+
+def test_a_chunk_is_done_with_before_the_next_one_is_computed() -> None:
+    products = [step for step in planned(BOTH).steps if isinstance(step, Extern)]
+    is_logits = ["logits_chunk" in str(step.outputs) for step in products]
+    assert len(products) > 6 and is_logits == [True, False, False] * (len(products) // 3)
+
+
+def test_no_kernel_makes_what_chunks_wait_for_and_what_waits_for_them() -> None:
+    _, made, _ = chunk(BOTH)
+    around = find_surroundings(made.graph, made.chunks)
+    assert "count" in around.before and {"mean", "dw", "dh"} <= around.behind
+    assert not around.before & around.behind and made.chunks.keys() <= around.behind
+    assert around.forbids(frozenset({"count", "mean"}))
+    assert not around.forbids(frozenset({"count"})) and not around.forbids(frozenset(made.chunks))
+
+
+def test_gradients_lie_where_the_chunk_was() -> None:
+    """One kernel reads a chunk element by element, also for what it chooses, and overwrites it."""
+    made = planned(BOTH)
+    kernels = [kernel for kernel in made.kernels if len(kernel.aliasing) == 1]
+    called = {step.kernel for step in made.steps if isinstance(step, KernelCall)}
+    assert any(kernel.name in called for kernel in kernels)
+    chunks = [s for s in made.steps if isinstance(s, KernelCall) and any("logits_chunk" in n for n in s.args)]
+    assert {step.kernel for step in chunks} <= {kernel.name for kernel in kernels}
+
+
+def test_whole_sums_are_not_copied() -> None:
+    made = planned(BOTH)
+    assert not any("dw" in step.args for step in made.steps if isinstance(step, KernelCall))
 
 
 def test_sums_of_16_bit_products_are_in_f32() -> None:

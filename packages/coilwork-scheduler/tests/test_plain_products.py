@@ -92,9 +92,7 @@ def gated(rows: int, columns: int) -> str:
     multiply t0, t1
     yield t3
   }}"""
-    both = "".join(
-        product.format(y=y, w=w, rows=rows, columns=columns) for y, w in (("p", "v"), ("q", "w"))
-    )
+    both = "".join(product.format(y=y, w=w, rows=rows, columns=columns) for y, w in (("p", "v"), ("q", "w")))
     return f"""graph @g {{
   input %x: bf16[{rows}, 4096]
   input %v: bf16[4096, {columns}]

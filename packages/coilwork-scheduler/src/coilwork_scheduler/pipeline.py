@@ -29,6 +29,7 @@ from coilwork_scheduler.assemble import (
 )
 from coilwork_scheduler.choose_implementations import implement_attention, implement_contractions
 from coilwork_scheduler.chunking.chunk_products import chunk_products
+from coilwork_scheduler.chunking.surroundings import find_surroundings
 from coilwork_scheduler.contractions.implementations import NamesBlocks
 from coilwork_scheduler.contractions.registry import REGISTRY, Registry
 from coilwork_scheduler.cost_model import CostModel, RooflineCost
@@ -260,6 +261,11 @@ def _chunk_products(draft: Draft, settings: Settings) -> Draft:
     return replace(_change_graph(draft, found.graph), chunks=found.chunks)
 
 
+def _gather_one_hot(draft: Draft, settings: Settings) -> Draft:
+    graph = gather_one_hot(draft.graph, draft.chunks, settings)
+    return draft if graph is draft.graph else _change_graph(draft, graph)
+
+
 def _remove_dead(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     return remove_dead(graph, facts)
 
@@ -268,7 +274,13 @@ def _fuse(draft: Draft, settings: Settings) -> Draft:
     stages = _stages(draft.graph, settings.targets)
     if not settings.options.fuse:
         return replace(draft, groups=tuple(group_of(stage) for stage in stages))
-    context = FusionContext(graph=draft.graph, facts=draft.facts, settings=settings, chunks=draft.chunks)
+    context = FusionContext(
+        graph=draft.graph,
+        facts=draft.facts,
+        settings=settings,
+        chunks=draft.chunks,
+        around=find_surroundings(draft.graph, draft.chunks),
+    )
     return replace(draft, groups=Fuser(context, stages, settings.remarks).run())
 
 
@@ -354,7 +366,7 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
         ),
         Pass(
             name="one-hot",
-            run=_graph_pass(gather_one_hot),
+            run=_gather_one_hot,
             why="a sum of which all terms but one are zero is one load",
         ),
         Pass(

@@ -66,8 +66,12 @@ from coilwork_scheduler.settings import Settings
 # ---- One-hot sums ----
 
 
-def gather_one_hot(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    """Replace sums over one-hot masks by their only term, under `fast` numerics. Linear time."""
+def gather_one_hot(graph: Graph, chunks: Mapping[str, int], settings: Settings) -> Graph:
+    """Replace sums over one-hot masks by their only term, under `fast` numerics. Linear time.
+
+    Sums of a chunk, one of `chunks`, stay: what goes through its rows element by element may leave results in
+    their memory, and a load of another element would keep it from that.
+    """
     if settings.options.numerics != "fast":
         return graph
     nodes: list[Node] = []
@@ -75,7 +79,7 @@ def gather_one_hot(graph: Graph, facts: Dependence, settings: Settings) -> Graph
     changed = False
     for node in graph.nodes:
         term = _find_only_term(node, makers) if isinstance(node, Reduce) else None
-        if term is None:
+        if term is None or any(access.buffer in chunks for access in list_loads((term,))):
             nodes.append(node)
             continue
         assert isinstance(node, Reduce) and node.outputs[0] is not None

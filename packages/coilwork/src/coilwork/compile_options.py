@@ -248,7 +248,8 @@ class CompileOptions(Options):
         True,
         "compute products that are much larger than their factors chunk by chunk, if only generated code and "
         "further products read them, as logits that end in a loss: they are never in memory as a whole. In "
-        "training, which takes one more product, only those that are a considerable part of the memory",
+        "training those of 8192 rows and 512 MiB or more, whose gradients the forward then computes up to a "
+        "factor, and, with one more product, others that are a considerable part of the memory",
         key=True,
     )
     size_asserts: bool = option(

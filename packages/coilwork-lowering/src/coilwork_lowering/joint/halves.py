@@ -118,7 +118,7 @@ def settle_saved(joint: IndexedJoint, chosen: Iterable[int]) -> Saved:
             tensors.append(at)
         elif not _is_only_asserted(joint.nodes[at]):
             sizes.append(at)
-    tangents = [at for at, node in enumerate(joint.nodes) if _is_tangent(node)]
+    tangents = [at for at, node in enumerate(joint.nodes) if is_tangent(node)]
     draft = extract(
         joint,
         "backward",
@@ -199,7 +199,7 @@ def _is_only_asserted(node: torch.fx.Node) -> bool:
     )
 
 
-def _is_tangent(node: torch.fx.Node) -> bool:
+def is_tangent(node: torch.fx.Node) -> bool:
     return node.op == "placeholder" and "tangents" in str(node.target)
 
 
@@ -217,7 +217,7 @@ def order_backward(joint: IndexedJoint, backward: Extract) -> Extract:
     behind the first gradient reads is left out, unless it copies into an input.
     """
     calls = backward.calls
-    tangents = {at for at in backward.inputs if _is_tangent(joint.nodes[at])}
+    tangents = {at for at in backward.inputs if is_tangent(joint.nodes[at])}
     start = next(
         (place for place, at in enumerate(calls) if not tangents.isdisjoint(joint.operands[at])), None
     )
@@ -290,7 +290,7 @@ def build_backward(joint: IndexedJoint, root: torch.nn.Module, saved: Saved) -> 
     """The graph that takes what is `saved`, sizes first, then gradients, and returns the backward's
     results.
     """
-    tangents = [at for at, node in enumerate(joint.nodes) if _is_tangent(node)]
+    tangents = [at for at, node in enumerate(joint.nodes) if is_tangent(node)]
     inputs = [*saved.sizes, *saved.tensors, *tangents, *_list_backward_seeds(joint)]
     part = extract(joint, "backward", inputs, joint.list_results(forward=False))
     part = raise_items(joint, order_backward(joint, part))

@@ -8,13 +8,14 @@ of the device's memory are worth (`recomputed_bytes` of the machine model).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
 from coilwork_ir.machine import FindModel, find_like_model
+from coilwork_ir.machine.model import Products
 from coilwork_ir.operators import find_info
 from coilwork_lowering.aten_layouts.formats import estimate_bytes
 from coilwork_lowering.facts.fx_nodes import get_packet_name, is_pointwise, is_reduction, is_view
@@ -35,9 +36,9 @@ def recompute_large_products(
     forward = find_forward_nodes(gm, num_fwd_outputs)
     marked: list[torch.fx.Node] = []
     for node in gm.graph.nodes:
-        if node not in forward or not _is_large_product(node, find_model):
+        if node not in forward or not is_large_product(node, find_model, _get_least):
             continue
-        values = _find_large_values(node, forward)
+        values = find_large_values(node, forward)
         again = [value for value in values if value in forward]
         is_read_later = any(user not in forward for value in again for user in value.users)
         if not is_read_later or any("recompute" in value.meta for value in (node,)):
@@ -48,8 +49,16 @@ def recompute_large_products(
     return tuple(marked)
 
 
-def _is_large_product(node: torch.fx.Node, find_model: FindModel) -> bool:
-    """Tell if `node` multiplies two matrices, and its result is large by itself and beside its factors."""
+def _get_least(figures: Products) -> int:
+    return figures.recomputed_bytes
+
+
+def is_large_product(
+    node: torch.fx.Node, find_model: FindModel, find_least: Callable[[Products], int]
+) -> bool:
+    """Tell if `node` multiplies two matrices, and its result is large by itself, in bytes by the figure that
+    is `find_least`, and beside its factors.
+    """
     roles = find_info(get_packet_name(node.target)).product if node.op == "call_function" else None
     value = node.meta.get("val")
     if roles is None or not isinstance(value, torch.Tensor) or not _is_static_matrix(value):
@@ -60,7 +69,7 @@ def _is_large_product(node: torch.fx.Node, find_model: FindModel) -> bool:
         return False
     figures = find_model(str(value.device)).products
     read = sum(estimate_bytes(factor) for factor in factors)
-    return estimate_bytes(value) >= max(figures.recomputed_bytes, figures.chunked_share * read)
+    return estimate_bytes(value) >= max(find_least(figures), figures.chunked_share * read)
 
 
 def _is_static(value: torch.Tensor) -> bool:
@@ -71,9 +80,7 @@ def _is_static_matrix(value: torch.Tensor) -> bool:
     return value.dim() == 2 and value.dtype.is_floating_point and _is_static(value)
 
 
-def _find_large_values(
-    product: torch.fx.Node, forward: frozenset[torch.fx.Node]
-) -> tuple[torch.fx.Node, ...]:
+def find_large_values(product: torch.fx.Node, forward: frozenset[torch.fx.Node]) -> tuple[torch.fx.Node, ...]:
     """Return `product`, and the values as large that are computed from it; none if one is needed as a whole,
     by a product of the forward for one, or beside others that are as large.
     """

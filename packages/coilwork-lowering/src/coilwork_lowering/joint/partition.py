@@ -20,6 +20,7 @@ from coilwork_lowering.joint.corrections import (
     renew_shared_storages,
     shape_tangents,
 )
+from coilwork_lowering.joint.early_gradients import compute_gradients_early
 from coilwork_lowering.joint.free_strides import free_saved_strides
 from coilwork_lowering.joint.large_products import recompute_large_products
 from coilwork_lowering.joint.pool_offsets import narrow_pool_positions
@@ -205,6 +206,17 @@ def _mark_recomputed(draft: JointDraft, context: JointContext) -> JointDraft:
     return draft
 
 
+def _compute_early(draft: JointDraft, context: JointContext) -> JointDraft:
+    lowering = context.lowering
+    if not lowering.chunk_products:
+        return draft
+    found = compute_gradients_early(
+        draft.gm, num_fwd_outputs=context.num_fwd_outputs, find_model=lowering.find_model
+    )
+    log.debug("gradients in the forward: of %s", ", ".join(node.name for node in found) or "nothing")
+    return draft
+
+
 def _mark_products(draft: JointDraft, context: JointContext) -> JointDraft:
     lowering = context.lowering
     if not lowering.chunk_products:
@@ -266,6 +278,11 @@ JOINT_PASSES: Final[PassTable[JointDraft, JointContext]] = PassTable(
         ),
         Pass(name="recompute", run=_mark_recomputed, why="what comes from memory anyway need not be saved"),
         Pass(
+            name="early gradients",
+            run=_compute_early,
+            why="sums of gradients are smaller than what they are of, and no product is computed twice",
+        ),
+        Pass(
             name="large products",
             run=_mark_products,
             why="what is computed chunk by chunk is never in memory as a whole",
@@ -290,7 +307,8 @@ JOINT_PASSES: Final[PassTable[JointDraft, JointContext]] = PassTable(
             "overwritten inputs", "find extremes", "what is read before it is overwritten may be compared"
         ),
         Before("find extremes", "recompute", "marks are looked through for it"),
-        Before("recompute", "large products", "marks in a graph are taken for the user's"),
+        Before("recompute", "early gradients", "marks in a graph are taken for the user's"),
+        Before("early gradients", "large products", "what nobody reads later need not be computed again"),
         Before("large products", "keep extremes", "what an extreme is compared with is kept, however large"),
         Before("recompute", "keep extremes", "the later mark counts, and this one is for results"),
         Before("keep extremes", "draw again", _EITHER),

@@ -180,11 +180,12 @@ def _find_kept(
     for at, node in enumerate(joint.nodes):
         if (sides.after_tangents[at] and sides.backward[at]) or not _may_keep(joint, again, at):
             continue
-        if is_input_of_forward(node):
+        must_be_saved = node.meta.get("recompute") == CheckpointPolicy.MUST_SAVE
+        if is_input_of_forward(node) or (must_be_saved and joint.must_be_in_forward[at]):
             kept[at] = 1
         elif not sides.forward[at] or node.op != "call_function" or is_item(node):
             continue
-        elif node.meta.get("recompute") == CheckpointPolicy.MUST_SAVE:
+        elif must_be_saved:
             kept[at] = 1
         elif not joint.traits[at].is_copied_constant:
             operands = [argument for argument in node.args if isinstance(argument, torch.fx.Node)]

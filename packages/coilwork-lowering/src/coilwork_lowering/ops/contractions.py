@@ -21,7 +21,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_ir.buffers import Buffer, make_contiguous_strides
-from coilwork_ir.device_traits import ATEN_CPU, has_trait
+from coilwork_ir.device_traits import ATEN_CPU, CUBLAS, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.loops import Body, Convolution, Window
@@ -53,6 +53,8 @@ _MULTIPLIED_TYPES: Final = frozenset(
 _FLOATS_OF_8_BITS: Final = frozenset({DType.F8E4M3, DType.F8E5M2, DType.F8E4M3FNUZ, DType.F8E5M2FNUZ})
 
 
+# Factors of which ATen leaves the sums in f32, if it is asked to.
+_HALVES: Final = frozenset({DType.F16, DType.BF16})
 _FACTORS: Final[Mapping[str, frozenset[DType]]] = MappingProxyType(
     {"bytes": frozenset({DType.I8}), "float8": _FLOATS_OF_8_BITS}
 )
@@ -69,6 +71,9 @@ def _lower_product(row: ProductRoles, builder: Builder, call: Call) -> Value:
     added = row.added if beta != 0 and call.arguments.get(row.added) is not None else ""
     tensors = [call.tensor(name) for name in (row.left, row.right, added) if name]
     types = _FACTORS.get(row.factors, frozenset({call.dtype}))
+    is_wide = not added and scales is None and call.arguments.get("out_dtype") is not None
+    if is_wide and call.fake.dim() == 2 and has_trait(call.device, CUBLAS):
+        types |= _HALVES
     alike = all(item.dtype in types for item in tensors[:2]) and all(
         item.dtype is call.dtype for item in tensors[2:]
     )
@@ -199,7 +204,9 @@ def _product_rule(name: str) -> Rule:
     roles = find_info(name).product
     assert roles is not None
     lower = _lower_grouped if roles.ends else _lower_product
-    return Rule((f"aten.{name}.default",), partial(lower, roles))
+    # the second one leaves sums in a wider type
+    overloads = [one for one in ("default", "dtype") if hasattr(getattr(torch.ops.aten, name), one)]
+    return Rule(tuple(f"aten.{name}.{overload}" for overload in overloads), partial(lower, roles))
 
 
 # ---- Convolutions ----

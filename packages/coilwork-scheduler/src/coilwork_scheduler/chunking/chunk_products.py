@@ -44,8 +44,11 @@ _ADDED: Final = MappingProxyType({"sum": "add", "prod": "mul", "min": "minimum",
 _SUM_BYTES: Final = 4
 # A chunk has that part of the room at least, however large sums are.
 _LEAST_SHARE: Final = 4
-# The share of the product's time that sums may take: chunks are larger than the room for more.
-_SUMS_SHARE: Final = 0.6
+# The share of the product's time that sums may take: chunks are larger than the room for more. So few chunks
+# may take more of it.
+_SUMS_SHARE: Final = 0.25
+_FEW_CHUNKS: Final = 4
+_FEW_SUMS_SHARE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +186,9 @@ def _count_affordable(product: Contraction, sums_bytes: int, settings: Settings)
         return results
     operations = 2 * results * sizes.numel(tuple(get_extent(axis) for axis in product.axes))
     product_us = operations / (target.matrix_tflop_s * 1e6)
-    return int(_SUMS_SHARE * product_us / (2 * sums_bytes / (target.bandwidth_gb_s * 1e3)))
+    each_us = 2 * sums_bytes / (target.bandwidth_gb_s * 1e3)
+    few = min(_FEW_CHUNKS, int(_FEW_SUMS_SHARE * product_us / each_us))
+    return max(few, int(_SUMS_SHARE * product_us / each_us))
 
 
 # ---- Its nodes ----
@@ -376,7 +381,10 @@ class _ChunkWriter:
                 own = dict(zip(node.ranges, ranges, strict=True))
                 (epilogue,) = substitute_ranges((node.epilogue,), own)
                 value = _fill_parameter(epilogue, cast(value, node.accumulate))
-            if found.shape != wanted.shape:
+            if isinstance(value, Load) and found.strides == wanted.strides and found.dtype is wanted.dtype:
+                # nothing is left to do to the sums
+                yield View(output=wanted, source=found.name, offset=as_expr(0))
+            elif found.shape != wanted.shape:
                 flat = replace(found, name=self.name(f"{name}_flat"), dtype=wanted.dtype)
                 yield Pointwise(output=flat, ranges=ranges, body=value, origins=node.origins)
                 yield View(output=wanted, source=flat.name, offset=as_expr(0))
