@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -26,11 +27,13 @@ DRIVER: Final = Path(__file__).with_name("cpp_model_on_gpu.cpp")
 
 
 class Block(nn.Module):
-    """A product of ATen's, kernels with reductions, a scan that takes scratch memory, and a sort."""
+    """Products, kernels with reductions, a scan that takes scratch memory, and a sort."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32))
+        widths = (16, 32, 48, 32)
+        parts = [(nn.Linear(a, b), nn.GELU(), nn.LayerNorm(b)) for a, b in pairwise(widths)]
+        self.layers = nn.Sequential(*chain.from_iterable(parts))
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.layers(x)
@@ -63,26 +66,30 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @torch.no_grad()
 @pytest.mark.parametrize("rows", [5, 1024])
-@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-def test_results_are_pythons(folder: Path, device: str, rows: int) -> None:
+@pytest.mark.parametrize(("device", "uses"), [("cuda", "all"), ("cuda:1", "all"), ("cuda", "torch")])
+def test_results_are_pythons(folder: Path, device: str, uses: str, rows: int) -> None:
+    """In C++ as in Python, libraries of the vendor's do products, and the driver repeats work as graphs; or
+    neither, where that is asked for.
+    """
     if device == "cuda:1" and torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     index = 1 if device == "cuda:1" else 0
     x = torch.randn(rows, 16)
-    # without Python, ATen does all products
-    aten = ExecutorOptions(products="aten")
-    wanted = coilwork_aot.load(folder / "model.cw", device=f"cuda:{index}", options=aten)(x.cuda(index))
+    left = None if uses == "all" else ExecutorOptions(products="aten", replay=False)
+    wanted = coilwork_aot.load(folder / "model.cw", device=f"cuda:{index}", options=left)(x.cuda(index))
     (folder / "x.bin").write_bytes(x.numpy().tobytes())
     torch_library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     command = [folder / "driver", torch_library, folder / "model.cw", device, folder / "x.bin", rows, 16]
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LD_LIBRARY_PATH")}
     done = subprocess.run(
-        [*map(str, command), str(folder / "result.bin")],
+        [*map(str, command), str(folder / "result.bin"), uses],
         env=kept,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, (done.stdout, done.stderr)
-    assert done.stdout == f"differing 0 failed 0 device {index}\n", done.stderr
+    used = int(uses == "all")
+    counted = f"products {used} graphs {used}"
+    assert done.stdout == f"differing 0 failed 0 device {index} {counted}\n", done.stderr
     assert (folder / "result.bin").read_bytes() == wanted.cpu().numpy().tobytes()

@@ -148,7 +148,7 @@ Variant read_variant(const Json& value) {
   made.roles = value["roles"].text();
   made.refusal = value["refusal"].text();
   made.devices = read_texts(value["devices"]);
-  value["rounds_freely"].truth();
+  made.rounds_freely = value["rounds_freely"].truth();
   const std::pair<const std::vector<Leaf>*, const char*> nested[] = {{&made.inputs, "in_tree"}, {&made.results, "out_tree"}};
   for (const auto& [leaves, tree] : nested)
     if (count_leaves(value[tree]) != leaves->size()) damage("leaves and nesting do not fit");

@@ -57,6 +57,7 @@ struct Variant {
   std::string program, kernels, calls, roles, refusal;
   std::map<std::string, std::vector<Binary>> binaries;
   std::vector<std::string> devices;
+  bool rounds_freely = true;  // results may differ from eager's in their last bits
 };
 
 // How a tensor lies in a storage, in elements.

@@ -170,6 +170,10 @@ std::vector<Result> EntryPoint::call(std::vector<Given> given, size_t* chosen) c
   throw *first;
 }
 
+void EntryPoint::count(CoilworkCounters& counters) const {
+  for (const auto& variant : variants_) variant->program->count(counters);
+}
+
 // ---- loading ----
 
 std::unique_ptr<Model> load_model(const std::string& path, const LoadOptions& options) {
@@ -192,7 +196,7 @@ std::unique_ptr<Model> load_model(const std::string& path, const LoadOptions& op
     const std::string& name = manifest.entries[k].first;
     made->entries.emplace_back(name, made->state);
     for (const Variant* variant : chosen[k])
-      made->entries.back().add(*variant, std::make_unique<BoundProgram>(archive, name, *variant, *made->state, device.place, device.gpu.get()));
+      made->entries.back().add(*variant, std::make_unique<BoundProgram>(archive, name, *variant, *made->state, device.place, device.gpu.get(), options.left));
   }
   return made;
 }
