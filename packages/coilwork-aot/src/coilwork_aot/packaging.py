@@ -27,6 +27,7 @@ from coilwork_aot.manifest import (
     Variant,
     encode_manifest,
 )
+from coilwork_aot.record_hashes import hash_parts
 from coilwork_aot.trees import Tree
 from coilwork_aot.weights import collect_storages, encode_weights
 from coilwork_runtime import Builder
@@ -180,10 +181,7 @@ def make_package(
 
 
 def _describe_record(parts: Parts) -> RecordFacts:
-    total = hashlib.sha256()
-    for part in parts:
-        total.update(part)
-    return RecordFacts(size=sum(map(len, parts)), sha256=total.hexdigest())
+    return RecordFacts(size=sum(map(len, parts)), sha256=hash_parts(parts))
 
 
 def _make_variant(

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "record_hashes.hpp"
 #include "refusal.hpp"
 #include "sha256.hpp"
 
@@ -255,7 +256,7 @@ void check_records(const Archive& archive, const Manifest& manifest, bool verify
   for (const auto& [name, facts] : manifest.records) {
     const Record& record = *archive.find(name);
     if (record.size != facts.size) refuse_package("wrong-hash", "record " + name + " has " + std::to_string(record.size) + " bytes");
-    if ((verify_weights || name != WEIGHTS) && compute_sha256(archive.data(record), record.size) != facts.sha256)
+    if ((verify_weights || name != WEIGHTS) && hash_record(archive.data(record), record.size) != facts.sha256)
       refuse_package("wrong-hash", "record " + name + " differs from its hash");
   }
 }
@@ -268,7 +269,7 @@ Manifest verify_archive(const Archive& archive, const std::string& path, const s
   const Record &manifest = archive.records[0], &hash = archive.records[1];
   if (manifest.size > MOST_MANIFEST_BYTES || hash.size != 64)
     refuse_package("oversized-record", "the manifest of " + path + " or its digest is too large");
-  const std::string found = compute_sha256(archive.data(manifest), manifest.size);
+  const std::string found = write_hexadecimal(compute_sha256(archive.data(manifest), manifest.size));
   if (archive.view(hash) != found) refuse_package("wrong-hash", "the manifest of " + path + " differs from its digest");
   if (!digest.empty() && digest != found) refuse_package("wrong-digest", path + " is another package: its digest is " + found);
   Manifest made = decode(archive.view(manifest));

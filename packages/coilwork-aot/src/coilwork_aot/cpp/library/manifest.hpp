@@ -9,7 +9,7 @@
 
 namespace coilwork_aot {
 
-constexpr int64_t SCHEMA = 2;
+constexpr int64_t SCHEMA = 3;
 constexpr char MANIFEST[] = "manifest.json", DIGEST[] = "manifest.sha256", WEIGHTS[] = "weights.safetensors";
 
 struct RecordFacts {

@@ -5,7 +5,6 @@
 
 #include "call/surroundings.hpp"
 #include "gpu.hpp"
-#include "interfaces/settings.hpp"
 #include "libraries/opening.hpp"
 #include "program/plans.hpp"
 #include "program/resolving.hpp"
@@ -330,8 +329,7 @@ struct BoundProgram::Inside {
       }
     }
     Runner::place_constants(program, frame);
-    if (program.products) call.product_settings = TorchSettings::instance().products();
-    if (program.convolutions) call.convolution_settings = TorchSettings::instance().convolutions();
+    read_settings(call);
     call.outermost = &frame;
     Runner runner(call, frame);
     const Surroundings surroundings(call);

@@ -135,14 +135,6 @@ static PyObject* hand_over(Call& call, PyObject* instead, PyObject* list, PyObje
   return PyObject_CallOneArg(instead, inputs.get());
 }
 
-// What torch says at present of how a library is to compute.
-static int32_t settings_of(PyObject* asked) {
-  const Reference number = checked(PyObject_CallNoArgs(asked));
-  const long found = PyLong_AsLong(number.get());
-  if (found == -1 && PyErr_Occurred()) throw_python();
-  return static_cast<int32_t>(found);
-}
-
 // Runs the instructions, with stretches of work as graphs of the driver's if the calls of the program are alike.
 static const Step& run_instructions(Call& call, Runner& runner) {
   ReplayedCall replayed(call);
@@ -164,8 +156,7 @@ static PyObject* run_program(const Program& program, PyObject* list, PyObject* c
   phases.done(Timing::INPUTS);
   Runner::place_constants(program, frame);
   call.profiled = is_profiled(program);
-  if (program.products) call.product_settings = settings_of(program.product_settings);
-  if (program.convolutions) call.convolution_settings = settings_of(program.convolution_settings);
+  read_settings(call);
   Runner runner(call, frame);
   const Step* last = nullptr;
   {

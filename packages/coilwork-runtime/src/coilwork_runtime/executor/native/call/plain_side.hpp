@@ -1,6 +1,7 @@
 // The host of a library, C++ alone: errors are texts, and what only Python can do is refused.
 #pragma once
 #include "call/frames.hpp"
+#include "interfaces/settings.hpp"
 
 namespace coilwork {
 
@@ -31,6 +32,11 @@ static void annotate_here(Call& call, const Frame& frame, Raised& raised) {
 static void forget(Call&, Raised&) {}
 static void look_for_signals(Call&, bool = false) {}
 static void close_streams(Call&) {}
+
+static void read_settings(Call& call) {
+  if (call.program.products) call.product_settings = TorchSettings::instance().products();
+  if (call.program.convolutions) call.convolution_settings = TorchSettings::instance().convolutions();
+}
 
 // Bytes behind the names of a call. Torch's allocator does not tell C what a process has, and what others have does not change by the
 // call.
