@@ -17,7 +17,7 @@ import coilwork_aot
 import coilwork_runtime
 from coilwork_aot.cpp_library import INCLUDE, LIBRARY, build_library
 from coilwork_runtime import native_build
-from coilwork_runtime.executor.choice import ExecutorOptions
+from coilwork_runtime.executor.choice import ExecutorOptions, Products
 
 pytestmark = [
     pytest.mark.gpu,
@@ -75,7 +75,8 @@ def test_results_are_pythons(folder: Path, device: str, uses: str, rows: int) ->
         pytest.skip("needs two GPUs")
     index = 1 if device == "cuda:1" else 0
     x = torch.randn(rows, 16)
-    left = None if uses == "all" else ExecutorOptions(products="aten", replay=False)
+    products: Products = "auto" if uses == "all" else "aten"
+    left = ExecutorOptions(executor="native", strict=True, products=products, replay=uses == "all")
     wanted = coilwork_aot.load(folder / "model.cw", device=f"cuda:{index}", options=left)(x.cuda(index))
     (folder / "x.bin").write_bytes(x.numpy().tobytes())
     torch_library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"

@@ -169,7 +169,8 @@ def build_package(
             name = name or _name_of(one)
             state.add(list_state(program, one.model if isinstance(one.model, torch.nn.Module) else None))
             for target in targets:
-                flat = flatten_program(program, _find_device(target, compiler.devices), loss=one.loss)
+                device = _find_device(target, compiler.devices)
+                flat = flatten_program(program, device, target=target, loss=one.loss)
                 compiled = _compile(compiler, flat, target)
                 if tunes:
                     compiled = replace(compiled, chosen=tune(compiled, flat, program))

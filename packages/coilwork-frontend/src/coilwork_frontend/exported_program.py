@@ -96,8 +96,11 @@ class FlatProgram:
     written: tuple[int, ...]
 
 
-def flatten_program(program: ExportedProgram, retarget: str = "", *, loss: int | None = None) -> FlatProgram:
-    """Return the flat graph of `program`, on the devices it was exported on, or all on `retarget`.
+def flatten_program(
+    program: ExportedProgram, retarget: str = "", *, target: str = "", loss: int | None = None
+) -> FlatProgram:
+    """Return the flat graph of `program`, on the devices it was exported on, or all on `retarget`, which is a
+    `target` if it is named.
 
     State that nothing reads is left out of the graph. With `loss`, the number of a leaf of the results, the
     graph computes the gradients of that one, too: of the parameters and inputs that require one.
@@ -140,7 +143,7 @@ def flatten_program(program: ExportedProgram, retarget: str = "", *, loss: int |
         gm, gradients = _add_gradients(gm, _run_on_fakes(gm, inputs, ""), wanted, results, loss)
         results = (*results, *(len(_list_results(gm)) - len(gradients) + n for n in range(len(gradients))))
         inputs = gm.graph.find_nodes(op="placeholder")
-    values = _run_on_fakes(gm, inputs, retarget)
+    values = _run_on_fakes(gm, inputs, retarget, target)
     return FlatProgram(
         gm=gm,
         inputs=values,
@@ -407,12 +410,14 @@ def _refuse_loss(loss: int, reason: str) -> ExportError:
 # ---- Fake tensors ----
 
 
-def _run_on_fakes(gm: fx.GraphModule, inputs: Sequence[fx.Node], retarget: str) -> list[Any]:
+def _run_on_fakes(
+    gm: fx.GraphModule, inputs: Sequence[fx.Node], retarget: str, target: str = ""
+) -> list[Any]:
     """Give every node a fake value, on the device `retarget` if it is named; return those of the inputs."""
     if retarget:
         for part in gm.modules():
             if isinstance(part, fx.GraphModule):
-                retarget_calls(part, retarget)
+                retarget_calls(part, retarget, target)
     mode = find_fake_mode([node.meta.get("val") for node in inputs])
     with mode, torch.no_grad(), ignore_new_symbols(mode):
         for name, value in [*gm.named_parameters(), *gm.named_buffers(), *_list_tensors(gm)]:
