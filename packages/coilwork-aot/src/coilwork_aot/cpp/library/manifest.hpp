@@ -88,7 +88,11 @@ struct Manifest {
   std::map<std::string, RecordFacts> records;
 };
 
-// Verifies the hashes of an archive, and reads its manifest. Throws Refusal, as coilwork_aot.loading.verify_archive.
-Manifest verify_archive(const Archive& archive, const std::string& path, const std::string& digest, bool verify_weights);
+// Verifies the hashes of an archive but for that of the weights, and reads its manifest. Throws Refusal, as
+// coilwork_aot.loading.verify_archive.
+Manifest verify_archive(const Archive& archive, const std::string& path, const std::string& digest);
+// The same of the weights, if there are any.
+void verify_weights(const Archive& archive, const Manifest& manifest);
+[[noreturn]] void refuse_hash(const std::string& record);
 
 }  // namespace coilwork_aot

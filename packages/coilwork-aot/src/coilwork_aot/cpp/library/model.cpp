@@ -74,6 +74,15 @@ Device choose_device(const Manifest& manifest, const std::string& wanted) {
   return made;
 }
 
+// Whether `choose_device` may choose a GPU.
+bool may_be_for_gpu(const Manifest& manifest, const LoadOptions& options) {
+  if (options.device.substr(0, 3) == "cpu") return false;
+  for (const auto& [name, variants] : manifest.entries)
+    for (const Variant& one : variants)
+      if (one.target.device != "cpu") return true;
+  return false;
+}
+
 std::unique_ptr<Refusal> check_target(const std::string& entry, const Variant& variant, const Device& device, const std::set<std::string>& features) {
   const auto refuse = [&](const char* code, const std::string& what) {
     return std::make_unique<Refusal>(COILWORK_TARGET_ERROR, code, "entry point " + entry + what);
@@ -178,7 +187,9 @@ void EntryPoint::count(CoilworkCounters& counters) const {
 
 std::unique_ptr<Model> load_model(const std::string& path, const LoadOptions& options) {
   const Archive archive = read_archive(path);
-  const Manifest manifest = verify_archive(archive, path, options.digest, options.verify_weights);
+  const Manifest manifest = verify_archive(archive, path, options.digest);
+  const bool verifies = options.verify_weights && archive.find(WEIGHTS), may_upload = may_be_for_gpu(manifest, options);
+  if (verifies && !may_upload) verify_weights(archive, manifest);
   open_torch(options.torch_library);
   check_versions(manifest, path);
   Device device = choose_device(manifest, options.device);
@@ -188,10 +199,14 @@ std::unique_ptr<Model> load_model(const std::string& path, const LoadOptions& op
   auto made = std::make_unique<Model>();
   made->name = manifest.name;
   made->place = device.place;
+  // on their way to a GPU the weights are read in any case
+  const bool uploads = device.gpu && !options.share;
+  if (verifies && may_upload && !uploads) verify_weights(archive, manifest);
   made->state = options.share;
   if (made->state && (made->state->entries != manifest.state || made->state->place.text != device.place.text))
     refuse_package("wrong-state", "the model to share with has another state, or another device");
-  if (!made->state) made->state = open_state(archive, manifest.state, device.place, options.weights);
+  const std::string digest = verifies && uploads ? manifest.records.at(WEIGHTS).sha256 : "";
+  if (!made->state) made->state = open_state(archive, manifest.state, device.place, options.weights, device.gpu.get(), digest);
   for (size_t k = 0; k < chosen.size(); ++k) {
     const std::string& name = manifest.entries[k].first;
     made->entries.emplace_back(name, made->state);

@@ -4,16 +4,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
+#include <mutex>
 #include <system_error>
 #include <thread>
-#include <vector>
-
-#include "sha256.hpp"
 
 namespace coilwork_aot {
 namespace {
 
-constexpr size_t PIECE_BYTES = size_t{4} << 20, MOST_THREADS = 8;
+constexpr size_t MOST_THREADS = 8;
 
 size_t count_usable_cores() {
   cpu_set_t usable;
@@ -21,26 +20,52 @@ size_t count_usable_cores() {
   return known ? static_cast<size_t>(std::max(CPU_COUNT(&usable), 1)) : 1;
 }
 
+size_t count_pieces(size_t size) { return std::max<size_t>((size + PIECE_BYTES - 1) / PIECE_BYTES, 1); }
+
 }  // namespace
 
-std::string hash_record(const void* data, size_t size) {
-  if (size <= PIECE_BYTES) return write_hexadecimal(compute_sha256(data, size));
-  const char* bytes = static_cast<const char*>(data);
-  std::vector<Sha256> pieces((size + PIECE_BYTES - 1) / PIECE_BYTES);
+void do_pieces(size_t size, const std::function<DoPiece()>& make) {
+  const size_t count = count_pieces(size);
   std::atomic<size_t> next{0};
+  std::mutex failing;
+  std::exception_ptr failed;
   const auto work = [&] {
-    for (size_t k; (k = next.fetch_add(1)) < pieces.size();)
-      pieces[k] = compute_sha256(bytes + k * PIECE_BYTES, std::min(PIECE_BYTES, size - k * PIECE_BYTES));
+    try {
+      const DoPiece act = make();
+      for (size_t k; (k = next.fetch_add(1)) < count;) act(k, k * PIECE_BYTES, std::min(PIECE_BYTES, size - k * PIECE_BYTES));
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(failing);
+      if (!failed) failed = std::current_exception();
+      next = count;
+    }
   };
-  std::vector<std::thread> others;
+  std::vector<std::thread> threads;
   try {
-    for (size_t left = std::min({MOST_THREADS, pieces.size(), count_usable_cores()}); left > 1; --left) others.emplace_back(work);
+    const size_t wanted = std::min({MOST_THREADS, count, count_usable_cores()});
+    // the caller's thread is not used: work may choose a device
+    while (threads.size() < wanted) threads.emplace_back(work);
   } catch (const std::system_error&) {
-    // there are too many threads already: this one does the rest
+    // there are many threads already
+    if (threads.empty()) throw;
   }
-  work();
-  for (std::thread& one : others) one.join();
+  for (std::thread& one : threads) one.join();
+  if (failed) std::rethrow_exception(failed);
+}
+
+std::string join_digests(const std::vector<Sha256>& pieces) {
+  if (pieces.size() == 1) return write_hexadecimal(pieces[0]);
   return write_hexadecimal(compute_sha256(pieces.data(), pieces.size() * sizeof(Sha256)));
+}
+
+std::string hash_record(const void* data, size_t size) {
+  const char* bytes = static_cast<const char*>(data);
+  std::vector<Sha256> digests(count_pieces(size));
+  const auto hash = [&](size_t number, size_t begin, size_t count) { digests[number] = compute_sha256(bytes + begin, count); };
+  if (digests.size() == 1)
+    hash(0, 0, size);
+  else
+    do_pieces(size, [&] { return hash; });
+  return join_digests(digests);
 }
 
 }  // namespace coilwork_aot

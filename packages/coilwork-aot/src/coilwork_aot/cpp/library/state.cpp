@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "record_hashes.hpp"
 #include "refusal.hpp"
+#include "upload.hpp"
 
 namespace coilwork_aot {
 namespace {
@@ -140,7 +142,7 @@ class TensorMaker {
     const int64_t offset = place.offset * static_cast<int64_t>(get_width(dtype));
     if (device_.is_cpu()) return make_on_file(file_, stored.data + offset, place.size, place.stride, dtype);
     Handle& storage = storages_[place.storage];
-    if (!storage.get()) storage = move(stored);
+    if (!storage.get()) storage = reserve(stored);
     AtenTensorHandle made = nullptr;
     if (torch.aoti_torch__alloc_from_pool(storage.get(), offset, dtype, static_cast<int64_t>(place.size.size()), place.size.data(),
                                           place.stride.data(), &made))
@@ -148,18 +150,34 @@ class TensorMaker {
     return Handle(made);
   }
 
+  // What has been made lies on the device then. The digest of `record`, or an empty text if that is not asked for.
+  std::string fill(const Gpu& gpu, const char* record, size_t size, bool hashes) {
+    std::vector<Upload> parts;
+    for (const Reserved& one : reserved_) parts.push_back({static_cast<uint64_t>(one.from - record), one.size, one.address});
+    std::sort(parts.begin(), parts.end(), [](const Upload& one, const Upload& other) { return one.begin < other.begin; });
+    return upload(gpu, record, size, parts, hashes);
+  }
+
  private:
-  Handle move(const Stored& stored) const {
+  struct Reserved {
+    const char* from;
+    uint64_t size, address;
+  };
+
+  Handle reserve(const Stored& stored) {
     const auto size = static_cast<int64_t>(stored.size);
     const int64_t one = 1;
     Handle made = make_empty(&size, &one, 1, torch.aoti_torch_dtype_uint8(), device_);
-    if (size) copy(made.get(), make_on_file(file_, stored.data, {size}, {1}, torch.aoti_torch_dtype_uint8()).get());
+    void* address = nullptr;
+    if (torch.aoti_torch_get_data_ptr(made.get(), &address)) throw Refusal(COILWORK_CALL_ERROR, "call-failed", read_torch_error());
+    if (size) reserved_.push_back({stored.data, stored.size, reinterpret_cast<uint64_t>(address)});
     return made;
   }
 
   std::shared_ptr<MappedFile> file_;
   const Place& device_;
   std::map<std::string, Handle> storages_;
+  std::vector<Reserved> reserved_;
 };
 
 }  // namespace
@@ -201,7 +219,7 @@ void State::load(const NamedTensors& values, bool assigns) {
 }
 
 std::shared_ptr<State> open_state(const Archive& archive, const std::vector<StateEntry>& entries, const Place& place,
-                                  const NamedTensors* given) {
+                                  const NamedTensors* given, const Gpu* gpu, const std::string& digest) try {
   const Record* record = archive.find(WEIGHTS);
   const auto stored = record ? read_weights(archive.data(*record), record->size) : std::map<std::string, Stored>();
   TensorMaker maker(archive.file, place);
@@ -223,7 +241,13 @@ std::shared_ptr<State> open_state(const Archive& archive, const std::vector<Stat
     if (!made) made = std::make_shared<Handle>(maker.make(entry.place, found->second));
     tensors.push_back(std::move(made));
   }
+  if (record && gpu && maker.fill(*gpu, archive.data(*record), record->size, !digest.empty()) != digest) refuse_hash(WEIGHTS);
   return std::make_shared<State>(entries, place, std::move(tensors));
+} catch (const Refusal&) {
+  // a wrong byte comes before what it leads to
+  const Record* record = archive.find(WEIGHTS);
+  if (record && !digest.empty() && hash_record(archive.data(*record), record->size) != digest) refuse_hash(WEIGHTS);
+  throw;
 }
 
 }  // namespace coilwork_aot
