@@ -48,8 +48,8 @@ class _Layer(nn.Module):
         )
         mixed = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
         x = x + self.project(mixed.transpose(1, 2).reshape(batch, length, width))
-        hidden = F.gelu(self.first(self.norms[1](x)), approximate="tanh")
-        return x + self.second(hidden)
+        changed: Tensor = x + self.second(F.gelu(self.first(self.norms[1](x)), approximate="tanh"))
+        return changed
 
 
 class GPT(nn.Module):
@@ -108,4 +108,5 @@ def main(
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], *map(int, sys.argv[4:7]), *sys.argv[7:9])
+    words = sys.argv[1:]
+    main(words[0], words[1], words[2], int(words[3]), int(words[4]), int(words[5]), words[6], words[7])

@@ -134,6 +134,7 @@ def flatten_program(
             inputs.append(node)
             names.append(spec.arg.name)
     results = _return_results(gm, signature.output_specs, placeholders, signature.input_specs)
+    _drop_known_checks(gm)
     gm.graph.lint()
     gm.recompile()
     gradients: tuple[str, ...] = ()
@@ -409,6 +410,8 @@ def _refuse_loss(loss: int, reason: str) -> ExportError:
 
 # ---- Fake tensors ----
 
+_METADATA_CHECK: Final = torch.ops.aten._assert_tensor_metadata.default
+
 
 def _run_on_fakes(
     gm: fx.GraphModule, inputs: Sequence[fx.Node], retarget: str, target: str = ""
@@ -425,6 +428,38 @@ def _run_on_fakes(
         values = [_make_fake_like(node.meta["val"], retarget) for node in inputs]
         _Recorder(gm).run(*values)
     return values
+
+
+def _drop_known_checks(gm: fx.GraphModule) -> None:
+    """Erase the checks of element types and devices that torch writes in front of conversions, where they hold
+    by the exported values. Values that are used once would count as used twice, and devices may be others.
+    """
+    for part in gm.modules():
+        if not isinstance(part, fx.GraphModule):
+            continue
+        for node in part.graph.find_nodes(op="call_function", target=_METADATA_CHECK):
+            value, *expected = _read_metadata_check(*node.args, **node.kwargs)
+            fake = value.meta.get("val") if isinstance(value, fx.Node) else None
+            if not isinstance(fake, torch.Tensor):
+                continue
+            sizes, strides, dtype, device, layout = expected
+            known = dtype in (None, fake.dtype) and layout in (None, fake.layout)
+            known = known and device in (None, fake.device, torch.device(fake.device.type))
+            if known and sizes is None and strides is None:
+                part.graph.erase_node(node)
+        part.recompile()
+
+
+def _read_metadata_check(
+    value: Any,
+    sizes: Any = None,
+    strides: Any = None,
+    dtype: Any = None,
+    *,
+    device: Any = None,
+    layout: Any = None,
+) -> tuple[Any, ...]:
+    return value, sizes, strides, dtype, device, layout
 
 
 def _list_tensors(gm: fx.GraphModule) -> Iterator[tuple[str, torch.Tensor]]:

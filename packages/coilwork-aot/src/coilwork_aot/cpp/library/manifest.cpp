@@ -247,6 +247,8 @@ Manifest decode(std::string_view text) {
   }
 }
 
+[[noreturn]] void refuse_hash(const std::string& record) { refuse_package("wrong-hash", "record " + record + " differs from its hash"); }
+
 void check_records(const Archive& archive, const Manifest& manifest) {
   for (const Record& record : archive.records)
     if (record.name != MANIFEST && record.name != DIGEST && !manifest.records.count(record.name))
@@ -261,8 +263,6 @@ void check_records(const Archive& archive, const Manifest& manifest) {
 }
 
 }  // namespace
-
-void refuse_hash(const std::string& record) { refuse_package("wrong-hash", "record " + record + " differs from its hash"); }
 
 void verify_weights(const Archive& archive, const Manifest& manifest) {
   const Record* record = archive.find(WEIGHTS);

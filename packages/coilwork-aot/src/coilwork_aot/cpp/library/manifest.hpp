@@ -93,6 +93,5 @@ struct Manifest {
 Manifest verify_archive(const Archive& archive, const std::string& path, const std::string& digest);
 // The same of the weights, if there are any.
 void verify_weights(const Archive& archive, const Manifest& manifest);
-[[noreturn]] void refuse_hash(const std::string& record);
 
 }  // namespace coilwork_aot

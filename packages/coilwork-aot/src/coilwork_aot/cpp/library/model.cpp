@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <future>
 #include <set>
 #include <sstream>
 
@@ -72,15 +73,6 @@ Device choose_device(const Manifest& manifest, const std::string& wanted) {
   made.place.index = made.gpu->index();
   made.place.text = "cuda:" + std::to_string(made.place.index);
   return made;
-}
-
-// Whether `choose_device` may choose a GPU.
-bool may_be_for_gpu(const Manifest& manifest, const LoadOptions& options) {
-  if (options.device.substr(0, 3) == "cpu") return false;
-  for (const auto& [name, variants] : manifest.entries)
-    for (const Variant& one : variants)
-      if (one.target.device != "cpu") return true;
-  return false;
 }
 
 std::unique_ptr<Refusal> check_target(const std::string& entry, const Variant& variant, const Device& device, const std::set<std::string>& features) {
@@ -185,11 +177,9 @@ void EntryPoint::count(CoilworkCounters& counters) const {
 
 // ---- loading ----
 
-std::unique_ptr<Model> load_model(const std::string& path, const LoadOptions& options) {
-  const Archive archive = read_archive(path);
-  const Manifest manifest = verify_archive(archive, path, options.digest);
-  const bool verifies = options.verify_weights && archive.find(WEIGHTS), may_upload = may_be_for_gpu(manifest, options);
-  if (verifies && !may_upload) verify_weights(archive, manifest);
+namespace {
+
+std::unique_ptr<Model> bind(const Archive& archive, const Manifest& manifest, const std::string& path, const LoadOptions& options) {
   open_torch(options.torch_library);
   check_versions(manifest, path);
   Device device = choose_device(manifest, options.device);
@@ -199,20 +189,37 @@ std::unique_ptr<Model> load_model(const std::string& path, const LoadOptions& op
   auto made = std::make_unique<Model>();
   made->name = manifest.name;
   made->place = device.place;
-  // on their way to a GPU the weights are read in any case
-  const bool uploads = device.gpu && !options.share;
-  if (verifies && may_upload && !uploads) verify_weights(archive, manifest);
   made->state = options.share;
   if (made->state && (made->state->entries != manifest.state || made->state->place.text != device.place.text))
     refuse_package("wrong-state", "the model to share with has another state, or another device");
-  const std::string digest = verifies && uploads ? manifest.records.at(WEIGHTS).sha256 : "";
-  if (!made->state) made->state = open_state(archive, manifest.state, device.place, options.weights, device.gpu.get(), digest);
+  if (!made->state) made->state = open_state(archive, manifest.state, device.place, options.weights, device.gpu.get());
   for (size_t k = 0; k < chosen.size(); ++k) {
     const std::string& name = manifest.entries[k].first;
     made->entries.emplace_back(name, made->state);
     for (const Variant* variant : chosen[k])
       made->entries.back().add(*variant, std::make_unique<BoundProgram>(archive, name, *variant, *made->state, device.place, device.gpu.get(), options.left));
   }
+  return made;
+}
+
+}  // namespace
+
+std::unique_ptr<Model> load_model(const std::string& path, const LoadOptions& options) {
+  const Archive archive = read_archive(path);
+  const Manifest manifest = verify_archive(archive, path, options.digest);
+  // beside all else, which takes the weights as they are; nobody sees the model before
+  auto verifying = std::async(std::launch::async | std::launch::deferred, [&] {
+    if (options.verify_weights) verify_weights(archive, manifest);
+  });
+  std::unique_ptr<Model> made;
+  try {
+    made = bind(archive, manifest, path, options);
+  } catch (...) {
+    // a wrong byte comes before what it may have led to
+    verifying.get();
+    throw;
+  }
+  verifying.get();
   return made;
 }
 

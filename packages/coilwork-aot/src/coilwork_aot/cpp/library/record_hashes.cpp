@@ -8,11 +8,14 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <vector>
+
+#include "sha256.hpp"
 
 namespace coilwork_aot {
 namespace {
 
-constexpr size_t MOST_THREADS = 8;
+constexpr size_t MOST_THREADS = 16;
 
 size_t count_usable_cores() {
   cpu_set_t usable;
@@ -24,7 +27,7 @@ size_t count_pieces(size_t size) { return std::max<size_t>((size + PIECE_BYTES -
 
 }  // namespace
 
-void do_pieces(size_t size, const std::function<DoPiece()>& make) {
+void do_pieces(size_t size, size_t threads, const std::function<DoPiece()>& make) {
   const size_t count = count_pieces(size);
   std::atomic<size_t> next{0};
   std::mutex failing;
@@ -39,33 +42,26 @@ void do_pieces(size_t size, const std::function<DoPiece()>& make) {
       next = count;
     }
   };
-  std::vector<std::thread> threads;
+  std::vector<std::thread> started;
   try {
-    const size_t wanted = std::min({MOST_THREADS, count, count_usable_cores()});
     // the caller's thread is not used: work may choose a device
-    while (threads.size() < wanted) threads.emplace_back(work);
+    while (started.size() < std::min({threads, count, count_usable_cores()})) started.emplace_back(work);
   } catch (const std::system_error&) {
     // there are many threads already
-    if (threads.empty()) throw;
+    if (started.empty()) throw;
   }
-  for (std::thread& one : threads) one.join();
+  for (std::thread& one : started) one.join();
   if (failed) std::rethrow_exception(failed);
 }
 
-std::string join_digests(const std::vector<Sha256>& pieces) {
-  if (pieces.size() == 1) return write_hexadecimal(pieces[0]);
-  return write_hexadecimal(compute_sha256(pieces.data(), pieces.size() * sizeof(Sha256)));
-}
-
 std::string hash_record(const void* data, size_t size) {
+  if (size <= PIECE_BYTES) return write_hexadecimal(compute_sha256(data, size));
   const char* bytes = static_cast<const char*>(data);
   std::vector<Sha256> digests(count_pieces(size));
-  const auto hash = [&](size_t number, size_t begin, size_t count) { digests[number] = compute_sha256(bytes + begin, count); };
-  if (digests.size() == 1)
-    hash(0, 0, size);
-  else
-    do_pieces(size, [&] { return hash; });
-  return join_digests(digests);
+  do_pieces(size, MOST_THREADS, [&] {
+    return [&](size_t number, size_t begin, size_t count) { digests[number] = compute_sha256(bytes + begin, count); };
+  });
+  return write_hexadecimal(compute_sha256(digests.data(), digests.size() * sizeof(Sha256)));
 }
 
 }  // namespace coilwork_aot

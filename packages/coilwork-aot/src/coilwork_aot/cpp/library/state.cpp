@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "record_hashes.hpp"
 #include "refusal.hpp"
 #include "upload.hpp"
 
@@ -150,12 +149,12 @@ class TensorMaker {
     return Handle(made);
   }
 
-  // What has been made lies on the device then. The digest of `record`, or an empty text if that is not asked for.
-  std::string fill(const Gpu& gpu, const char* record, size_t size, bool hashes) {
+  // What has been made on a device has its values then, from `record`.
+  void fill(const Gpu& gpu, const char* record, size_t size) const {
     std::vector<Upload> parts;
     for (const Reserved& one : reserved_) parts.push_back({static_cast<uint64_t>(one.from - record), one.size, one.address});
     std::sort(parts.begin(), parts.end(), [](const Upload& one, const Upload& other) { return one.begin < other.begin; });
-    return upload(gpu, record, size, parts, hashes);
+    upload(gpu, record, size, parts);
   }
 
  private:
@@ -219,7 +218,7 @@ void State::load(const NamedTensors& values, bool assigns) {
 }
 
 std::shared_ptr<State> open_state(const Archive& archive, const std::vector<StateEntry>& entries, const Place& place,
-                                  const NamedTensors* given, const Gpu* gpu, const std::string& digest) try {
+                                  const NamedTensors* given, const Gpu* gpu) {
   const Record* record = archive.find(WEIGHTS);
   const auto stored = record ? read_weights(archive.data(*record), record->size) : std::map<std::string, Stored>();
   TensorMaker maker(archive.file, place);
@@ -241,13 +240,8 @@ std::shared_ptr<State> open_state(const Archive& archive, const std::vector<Stat
     if (!made) made = std::make_shared<Handle>(maker.make(entry.place, found->second));
     tensors.push_back(std::move(made));
   }
-  if (record && gpu && maker.fill(*gpu, archive.data(*record), record->size, !digest.empty()) != digest) refuse_hash(WEIGHTS);
+  if (record && gpu) maker.fill(*gpu, archive.data(*record), record->size);
   return std::make_shared<State>(entries, place, std::move(tensors));
-} catch (const Refusal&) {
-  // a wrong byte comes before what it leads to
-  const Record* record = archive.find(WEIGHTS);
-  if (record && !digest.empty() && hash_record(archive.data(*record), record->size) != digest) refuse_hash(WEIGHTS);
-  throw;
 }
 
 }  // namespace coilwork_aot

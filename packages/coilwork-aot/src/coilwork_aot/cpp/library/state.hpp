@@ -40,9 +40,9 @@ struct SafetensorsFile {
   std::map<std::string, Handle> tensors;
 };
 
-// The state of a package on a device: of its own weights, or, of persistent state, of `given` if that is not null. On a `gpu`, the
-// weights are verified on the way if they have a `digest`: a text that is not empty.
+// The state of a package on a device, a `gpu` unless that is null: of its own weights, or, of persistent state, of `given` if that is
+// not null.
 std::shared_ptr<State> open_state(const Archive& archive, const std::vector<StateEntry>& entries, const Place& place,
-                                  const NamedTensors* given, const Gpu* gpu, const std::string& digest);
+                                  const NamedTensors* given, const Gpu* gpu);
 
 }  // namespace coilwork_aot

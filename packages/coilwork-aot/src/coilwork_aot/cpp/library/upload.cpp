@@ -41,7 +41,11 @@ struct CopyFunctions {
 };
 #undef COILWORK_COPY_FUNCTIONS
 
-// One thread's way to the device: pieces are laid into memory that the device reads by itself, and copied while the next is laid.
+void check(int result) {
+  if (result) throw Refusal(COILWORK_CALL_ERROR, "call-failed", "weights cannot be copied to the GPU: error " + std::to_string(result));
+}
+
+// One thread's way to the device: pieces are laid into memory that the device reads by itself.
 class Way {
  public:
   // `failed` is the driver's last error, of what ends with the way.
@@ -49,67 +53,54 @@ class Way {
     check(driver_.cuCtxSetCurrent(gpu.context()));
     // memory that torch gives out may still be in use by work that is under way
     check(driver_.cuCtxSynchronize());
-    for (Half& half : halves_) {
-      check(driver_.cuStreamCreate(&half.stream, NON_BLOCKING));
-      // without such memory the driver copies from the file's, more slowly
-      if (driver_.cuMemHostAlloc(&half.room, PIECE_BYTES, 0)) half.room = nullptr;
-    }
+    check(driver_.cuStreamCreate(&stream_, NON_BLOCKING));
+    // without such memory the driver copies from the file's, more slowly
+    if (driver_.cuMemHostAlloc(&room_, PIECE_BYTES, 0)) room_ = nullptr;
   }
   ~Way() {
-    for (Half& half : halves_) {
-      if (const int result = half.stream ? driver_.cuStreamSynchronize(half.stream) : 0) failed_ = result;
-      if (half.room) driver_.cuMemFreeHost(half.room);
-      if (half.stream) driver_.cuStreamDestroy_v2(half.stream);
-    }
+    if (const int result = stream_ ? driver_.cuStreamSynchronize(stream_) : 0) failed_ = result;
+    if (room_) driver_.cuMemFreeHost(room_);
+    if (stream_) driver_.cuStreamDestroy_v2(stream_);
   }
   Way(const Way&) = delete;
 
-  // Where the bytes are read from that are at `data`.
+  // Where the bytes are that are copied instead of those at `data`.
   const char* lay(const char* data, size_t size) {
-    Half& half = halves_[turn_ ^= 1];
-    check(driver_.cuStreamSynchronize(half.stream));
-    return half.room ? static_cast<char*>(memcpy(half.room, data, size)) : data;
+    check(driver_.cuStreamSynchronize(stream_));
+    return room_ ? static_cast<char*>(memcpy(room_, data, size)) : data;
   }
   void copy(uint64_t to, const char* laid, size_t size) {
-    const Half& half = halves_[turn_];
-    check(half.room ? driver_.cuMemcpyHtoDAsync_v2(to, laid, size, half.stream) : driver_.cuMemcpyHtoD_v2(to, laid, size));
-  }
-  static void check(int result) {
-    if (result) throw Refusal(COILWORK_CALL_ERROR, "call-failed", "weights cannot be copied to the GPU: error " + std::to_string(result));
+    check(room_ ? driver_.cuMemcpyHtoDAsync_v2(to, laid, size, stream_) : driver_.cuMemcpyHtoD_v2(to, laid, size));
   }
 
  private:
   static constexpr unsigned NON_BLOCKING = 1;
-  struct Half {
-    void *stream = nullptr, *room = nullptr;
-  };
 
   const CopyFunctions& driver_;
   std::atomic<int>& failed_;
-  Half halves_[2];
-  int turn_ = 0;
+  void *stream_ = nullptr, *room_ = nullptr;
 };
 
 }  // namespace
 
-std::string upload(const Gpu& gpu, const char* record, size_t size, const std::vector<Upload>& parts, bool hashes) {
+void upload(const Gpu& gpu, const char* record, size_t size, const std::vector<Upload>& parts) {
+  // while one thread lays a piece, another's is copied
+  constexpr size_t THREADS = 3;
+  if (parts.empty()) return;
   static const CopyFunctions driver;
-  std::vector<Sha256> digests((size + PIECE_BYTES - 1) / PIECE_BYTES);
   std::atomic<int> failed{0};
-  do_pieces(size, [&] {
+  do_pieces(size, THREADS, [&] {
     const auto way = std::make_shared<Way>(driver, gpu, failed);
-    return [&, way](size_t number, size_t begin, size_t count) {
+    return [&, way](size_t, size_t begin, size_t count) {
       const char* laid = way->lay(record + begin, count);
       const auto ends_before = [](const Upload& part, uint64_t place) { return part.begin + part.size <= place; };
       for (auto part = std::lower_bound(parts.begin(), parts.end(), begin, ends_before); part != parts.end() && part->begin < begin + count; ++part) {
         const uint64_t from = std::max<uint64_t>(part->begin, begin), to = std::min<uint64_t>(part->begin + part->size, begin + count);
-        if (from < to) way->copy(part->address + (from - part->begin), laid + (from - begin), to - from);
+        way->copy(part->address + (from - part->begin), laid + (from - begin), to - from);
       }
-      if (hashes) digests[number] = compute_sha256(laid, count);
     };
   });
-  Way::check(failed);
-  return hashes ? join_digests(digests) : "";
+  check(failed);
 }
 
 }  // namespace coilwork_aot

@@ -1,8 +1,7 @@
-// Bringing a record to a GPU, and verifying it on the way: it is read once.
+// Bringing a record to a GPU.
 #pragma once
 #include <stdint.h>
 
-#include <string>
 #include <vector>
 
 #include "gpu.hpp"
@@ -15,8 +14,7 @@ struct Upload {
   uint64_t address;
 };
 
-// Copies the parts, which are in the order of the record; all is there when it returns. The record's digest, or an empty text if that
-// is not asked for. Throws Refusal: call-failed.
-std::string upload(const Gpu& gpu, const char* record, size_t size, const std::vector<Upload>& parts, bool hashes);
+// Copies the parts, which are in the order of the record; all is there when it returns. Throws Refusal: call-failed.
+void upload(const Gpu& gpu, const char* record, size_t size, const std::vector<Upload>& parts);
 
 }  // namespace coilwork_aot
