@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from coilwork_aot.packaging import Chosen, CompiledProgram
+from coilwork_aot.torch_compat import list_leaves
 from coilwork_frontend.errors import ExportError
 from coilwork_frontend.exported_program import FlatProgram
 from coilwork_runtime import bind_roles
-from coilwork_runtime.devices import can_run_on, describe_gpu
+from coilwork_runtime.devices import can_run_on, count_devices, current_device, describe_gpu
 from coilwork_runtime.executor.choice import ExecutorOptions, drive
 from coilwork_runtime.module_loader import load_kernels
 
@@ -54,12 +54,12 @@ def tune(compiled: CompiledProgram, flat: FlatProgram, program: ExportedProgram)
 
 
 def _check_device(target: str) -> None:
-    present = describe_gpu(torch.cuda.current_device()).name if torch.cuda.is_available() else "no GPU"
-    if present == "no GPU" or not can_run_on(target, present):
+    present = describe_gpu(current_device("cuda")).name if count_devices("cuda") else ""
+    if not present or not can_run_on(target, present):
         raise ExportError(
             "cannot-tune",
             f"kernels for {target} cannot be timed here",
-            reason=f"this machine has {present}",
+            reason=f"this machine has {present or 'no GPU'}",
             remedy="export without tunes=True, or where such a GPU is",
         )
 
@@ -67,7 +67,7 @@ def _check_device(target: str) -> None:
 def _list_inputs(flat: FlatProgram, program: ExportedProgram) -> list[Any]:
     """The state and the example inputs, on the devices of the flat graph; the caller's stay as they are."""
     args, kwargs = program.example_inputs or ((), {})
-    leaves = pytree.tree_leaves((args, kwargs))
+    leaves = list_leaves((args, kwargs))
     values: list[Any] = [one.value for one in flat.state]
     values += [None] * (len(flat.inputs) - len(values))
     for place, leaf in zip(flat.input_leaves, leaves, strict=True):

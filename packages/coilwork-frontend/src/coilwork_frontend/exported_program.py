@@ -431,8 +431,9 @@ def _run_on_fakes(
 
 
 def _drop_known_checks(gm: fx.GraphModule) -> None:
-    """Erase the checks of element types and devices that torch writes in front of conversions, where they hold
-    by the exported values. Values that are used once would count as used twice, and devices may be others.
+    """Erase the checks of element types and devices that torch writes in front of conversions, where they
+    hold by the exported values. Values that are used once would count as used twice, and devices may be
+    others.
     """
     for part in gm.modules():
         if not isinstance(part, fx.GraphModule):
