@@ -35,7 +35,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     headers = {
         name: path.read_text() for name, path in list_source_files(FOLDER).items() if "interfaces/" in name
     }
-    data = compile_library("g++", [*headers.items(), ("reader.cpp", SOURCE)], link_flags=["-ldl"])
+    data = compile_library("g++", (*headers.items(), ("reader.cpp", SOURCE)), link_flags=["-ldl"])
     assert data is not None
     path = tmp_path_factory.mktemp("settings") / "reader.so"
     path.write_bytes(data)
