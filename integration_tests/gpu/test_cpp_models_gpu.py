@@ -94,3 +94,17 @@ def test_results_are_pythons(folder: Path, device: str, uses: str, rows: int) ->
     counted = f"products {used} graphs {used}"
     assert done.stdout == f"differing 0 failed 0 device {index} {counted}\n", done.stderr
     assert (folder / "result.bin").read_bytes() == wanted.cpu().numpy().tobytes()
+
+
+@torch.no_grad()
+def test_a_package_that_was_tuned_gives_the_models_results(tmp_path: Path) -> None:
+    """Buffers that the model writes to are as before tuning, and each version of a kernel has one binary."""
+    model, x = nn.Sequential(Block(), nn.BatchNorm1d(32)).cuda().train(), torch.randn(64, 16, device="cuda")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    coilwork.export(model, (x,), path=tmp_path / "tuned.cw", tunes=True)
+    loaded = coilwork_aot.load(tmp_path / "tuned.cw", device="cuda")
+    for name, value in loaded.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    torch.testing.assert_close(loaded(x), model(x), rtol=1e-4, atol=1e-4)
+    (variant,) = loaded.manifest.entries["forward"]
+    assert variant.binaries and all(len(kept) == 1 for kept in variant.binaries.values())
