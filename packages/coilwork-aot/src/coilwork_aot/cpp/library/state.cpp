@@ -153,7 +153,6 @@ class TensorMaker {
   void fill(const Gpu& gpu, const char* record, size_t size) const {
     std::vector<Upload> parts;
     for (const Reserved& one : reserved_) parts.push_back({static_cast<uint64_t>(one.from - record), one.size, one.address});
-    std::sort(parts.begin(), parts.end(), [](const Upload& one, const Upload& other) { return one.begin < other.begin; });
     upload(gpu, record, size, parts);
   }
 

@@ -93,10 +93,9 @@ void upload(const Gpu& gpu, const char* record, size_t size, const std::vector<U
     const auto way = std::make_shared<Way>(driver, gpu, failed);
     return [&, way](size_t, size_t begin, size_t count) {
       const char* laid = way->lay(record + begin, count);
-      const auto ends_before = [](const Upload& part, uint64_t place) { return part.begin + part.size <= place; };
-      for (auto part = std::lower_bound(parts.begin(), parts.end(), begin, ends_before); part != parts.end() && part->begin < begin + count; ++part) {
-        const uint64_t from = std::max<uint64_t>(part->begin, begin), to = std::min<uint64_t>(part->begin + part->size, begin + count);
-        way->copy(part->address + (from - part->begin), laid + (from - begin), to - from);
+      for (const Upload& part : parts) {
+        const uint64_t from = std::max<uint64_t>(part.begin, begin), to = std::min<uint64_t>(part.begin + part.size, begin + count);
+        if (from < to) way->copy(part.address + (from - part.begin), laid + (from - begin), to - from);
       }
     };
   });

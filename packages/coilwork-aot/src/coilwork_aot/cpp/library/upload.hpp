@@ -14,7 +14,7 @@ struct Upload {
   uint64_t address;
 };
 
-// Copies the parts, which are in the order of the record; all is there when it returns. Throws Refusal: call-failed.
+// Copies the parts; all is there when it returns. Throws Refusal: call-failed.
 void upload(const Gpu& gpu, const char* record, size_t size, const std::vector<Upload>& parts);
 
 }  // namespace coilwork_aot
