@@ -25,8 +25,6 @@ class Gpu {
   explicit Gpu(int index);
 
   int index() const { return device_->index; }
-  // The driver's.
-  void* context() const { return device_->context; }
   // Its architecture, such as `sm_90`.
   const std::string& name() const { return name_; }
   // Fills in how a kernel is launched. Modules stay loaded as long as the process. Throws Refusal: damaged-kernels.

@@ -192,7 +192,7 @@ std::unique_ptr<Model> bind(const Archive& archive, const Manifest& manifest, co
   made->state = options.share;
   if (made->state && (made->state->entries != manifest.state || made->state->place.text != device.place.text))
     refuse_package("wrong-state", "the model to share with has another state, or another device");
-  if (!made->state) made->state = open_state(archive, manifest.state, device.place, options.weights, device.gpu.get());
+  if (!made->state) made->state = open_state(archive, manifest.state, device.place, options.weights);
   for (size_t k = 0; k < chosen.size(); ++k) {
     const std::string& name = manifest.entries[k].first;
     made->entries.emplace_back(name, made->state);

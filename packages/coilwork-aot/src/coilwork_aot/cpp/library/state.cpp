@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "refusal.hpp"
-#include "upload.hpp"
 
 namespace coilwork_aot {
 namespace {
@@ -141,7 +140,7 @@ class TensorMaker {
     const int64_t offset = place.offset * static_cast<int64_t>(get_width(dtype));
     if (device_.is_cpu()) return make_on_file(file_, stored.data + offset, place.size, place.stride, dtype);
     Handle& storage = storages_[place.storage];
-    if (!storage.get()) storage = reserve(stored);
+    if (!storage.get()) storage = move(stored);
     AtenTensorHandle made = nullptr;
     if (torch.aoti_torch__alloc_from_pool(storage.get(), offset, dtype, static_cast<int64_t>(place.size.size()), place.size.data(),
                                           place.stride.data(), &made))
@@ -149,33 +148,18 @@ class TensorMaker {
     return Handle(made);
   }
 
-  // What has been made on a device has its values then, from `record`.
-  void fill(const Gpu& gpu, const char* record, size_t size) const {
-    std::vector<Upload> parts;
-    for (const Reserved& one : reserved_) parts.push_back({static_cast<uint64_t>(one.from - record), one.size, one.address});
-    upload(gpu, record, size, parts);
-  }
-
  private:
-  struct Reserved {
-    const char* from;
-    uint64_t size, address;
-  };
-
-  Handle reserve(const Stored& stored) {
+  Handle move(const Stored& stored) const {
     const auto size = static_cast<int64_t>(stored.size);
     const int64_t one = 1;
     Handle made = make_empty(&size, &one, 1, torch.aoti_torch_dtype_uint8(), device_);
-    void* address = nullptr;
-    if (torch.aoti_torch_get_data_ptr(made.get(), &address)) throw Refusal(COILWORK_CALL_ERROR, "call-failed", read_torch_error());
-    if (size) reserved_.push_back({stored.data, stored.size, reinterpret_cast<uint64_t>(address)});
+    if (size) copy(made.get(), make_on_file(file_, stored.data, {size}, {1}, torch.aoti_torch_dtype_uint8()).get());
     return made;
   }
 
   std::shared_ptr<MappedFile> file_;
   const Place& device_;
   std::map<std::string, Handle> storages_;
-  std::vector<Reserved> reserved_;
 };
 
 }  // namespace
@@ -217,7 +201,7 @@ void State::load(const NamedTensors& values, bool assigns) {
 }
 
 std::shared_ptr<State> open_state(const Archive& archive, const std::vector<StateEntry>& entries, const Place& place,
-                                  const NamedTensors* given, const Gpu* gpu) {
+                                  const NamedTensors* given) {
   const Record* record = archive.find(WEIGHTS);
   const auto stored = record ? read_weights(archive.data(*record), record->size) : std::map<std::string, Stored>();
   TensorMaker maker(archive.file, place);
@@ -239,7 +223,6 @@ std::shared_ptr<State> open_state(const Archive& archive, const std::vector<Stat
     if (!made) made = std::make_shared<Handle>(maker.make(entry.place, found->second));
     tensors.push_back(std::move(made));
   }
-  if (record && gpu) maker.fill(*gpu, archive.data(*record), record->size);
   return std::make_shared<State>(entries, place, std::move(tensors));
 }
 

@@ -5,7 +5,6 @@
 #include <memory>
 #include <mutex>
 
-#include "gpu.hpp"
 #include "manifest.hpp"
 #include "tensors.hpp"
 
@@ -40,9 +39,8 @@ struct SafetensorsFile {
   std::map<std::string, Handle> tensors;
 };
 
-// The state of a package on a device, a `gpu` unless that is null: of its own weights, or, of persistent state, of `given` if that is
-// not null.
+// The state of a package on a device: of its own weights, or, of persistent state, of `given` if that is not null.
 std::shared_ptr<State> open_state(const Archive& archive, const std::vector<StateEntry>& entries, const Place& place,
-                                  const NamedTensors* given, const Gpu* gpu);
+                                  const NamedTensors* given);
 
 }  // namespace coilwork_aot
