@@ -2,8 +2,8 @@
 
 `python -m benchmarks.drivers_agree` compiles each model of the suite on the CPU for inference and for a
 training step, once for each driver, and compares results, gradients and statistics with those of the native
-executor. `aot` is a package, written, read and called. It prints a line per model and fails if anything
-differs or is refused.
+executor. `aot` is a package, written, read and called; `aot-cpp` is the same package in the C++ library. It
+prints a line per model and fails if anything differs or is refused.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from torch import Tensor
 from benchmarks.accuracy import tensors_of
 from benchmarks.backends import resolve_backend
 from benchmarks.models import CASES, Instance, ModelCase, Setting, Size, find_case, instantiate
+from benchmarks.package_library import PackageInCpp
 
 OPTIONS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
     {
@@ -37,7 +38,10 @@ OPTIONS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
 """The options of each driver; the first is what the others are compared with."""
 AOT: Final = "aot"
 """The driver of models that were written to a file and read."""
-DRIVERS: Final = (*OPTIONS, AOT)
+AOT_CPP: Final = "aot-cpp"
+"""The same without Python."""
+PACKAGES: Final = (AOT, AOT_CPP)
+DRIVERS: Final = (*OPTIONS, *PACKAGES)
 MODES: Final = ("infer", "train")
 
 Values = tuple[Tensor, ...]
@@ -99,8 +103,8 @@ def run_driver(case: ModelCase, setting: Setting, mode: str, driver: str, *, dyn
     try:
         with patch, torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            if driver == AOT:
-                values = tuple(_call_package(instance))
+            if driver in PACKAGES:
+                values = tuple(_call_package(instance, driver))
             else:
                 values = tuple(_call_compiled(instance, mode, driver, dynamic=dynamic))
     except Exception as error:  # noqa: BLE001 - its message is the finding
@@ -139,13 +143,13 @@ def _other_sizes(instance: Instance) -> tuple[Tensor, ...]:
     return tuple(inputs)
 
 
-def _call_package(instance: Instance) -> Iterator[Tensor]:
+def _call_package(instance: Instance, driver: str) -> Iterator[Tensor]:
     import coilwork
 
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         path = Path(folder, "model.cw")
         coilwork.export(instance.module, instance.inputs, path=path)
-        loaded = coilwork.load(path)
+        loaded: Callable[..., Any] = coilwork.load(path) if driver == AOT else PackageInCpp(path)
         for _ in range(2):
             yield from _copies(tensors_of(loaded(*instance.inputs)))
 
@@ -162,7 +166,7 @@ def compare_drivers(
     expected = run_driver(case, setting, mode, "native", dynamic=dynamic)
     yield _judge(case, mode, "native", expected, expected)
     for driver in drivers:
-        if driver == "native" or (driver == AOT and (mode == "train" or dynamic)):
+        if driver == "native" or (driver in PACKAGES and (mode == "train" or dynamic)):
             continue
         outcome = run_driver(case, setting, mode, driver, dynamic=dynamic)
         yield _judge(case, mode, driver, outcome, expected)

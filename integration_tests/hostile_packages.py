@@ -43,6 +43,7 @@ from coilwork_aot.archive import Archive, encode_archive, read_archive
 from coilwork_aot.cpp_library import LIBRARY, build_library
 from coilwork_aot.errors import CODES
 from coilwork_aot.manifest import DIGEST, MANIFEST
+from coilwork_aot.record_hashes import hash_record
 from coilwork_runtime import native_build
 
 SLOWEST_S: Final = 5.0
@@ -228,7 +229,7 @@ def seal(records: Mapping[str, bytes]) -> bytes:
         manifest = json.loads(parts[MANIFEST])
         for name, facts in manifest["records"].items():
             if name in parts and isinstance(facts, dict) and {*facts} == {"size", "sha256"}:
-                facts |= {"size": len(parts[name]), "sha256": hashlib.sha256(parts[name]).hexdigest()}
+                facts |= {"size": len(parts[name]), "sha256": hash_record(parts[name])}
         parts[MANIFEST] = json.dumps(manifest, separators=(",", ":")).encode()
     parts[DIGEST] = hashlib.sha256(parts[MANIFEST]).hexdigest().encode()
     return encode_archive({name: (data,) for name, data in parts.items()})

@@ -13,6 +13,7 @@ from typing import Final
 import torch
 
 import coilwork_runtime
+from benchmarks.cpp_packages.export import MODELS, list_sizes
 from coilwork_aot.cpp_library import INCLUDE, LIBRARY, build_library
 from coilwork_runtime import native_build
 
@@ -36,8 +37,12 @@ def build_aotinductor(folder: Path) -> Path:
     """Compile the program that calls AOTInductor's loader."""
     include = TORCH / "include"
     words = [f"-I{include}", f"-I{include / 'torch' / 'csrc' / 'api' / 'include'}"]
-    words += [f"-L{TORCH / 'lib'}", f"-Wl,-rpath,{TORCH / 'lib'}", "-ltorch_cpu", "-ltorch", "-lc10"]
-    return _compile("aotinductor", folder, words)
+    libraries = ["torch_cpu", "torch", "c10"]
+    if (TORCH / "lib" / "libtorch_cuda.so").exists():
+        # nothing in the program names them
+        libraries = [*libraries, "torch_cuda", "c10_cuda"]
+    words += [f"-L{TORCH / 'lib'}", f"-Wl,-rpath,{TORCH / 'lib'}", "-Wl,--no-as-needed"]
+    return _compile("aotinductor", folder, [*words, *(f"-l{name}" for name in libraries), "-ldl"])
 
 
 def _compile(name: str, folder: Path, words: list[str]) -> Path:
@@ -48,40 +53,47 @@ def _compile(name: str, folder: Path, words: list[str]) -> Path:
     return made
 
 
-def measure(command: list[str]) -> tuple[float, float, float]:
-    """Seconds to load and of the first call, and microseconds of a steady one: medians of processes."""
+def measure(command: list[str]) -> tuple[float, ...]:
+    """Seconds to load and of the first call, and microseconds of a steady one: of the host, and until its
+    work is done. Medians of processes.
+    """
     rows = []
     for _ in range(ROUNDS):
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run(
-            command, env=environment, check=True, capture_output=True, text=True, timeout=LIMIT_S
+            command, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S
         )
-        rows.append(tuple(map(float, done.stdout.split()[-3:])))
-    load, first, steady = (sorted(column)[ROUNDS // 2] for column in zip(*rows, strict=True))
-    return load, first, steady
+        rows.append(tuple(map(float, done.stdout.split()[-4:])))
+    return tuple(sorted(column)[ROUNDS // 2] for column in zip(*rows, strict=True))
 
 
 def main() -> None:
     """Export, build, measure, and print a line for each side."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--model", choices=sorted(MODELS), default="blocks")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--rows", type=int, default=4)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--target", default="")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="coilwork-cpp-packages-") as name:
         folder = Path(name)
-        shape = [str(options.rows), str(options.width)]
+        sizes = ",".join(map(str, list_sizes(options.model, options.width, options.rows)))
+        given = [options.device, MODELS[options.model][1], sizes]
         programs = {"coilwork": build_ours(folder), "aotinductor": build_aotinductor(folder)}
         for side, program in programs.items():
             path = folder / ("model.cw" if side == "coilwork" else "model.pt2")
-            sizes = [str(options.layers), str(options.width), str(options.rows)]
-            words = [sys.executable, "-m", "benchmarks.cpp_packages.export", side, str(path), *sizes]
-            subprocess.run(words, check=True, timeout=LIMIT_S)
+            shape = [str(options.layers), str(options.width), str(options.rows)]
+            target = options.target if side == "coilwork" else ""
+            words = [side, str(path), options.model, *shape, options.device, target]
+            command = [sys.executable, "-m", "benchmarks.cpp_packages.export", *words]
+            subprocess.run(command, check=True, timeout=LIMIT_S)
             torch_words = [str(TORCH / "lib" / "libtorch_cpu.so")] if side == "coilwork" else []
-            load, first, steady = measure([str(program), str(path), *torch_words, *shape])
+            load, first, host, whole = measure([str(program), str(path), *given, *torch_words])
             print(
-                f"{side}: load {load:.4f} s, first call {first:.4f} s, steady call {steady:.1f} us, "
-                f"{path.stat().st_size:,} bytes",
+                f"{side}: load {load:.4f} s, first call {first:.4f} s, steady call {host:.1f} us of the "
+                f"host, {whole:.1f} us in all, {path.stat().st_size:,} bytes",
                 flush=True,
             )
 

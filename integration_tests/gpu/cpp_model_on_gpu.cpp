@@ -1,9 +1,10 @@
 // Runs a package on a GPU for test_cpp_models_gpu.py, without Python.
 //
-//   driver TORCH PACKAGE DEVICE INPUT ROWS COLUMNS RESULT
+//   driver TORCH PACKAGE DEVICE INPUT ROWS COLUMNS RESULT USES
 //
-// INPUT is a file of float32; the bytes of the first result go to the file RESULT. Then eight threads call the model, each on a stream
-// of its own, behind work that takes long: prints how many results differ, and the device of a result.
+// INPUT is a file of float32; the bytes of the first result go to the file RESULT. Calls follow that are all alike, and then eight threads
+// call the model, each on a stream of its own, behind work that takes long: prints how many results differ, the device of a result, and
+// whether products were made without torch and repeated work became graphs, which is left out unless USES is "all".
 #include <coilwork/model.h>
 #include <dlfcn.h>
 
@@ -46,6 +47,7 @@ int main(int, char** given) {
     coilwork::Options options;
     options.torch_library = given[1];
     options.device = given[3];
+    options.uses_libraries = options.uses_graphs = std::string(given[8]) == "all";
     const Model model(given[2], options);
     const int32_t device = std::stoi(model.device().substr(5));
     const Torch torch;
@@ -64,6 +66,8 @@ int main(int, char** given) {
     const std::vector<char> wanted = bytes_of(result);
     std::ofstream(given[7], std::ios::binary).write(wanted.data(), static_cast<std::streamsize>(wanted.size()));
     std::atomic<int> differing{0}, failed{0};
+    const Tensor same = put();
+    for (int round = 0; round < 50; ++round) differing += bytes_of(model.call("forward", {same})[0].tensor()) != wanted;
     std::vector<void*> streams(8);
     // made where the device is in use; not ordered with the default stream
     for (void*& stream : streams)
@@ -85,7 +89,9 @@ int main(int, char** given) {
         }
       });
     for (std::thread& one : threads) one.join();
-    std::cout << "differing " << differing << " failed " << failed << " device " << result.memory().device_index << "\n";
+    const CoilworkCounters counted = model.counters();
+    std::cout << "differing " << differing << " failed " << failed << " device " << result.memory().device_index << " products "
+              << (counted.products > 0) << " graphs " << (counted.graphs > 0 && counted.work_in_graphs >= 4 * counted.graphs) << "\n";
   } catch (const std::exception& error) {
     std::cout << error.what() << "\n";
     return 1;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ import coilwork_aot
 import coilwork_runtime
 from coilwork_aot.cpp_library import INCLUDE, LIBRARY, build_library
 from coilwork_runtime import native_build
-from coilwork_runtime.executor.choice import ExecutorOptions
+from coilwork_runtime.executor.choice import ExecutorOptions, Products
 
 pytestmark = [
     pytest.mark.gpu,
@@ -26,11 +27,13 @@ DRIVER: Final = Path(__file__).with_name("cpp_model_on_gpu.cpp")
 
 
 class Block(nn.Module):
-    """A product of ATen's, kernels with reductions, a scan that takes scratch memory, and a sort."""
+    """Products, kernels with reductions, a scan that takes scratch memory, and a sort."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32))
+        widths = (16, 32, 48, 32)
+        parts = [(nn.Linear(a, b), nn.GELU(), nn.LayerNorm(b)) for a, b in pairwise(widths)]
+        self.layers = nn.Sequential(*chain.from_iterable(parts))
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.layers(x)
@@ -63,26 +66,45 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @torch.no_grad()
 @pytest.mark.parametrize("rows", [5, 1024])
-@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-def test_results_are_pythons(folder: Path, device: str, rows: int) -> None:
+@pytest.mark.parametrize(("device", "uses"), [("cuda", "all"), ("cuda:1", "all"), ("cuda", "torch")])
+def test_results_are_pythons(folder: Path, device: str, uses: str, rows: int) -> None:
+    """In C++ as in Python, libraries of the vendor's do products, and the driver repeats work as graphs; or
+    neither, where that is asked for.
+    """
     if device == "cuda:1" and torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     index = 1 if device == "cuda:1" else 0
     x = torch.randn(rows, 16)
-    # without Python, ATen does all products
-    aten = ExecutorOptions(products="aten")
-    wanted = coilwork_aot.load(folder / "model.cw", device=f"cuda:{index}", options=aten)(x.cuda(index))
+    products: Products = "auto" if uses == "all" else "aten"
+    left = ExecutorOptions(executor="native", strict=True, products=products, replay=uses == "all")
+    wanted = coilwork_aot.load(folder / "model.cw", device=f"cuda:{index}", options=left)(x.cuda(index))
     (folder / "x.bin").write_bytes(x.numpy().tobytes())
     torch_library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     command = [folder / "driver", torch_library, folder / "model.cw", device, folder / "x.bin", rows, 16]
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LD_LIBRARY_PATH")}
     done = subprocess.run(
-        [*map(str, command), str(folder / "result.bin")],
+        [*map(str, command), str(folder / "result.bin"), uses],
         env=kept,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, (done.stdout, done.stderr)
-    assert done.stdout == f"differing 0 failed 0 device {index}\n", done.stderr
+    used = int(uses == "all")
+    counted = f"products {used} graphs {used}"
+    assert done.stdout == f"differing 0 failed 0 device {index} {counted}\n", done.stderr
     assert (folder / "result.bin").read_bytes() == wanted.cpu().numpy().tobytes()
+
+
+@torch.no_grad()
+def test_a_package_that_was_tuned_gives_the_models_results(tmp_path: Path) -> None:
+    """Buffers that the model writes to are as before tuning, and each version of a kernel has one binary."""
+    model, x = nn.Sequential(Block(), nn.BatchNorm1d(32)).cuda().train(), torch.randn(64, 16, device="cuda")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    coilwork.export(model, (x,), path=tmp_path / "tuned.cw", tunes=True)
+    loaded = coilwork_aot.load(tmp_path / "tuned.cw", device="cuda")
+    for name, value in loaded.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    torch.testing.assert_close(loaded(x), model(x), rtol=1e-4, atol=1e-4)
+    (variant,) = loaded.manifest.entries["forward"]
+    assert variant.binaries and all(len(kept) == 1 for kept in variant.binaries.values())

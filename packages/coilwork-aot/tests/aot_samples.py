@@ -22,6 +22,7 @@ from coilwork_aot.manifest import (
     Variant,
     encode_manifest,
 )
+from coilwork_aot.record_hashes import hash_record
 from coilwork_aot.trees import Tree
 from coilwork_aot.weights import collect_storages, encode_weights
 
@@ -49,7 +50,7 @@ def make_manifest(records: Mapping[str, bytes]) -> Manifest:
         devices=("cpu",),
     )
     return Manifest(
-        schema=2,
+        schema=3,
         name="sample",
         made_by={"coilwork-aot": "0"},
         torch=("2.11", "2.14"),
@@ -59,8 +60,7 @@ def make_manifest(records: Mapping[str, bytes]) -> Manifest:
             StateEntry(name=name, kind="parameter", is_persistent=True, place=places[name]) for name in STATE
         ),
         records={
-            name: RecordFacts(size=len(data), sha256=hashlib.sha256(data).hexdigest())
-            for name, data in records.items()
+            name: RecordFacts(size=len(data), sha256=hash_record(data)) for name, data in records.items()
         },
     )
 

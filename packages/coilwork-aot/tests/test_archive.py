@@ -162,7 +162,7 @@ def walk(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 
 def test_a_later_schema_is_refused() -> None:
     manifest = json.loads(encode_manifest(verify(make_package())))
-    assert code_of(make_package(manifest=json.dumps(manifest | {"schema": 3}).encode())) == "schema-version"
+    assert code_of(make_package(manifest=json.dumps(manifest | {"schema": 4}).encode())) == "schema-version"
 
 
 def test_files_that_are_none_are_refused(tmp_path: Path) -> None:

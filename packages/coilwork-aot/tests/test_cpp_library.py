@@ -21,6 +21,7 @@ from coilwork_aot.archive import encode_archive
 from coilwork_aot.cpp_library import LIBRARY
 from coilwork_aot.errors import CODES
 from coilwork_aot.manifest import DIGEST, MANIFEST, encode_manifest
+from coilwork_aot.record_hashes import PIECE_BYTES, hash_record
 
 SEED = 11
 
@@ -106,15 +107,15 @@ def test_manifests_with_other_fields_are_refused(library: Library, tmp_path: Pat
 @pytest.mark.parametrize(
     "text",
     [
-        b'{"schema":2,"schema":2}',
+        b'{"schema":3,"schema":3}',
         b"[" * 100_000,
-        b'{"schema":2',
+        b'{"schema":3',
         b'{"schema":99999999999999999999999}',
-        b'{"schema":2}x',
+        b'{"schema":3}x',
         b'{"a":"\\ud800"}',
         b"\xff\xfe",
         b'"',
-        b'{"schema": 02}',
+        b'{"schema": 03}',
         b"nul",
     ],
 )
@@ -126,19 +127,27 @@ def test_manifests_that_are_no_json_are_refused(text: bytes, library: Library, t
 
 
 def test_hashes_are_those_of_sha_256(library: Library, tmp_path: Path) -> None:
-    """Records of all lengths around a block's: each hash is checked, so a wrong one refuses the package."""
+    """Records of all lengths around a block's, and around a piece's: each hash is checked, so a wrong one
+    refuses the package.
+    """
     path = tmp_path / "package"
     records = make_records() | {f"kernels/{size}": bytes(range(256))[:size] for size in range(130)}
+    long = random.Random(SEED).randbytes(2 * PIECE_BYTES + 1)
+    for size in (PIECE_BYTES, PIECE_BYTES + 1, 2 * PIECE_BYTES, 2 * PIECE_BYTES + 1):
+        records[f"kernels/{size}"] = long[:size]
     path.write_bytes(make_package(records=records))
     # none is in the manifest, whose own hash is right
     assert library.open(path)[0] == "unknown-record"
     manifest = json.loads(encode_manifest(verify(make_package())))
     manifest["records"] = {
-        name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        for name, data in records.items()
+        name: {"size": len(data), "sha256": hash_record(data)} for name, data in records.items()
     }
     path.write_bytes(make_package(manifest=json.dumps(manifest).encode(), records=records))
     assert library.open(path)[0] == "damaged-program"
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.rindex(long[-64:]) + 63] ^= 1
+    path.write_bytes(damaged)
+    assert library.open(path)[0] == "wrong-hash"
 
 
 def test_files_that_are_none_are_refused(library: Library, tmp_path: Path) -> None:

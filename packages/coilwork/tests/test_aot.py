@@ -311,7 +311,7 @@ def test_what_no_package_holds_is_refused(tmp_path: Path) -> None:
 def test_the_command_exports_and_inspects(tmp_path: Path, exported: Exported) -> None:
     (tmp_path / "m.py").write_text("import torch\nnet = torch.nn.Tanh()\nnet_inputs = (torch.ones(3),)\n")
     output = str(tmp_path / "p")
-    done = CliRunner().invoke(main, ["export", f"{tmp_path}/m.py:net", "-o", output])
+    done = CliRunner().invoke(main, ["export", f"{tmp_path}/m.py:net", "--tune", "-o", output])
     assert done.exit_code == 0, done.output
     assert torch.allclose(load(output)(torch.ones(3)), torch.ones(3).tanh())
     shown = CliRunner().invoke(main, ["inspect", str(exported.path)])

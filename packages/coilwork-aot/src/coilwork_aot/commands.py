@@ -22,7 +22,8 @@ def make_export_command(compiler: str) -> click.Command:
     @click.argument("model")
     @click.option("--target", "targets", multiple=True, help="What to compile for; may be repeated.")
     @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The file to write.")
-    def export(model: str, targets: tuple[str, ...], output: Path) -> None:
+    @click.option("--tune", is_flag=True, help="Time candidates of kernels on the GPU that is here.")
+    def export(model: str, targets: tuple[str, ...], output: Path, tune: bool) -> None:
         """Compile MODEL ahead of time and write a package.
 
         MODEL is FILE.py:NAME, where NAME is what coilwork.export takes: a module beside NAME_inputs, a tuple
@@ -30,7 +31,8 @@ def make_export_command(compiler: str) -> click.Command:
         name. It may also be the file of a torch.export program, FILE.pt2. FILE.py is run.
         """
         subject, arguments = _read_model(model)
-        digest = import_module(compiler).export(subject, path=output, target=targets or None, **arguments)
+        arguments |= {"target": targets or None, "tunes": tune}
+        digest = import_module(compiler).export(subject, path=output, **arguments)
         click.echo(f"{digest}  {output}")
 
     return export

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from coilwork_aot.manifest import Leaf, Size
 from coilwork_aot.model import MAIN, LoadedModel
 from coilwork_aot.packaging import CompiledProgram, EntryProgram, Package, StateValue, make_package
 from coilwork_aot.trees import Tree, encode_tree
+from coilwork_aot.tuning import tune
 from coilwork_aot.version import __version__
 from coilwork_aot.wrapper import PACKAGE, keep_programs
 from coilwork_cache import Store
@@ -97,6 +98,7 @@ def export(
     target: str | Sequence[str] | None = None,
     name: str = "",
     keeps_texts: bool = False,
+    tunes: bool = False,
 ) -> str:
     """Compile a model ahead of time and write it as a package; return the package's digest.
 
@@ -109,9 +111,11 @@ def export(
             model, as they are here.
         name: of the model. Default: that of its class.
         keeps_texts: put the texts of the kernels in, for people.
+        tunes: run the program on the GPU that is here, which times the candidates of its kernels, and package
+            the fastest.
 
     Raises:
-        ExportError: the model cannot be exported.
+        ExportError: the model cannot be exported, or not be tuned here.
         CompileError: it cannot be compiled.
         PackageError: the file cannot be written.
     """
@@ -121,7 +125,7 @@ def export(
         else {MAIN: _make_entry(model, args, kwargs, dynamic_shapes, loss)}
     )
     package = build_package(
-        entries, compiler, targets=_list_targets(target), name=name, keeps_texts=keeps_texts
+        entries, compiler, targets=_list_targets(target), name=name, keeps_texts=keeps_texts, tunes=tunes
     )
     package.write(Path(path))
     return package.digest
@@ -150,6 +154,7 @@ def build_package(
     targets: Sequence[str] = ("",),
     name: str = "",
     keeps_texts: bool = False,
+    tunes: bool = False,
 ) -> Package:
     """Compile entry points for each of `targets`, and package them.
 
@@ -164,8 +169,11 @@ def build_package(
             name = name or _name_of(one)
             state.add(list_state(program, one.model if isinstance(one.model, torch.nn.Module) else None))
             for target in targets:
-                flat = flatten_program(program, _find_device(target, compiler.devices), loss=one.loss)
+                device = _find_device(target, compiler.devices)
+                flat = flatten_program(program, device, target=target, loss=one.loss)
                 compiled = _compile(compiler, flat, target)
+                if tunes:
+                    compiled = replace(compiled, chosen=tune(compiled, flat, program))
                 programs.append(_describe_entry(key, flat, compiled))
     return make_package(
         name=name,
@@ -445,6 +453,7 @@ class Exporter:
         target: str | Sequence[str] | None = None,
         name: str = "",
         keeps_texts: bool = False,
+        tunes: bool = False,
         options: Mapping[str, object] | None = None,
     ) -> str:
         """Do as `export`, with `options` as of `torch.compile`."""
@@ -460,6 +469,7 @@ class Exporter:
             target=target,
             name=name,
             keeps_texts=keeps_texts,
+            tunes=tunes,
         )
 
     def load(

@@ -30,6 +30,7 @@ from coilwork_aot.manifest import (
     decode_manifest,
 )
 from coilwork_aot.model import BoundVariant, EntryPoint, LoadedModel
+from coilwork_aot.record_hashes import hash_record
 from coilwork_aot.state import ModelState, open_state, read_safetensors
 from coilwork_aot.trees import check_known
 from coilwork_cache import Store
@@ -175,7 +176,7 @@ def _check_records(archive: Archive, manifest: Manifest, *, verify_weights: bool
         if archive.records[name].size != facts.size:
             raise PackageError("wrong-hash", f"record {name} has {archive.records[name].size} bytes")
         checked = verify_weights or name != WEIGHTS
-        if checked and hashlib.sha256(archive.view(name)).hexdigest() != facts.sha256:
+        if checked and hash_record(archive.view(name)) != facts.sha256:
             raise PackageError("wrong-hash", f"record {name} differs from its hash")
 
 

@@ -18,7 +18,7 @@ from coilwork_aot.errors import PackageError
 from coilwork_aot.trees import Tree, convert_to_json, read_from_json
 from coilwork_aot.weights import TensorPlace
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 MANIFEST: Final = "manifest.json"
 DIGEST: Final = "manifest.sha256"
 WEIGHTS: Final = "weights.safetensors"
@@ -31,7 +31,7 @@ Size = int | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordFacts:
-    """A record: its size in bytes, and its SHA-256."""
+    """A record: its size in bytes, and its digest (`coilwork_aot.record_hashes`)."""
 
     size: int
     sha256: str

@@ -27,6 +27,7 @@ from coilwork_aot.manifest import (
     Variant,
     encode_manifest,
 )
+from coilwork_aot.record_hashes import hash_parts
 from coilwork_aot.trees import Tree
 from coilwork_aot.weights import collect_storages, encode_weights
 from coilwork_runtime import Builder
@@ -35,9 +36,12 @@ from coilwork_runtime.executor.choice import Loadable
 from coilwork_runtime.executor.portable_plans import encode_plans
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec, encode_kernels
 from coilwork_runtime.module_loader import load_kernels
-from coilwork_runtime.triton_kernels.compilation import encode_binary
+from coilwork_runtime.triton_kernels.compilation import GpuBinary, encode_binary
 from coilwork_runtime.triton_kernels.versions import get_version
 from coilwork_runtime.version import __version__ as runtime_version
+
+Chosen = Sequence[tuple[Mapping[str, int], GpuBinary]]
+"""Of each version of a kernel, a configuration and its machine code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,7 @@ class CompiledProgram:
         builder: builds its kernels, or has built them.
         target: name of the target.
         rounds_freely: results may differ from eager's in their last bits.
+        chosen: what to package of kernels by name; of others the best guesses.
     """
 
     graph: Loadable
@@ -57,6 +62,7 @@ class CompiledProgram:
     builder: Builder
     target: str
     rounds_freely: bool
+    chosen: Mapping[str, Chosen] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,10 +185,7 @@ def make_package(
 
 
 def _describe_record(parts: Parts) -> RecordFacts:
-    total = hashlib.sha256()
-    for part in parts:
-        total.update(part)
-    return RecordFacts(size=sum(map(len, parts)), sha256=total.hexdigest())
+    return RecordFacts(size=sum(map(len, parts)), sha256=hash_parts(parts))
 
 
 def _make_variant(
@@ -199,7 +202,7 @@ def _make_variant(
     binaries: dict[str, tuple[Binary, ...]] = {}
     for spec, candidates in zip(specs, built, strict=True):
         kept = []
-        for config, binary in _choose(spec, candidates):
+        for config, binary in compiled.chosen.get(spec.name) or _choose(spec, candidates):
             data = binary if isinstance(binary, bytes) else encode_binary(binary)
             ending = ".so" if isinstance(binary, bytes) else ".bin"
             kept.append(Binary(config=dict(config), record=contents.add("kernels", data, ending)))

@@ -25,6 +25,11 @@ class TreeClass:
     read_context: Callable[[Any], Any]
 
 
+def list_leaves(value: Any) -> list[Any]:
+    """Return the leaves of a nesting, in order."""
+    return list(pytree.tree_leaves(value))
+
+
 def read_spec(spec: Any) -> tuple[type, Any, Sequence[Any]]:
     """Return the class, the context and the children of a nesting."""
     children = spec.children() if callable(getattr(spec, "children", None)) else spec.children_specs

@@ -96,8 +96,11 @@ class FlatProgram:
     written: tuple[int, ...]
 
 
-def flatten_program(program: ExportedProgram, retarget: str = "", *, loss: int | None = None) -> FlatProgram:
-    """Return the flat graph of `program`, on the devices it was exported on, or all on `retarget`.
+def flatten_program(
+    program: ExportedProgram, retarget: str = "", *, target: str = "", loss: int | None = None
+) -> FlatProgram:
+    """Return the flat graph of `program`, on the devices it was exported on, or all on `retarget`, which is a
+    `target` if it is named.
 
     State that nothing reads is left out of the graph. With `loss`, the number of a leaf of the results, the
     graph computes the gradients of that one, too: of the parameters and inputs that require one.
@@ -131,6 +134,7 @@ def flatten_program(program: ExportedProgram, retarget: str = "", *, loss: int |
             inputs.append(node)
             names.append(spec.arg.name)
     results = _return_results(gm, signature.output_specs, placeholders, signature.input_specs)
+    _drop_known_checks(gm)
     gm.graph.lint()
     gm.recompile()
     gradients: tuple[str, ...] = ()
@@ -140,7 +144,7 @@ def flatten_program(program: ExportedProgram, retarget: str = "", *, loss: int |
         gm, gradients = _add_gradients(gm, _run_on_fakes(gm, inputs, ""), wanted, results, loss)
         results = (*results, *(len(_list_results(gm)) - len(gradients) + n for n in range(len(gradients))))
         inputs = gm.graph.find_nodes(op="placeholder")
-    values = _run_on_fakes(gm, inputs, retarget)
+    values = _run_on_fakes(gm, inputs, retarget, target)
     return FlatProgram(
         gm=gm,
         inputs=values,
@@ -406,13 +410,17 @@ def _refuse_loss(loss: int, reason: str) -> ExportError:
 
 # ---- Fake tensors ----
 
+_METADATA_CHECK: Final = torch.ops.aten._assert_tensor_metadata.default
 
-def _run_on_fakes(gm: fx.GraphModule, inputs: Sequence[fx.Node], retarget: str) -> list[Any]:
+
+def _run_on_fakes(
+    gm: fx.GraphModule, inputs: Sequence[fx.Node], retarget: str, target: str = ""
+) -> list[Any]:
     """Give every node a fake value, on the device `retarget` if it is named; return those of the inputs."""
     if retarget:
         for part in gm.modules():
             if isinstance(part, fx.GraphModule):
-                retarget_calls(part, retarget)
+                retarget_calls(part, retarget, target)
     mode = find_fake_mode([node.meta.get("val") for node in inputs])
     with mode, torch.no_grad(), ignore_new_symbols(mode):
         for name, value in [*gm.named_parameters(), *gm.named_buffers(), *_list_tensors(gm)]:
@@ -420,6 +428,39 @@ def _run_on_fakes(gm: fx.GraphModule, inputs: Sequence[fx.Node], retarget: str) 
         values = [_make_fake_like(node.meta["val"], retarget) for node in inputs]
         _Recorder(gm).run(*values)
     return values
+
+
+def _drop_known_checks(gm: fx.GraphModule) -> None:
+    """Erase the checks of element types and devices that torch writes in front of conversions, where they
+    hold by the exported values. Values that are used once would count as used twice, and devices may be
+    others.
+    """
+    for part in gm.modules():
+        if not isinstance(part, fx.GraphModule):
+            continue
+        for node in part.graph.find_nodes(op="call_function", target=_METADATA_CHECK):
+            value, *expected = _read_metadata_check(*node.args, **node.kwargs)
+            fake = value.meta.get("val") if isinstance(value, fx.Node) else None
+            if not isinstance(fake, torch.Tensor):
+                continue
+            sizes, strides, dtype, device, layout = expected
+            known = dtype in (None, fake.dtype) and layout in (None, fake.layout)
+            known = known and device in (None, fake.device, torch.device(fake.device.type))
+            if known and sizes is None and strides is None:
+                part.graph.erase_node(node)
+        part.recompile()
+
+
+def _read_metadata_check(
+    value: Any,
+    sizes: Any = None,
+    strides: Any = None,
+    dtype: Any = None,
+    *,
+    device: Any = None,
+    layout: Any = None,
+) -> tuple[Any, ...]:
+    return value, sizes, strides, dtype, device, layout
 
 
 def _list_tensors(gm: fx.GraphModule) -> Iterator[tuple[str, torch.Tensor]]:

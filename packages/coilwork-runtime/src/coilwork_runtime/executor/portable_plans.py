@@ -15,6 +15,7 @@ from typing import Final
 
 from coilwork_runtime.executor.call_plans import CallPlan, Route, plan_call
 from coilwork_runtime.executor.program_reader import RecordedCall, read_tables
+from coilwork_runtime.executor.vendor_libraries import ConvolutionLibrary, ProductLibrary
 from coilwork_runtime.manifest.wire_format import block, join_items, text, u32
 
 MAGIC: Final = b"coilwork-plans"
@@ -62,7 +63,9 @@ def encode_plans(program: bytes) -> bytes:
 
 def _encode_call(call: RecordedCall, library: ctypes.CDLL) -> bytes:
     named, plain = _Names(library, True), _Names(library, False)
-    by_function, otherwise = plan_call(call, named), plan_call(call, plain)
+    # the process that loads them decides whether its libraries do products and convolutions
+    libraries = ProductLibrary(), ConvolutionLibrary()
+    by_function, otherwise = plan_call(call, named, *libraries), plan_call(call, plain, *libraries)
     plans: list[tuple[str, CallPlan]] = []
     if by_function.route is Route.FUNCTION:
         plans.append((named.last, by_function))

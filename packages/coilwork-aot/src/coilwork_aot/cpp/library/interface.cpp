@@ -169,6 +169,7 @@ CoilworkError* coilwork_model_open(const char* path, const CoilworkOptions* give
     wanted.digest = text_of(options.digest);
     wanted.torch_library = text_of(options.torch_library);
     wanted.verify_weights = !options.skips_weight_hash;
+    wanted.left = {options.leaves_libraries != 0, options.leaves_graphs != 0};
     if (options.share) wanted.share = options.share->model->state;
     std::unique_ptr<SafetensorsFile> file;
     NamedTensors weights;
@@ -269,6 +270,12 @@ CoilworkError* coilwork_model_call(const CoilworkModel* model, size_t entry, con
       if (leaves[k].kind != Leaf::FIXED) results[k].tensor = made[static_cast<size_t>(leaves[k].position)].tensor.release();
     *result_count = leaves.size();
   });
+}
+
+void coilwork_model_count(const CoilworkModel* model, CoilworkCounters* counters) {
+  CoilworkCounters made{};
+  for (const EntryPoint& entry : model->model->entries) entry.count(made);
+  write_sized(made, counters);
 }
 
 size_t coilwork_model_state_count(const CoilworkModel* model) { return model->model->state->entries.size(); }

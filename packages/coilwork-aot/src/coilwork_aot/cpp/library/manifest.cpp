@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "record_hashes.hpp"
 #include "refusal.hpp"
 #include "sha256.hpp"
 
@@ -148,7 +149,7 @@ Variant read_variant(const Json& value) {
   made.roles = value["roles"].text();
   made.refusal = value["refusal"].text();
   made.devices = read_texts(value["devices"]);
-  value["rounds_freely"].truth();
+  made.rounds_freely = value["rounds_freely"].truth();
   const std::pair<const std::vector<Leaf>*, const char*> nested[] = {{&made.inputs, "in_tree"}, {&made.results, "out_tree"}};
   for (const auto& [leaves, tree] : nested)
     if (count_leaves(value[tree]) != leaves->size()) damage("leaves and nesting do not fit");
@@ -246,7 +247,9 @@ Manifest decode(std::string_view text) {
   }
 }
 
-void check_records(const Archive& archive, const Manifest& manifest, bool verify_weights) {
+[[noreturn]] void refuse_hash(const std::string& record) { refuse_package("wrong-hash", "record " + record + " differs from its hash"); }
+
+void check_records(const Archive& archive, const Manifest& manifest) {
   for (const Record& record : archive.records)
     if (record.name != MANIFEST && record.name != DIGEST && !manifest.records.count(record.name))
       refuse_package("unknown-record", "the manifest does not know record " + record.name);
@@ -255,24 +258,28 @@ void check_records(const Archive& archive, const Manifest& manifest, bool verify
   for (const auto& [name, facts] : manifest.records) {
     const Record& record = *archive.find(name);
     if (record.size != facts.size) refuse_package("wrong-hash", "record " + name + " has " + std::to_string(record.size) + " bytes");
-    if ((verify_weights || name != WEIGHTS) && compute_sha256(archive.data(record), record.size) != facts.sha256)
-      refuse_package("wrong-hash", "record " + name + " differs from its hash");
+    if (name != WEIGHTS && hash_record(archive.data(record), record.size) != facts.sha256) refuse_hash(name);
   }
 }
 
 }  // namespace
 
-Manifest verify_archive(const Archive& archive, const std::string& path, const std::string& digest, bool verify_weights) {
+void verify_weights(const Archive& archive, const Manifest& manifest) {
+  const Record* record = archive.find(WEIGHTS);
+  if (record && hash_record(archive.data(*record), record->size) != manifest.records.at(WEIGHTS).sha256) refuse_hash(WEIGHTS);
+}
+
+Manifest verify_archive(const Archive& archive, const std::string& path, const std::string& digest) {
   if (archive.records.size() < 2 || archive.records[0].name != MANIFEST || archive.records[1].name != DIGEST)
     refuse_package("not-a-package", path + " is an archive, but begins with no manifest");
   const Record &manifest = archive.records[0], &hash = archive.records[1];
   if (manifest.size > MOST_MANIFEST_BYTES || hash.size != 64)
     refuse_package("oversized-record", "the manifest of " + path + " or its digest is too large");
-  const std::string found = compute_sha256(archive.data(manifest), manifest.size);
+  const std::string found = write_hexadecimal(compute_sha256(archive.data(manifest), manifest.size));
   if (archive.view(hash) != found) refuse_package("wrong-hash", "the manifest of " + path + " differs from its digest");
   if (!digest.empty() && digest != found) refuse_package("wrong-digest", path + " is another package: its digest is " + found);
   Manifest made = decode(archive.view(manifest));
-  check_records(archive, made, verify_weights);
+  check_records(archive, made);
   return made;
 }
 

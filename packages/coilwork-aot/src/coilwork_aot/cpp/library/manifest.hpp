@@ -9,7 +9,7 @@
 
 namespace coilwork_aot {
 
-constexpr int64_t SCHEMA = 2;
+constexpr int64_t SCHEMA = 3;
 constexpr char MANIFEST[] = "manifest.json", DIGEST[] = "manifest.sha256", WEIGHTS[] = "weights.safetensors";
 
 struct RecordFacts {
@@ -57,6 +57,7 @@ struct Variant {
   std::string program, kernels, calls, roles, refusal;
   std::map<std::string, std::vector<Binary>> binaries;
   std::vector<std::string> devices;
+  bool rounds_freely = true;  // results may differ from eager's in their last bits
 };
 
 // How a tensor lies in a storage, in elements.
@@ -87,7 +88,10 @@ struct Manifest {
   std::map<std::string, RecordFacts> records;
 };
 
-// Verifies the hashes of an archive, and reads its manifest. Throws Refusal, as coilwork_aot.loading.verify_archive.
-Manifest verify_archive(const Archive& archive, const std::string& path, const std::string& digest, bool verify_weights);
+// Verifies the hashes of an archive but for that of the weights, and reads its manifest. Throws Refusal, as
+// coilwork_aot.loading.verify_archive.
+Manifest verify_archive(const Archive& archive, const std::string& path, const std::string& digest);
+// The same of the weights, if there are any.
+void verify_weights(const Archive& archive, const Manifest& manifest);
 
 }  // namespace coilwork_aot

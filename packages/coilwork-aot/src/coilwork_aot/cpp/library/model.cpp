@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <future>
 #include <set>
 #include <sstream>
 
@@ -170,11 +171,15 @@ std::vector<Result> EntryPoint::call(std::vector<Given> given, size_t* chosen) c
   throw *first;
 }
 
+void EntryPoint::count(CoilworkCounters& counters) const {
+  for (const auto& variant : variants_) variant->program->count(counters);
+}
+
 // ---- loading ----
 
-std::unique_ptr<Model> load_model(const std::string& path, const LoadOptions& options) {
-  const Archive archive = read_archive(path);
-  const Manifest manifest = verify_archive(archive, path, options.digest, options.verify_weights);
+namespace {
+
+std::unique_ptr<Model> bind(const Archive& archive, const Manifest& manifest, const std::string& path, const LoadOptions& options) {
   open_torch(options.torch_library);
   check_versions(manifest, path);
   Device device = choose_device(manifest, options.device);
@@ -192,8 +197,29 @@ std::unique_ptr<Model> load_model(const std::string& path, const LoadOptions& op
     const std::string& name = manifest.entries[k].first;
     made->entries.emplace_back(name, made->state);
     for (const Variant* variant : chosen[k])
-      made->entries.back().add(*variant, std::make_unique<BoundProgram>(archive, name, *variant, *made->state, device.place, device.gpu.get()));
+      made->entries.back().add(*variant, std::make_unique<BoundProgram>(archive, name, *variant, *made->state, device.place, device.gpu.get(), options.left));
   }
+  return made;
+}
+
+}  // namespace
+
+std::unique_ptr<Model> load_model(const std::string& path, const LoadOptions& options) {
+  const Archive archive = read_archive(path);
+  const Manifest manifest = verify_archive(archive, path, options.digest);
+  // beside all else, which takes the weights as they are; nobody sees the model before
+  auto verifying = std::async(std::launch::async | std::launch::deferred, [&] {
+    if (options.verify_weights) verify_weights(archive, manifest);
+  });
+  std::unique_ptr<Model> made;
+  try {
+    made = bind(archive, manifest, path, options);
+  } catch (...) {
+    // a wrong byte comes before what it may have led to
+    verifying.get();
+    throw;
+  }
+  verifying.get();
   return made;
 }
 

@@ -10,6 +10,7 @@ struct LoadOptions {
   const NamedTensors* weights = nullptr;
   std::shared_ptr<State> share;
   bool verify_weights = true;
+  Left left;
 };
 
 class EntryPoint {
@@ -25,6 +26,8 @@ class EntryPoint {
 
   // Runs the first variant that the inputs fit. Throws Refusal.
   std::vector<Result> call(std::vector<Given> given, size_t* chosen) const;
+  // Adds what has been counted so far.
+  void count(CoilworkCounters& counters) const;
 
  private:
   struct Bound {

@@ -5,9 +5,11 @@
 
 #include "call/surroundings.hpp"
 #include "gpu.hpp"
+#include "libraries/opening.hpp"
 #include "program/plans.hpp"
 #include "program/resolving.hpp"
 #include "refusal.hpp"
+#include "replay/replayed_call.hpp"
 #include "roles.hpp"
 #include "running/steps.hpp"
 
@@ -123,6 +125,16 @@ size_t find_version(const KernelManifest& manifest, const std::map<std::string, 
   return last - static_cast<size_t>(behind);
 }
 
+// The library that torch has loaded; null if there is none. Opened once.
+template <class Vendors>
+Vendors* find_loaded() {
+  static Vendors* const found = [] {
+    const char* missing = nullptr;
+    return open_loaded<Vendors>(&missing);
+  }();
+  return found;
+}
+
 double read_number(AtenTensorHandle tensor) {
   static const auto asked = reinterpret_cast<AOTITorchError (*)(AtenTensorHandle, double*)>(torch_symbol("aoti_torch_item_float64"));
   const int32_t wanted = torch.aoti_torch_dtype_bool();
@@ -149,6 +161,7 @@ struct BoundProgram::Inside {
   std::vector<std::unique_ptr<Library>> libraries;
 
   ~Inside() {
+    if (program.replay) drop_replay(program.replay);
     for (auto& kernel : program.kernels) delete kernel->form.exchange(nullptr);
     for (AtenTensorHandle constant : program.constants) torch.aoti_torch_delete_tensor_object(constant);
   }
@@ -204,8 +217,33 @@ struct BoundProgram::Inside {
           plan->function = one.function;
           plan->name = Text(one.name.c_str());
         }
+        put_on_device(*plan);
         program.plans[step.a] = std::move(plan);
       }
+  }
+
+  // Plans are made for the GPU of the export.
+  void put_on_device(Plan& plan) const {
+    if (place.is_cpu()) return;
+    if (plan.multiplication) plan.multiplication->device = place.index;
+    if (plan.convolving) plan.convolving->device = place.index;
+    for (Value& value : plan.values) put_on_device(value);
+  }
+  void put_on_device(Value& value) const {
+    const bool names_device = value.kind == Value::DEVICE || value.kind == Value::DEVICE_AT;
+    if (names_device && value.integer == torch.aoti_torch_device_type_cuda()) value.number = static_cast<uint32_t>(place.index);
+    for (Value& item : value.items) put_on_device(item);
+  }
+
+  // Once all else is bound.
+  void open_libraries(const Variant& variant, const Left& left) {
+    if (place.is_cpu()) return;
+    if (variant.rounds_freely && !left.libraries) {
+      program.products = find_loaded<ProductLibrary>();
+      program.convolutions = find_loaded<ConvolutionLibrary>();
+    }
+    if (left.graphs || !program.captures || program.several_devices) return;
+    if (GraphLibrary* graphs = find_loaded<GraphLibrary>()) program.replay = make_replay(*graphs, program.cuda_device);
   }
 
   void bind_kernels(const Archive& archive, const std::string& entry, const Variant& variant, Gpu* gpu) {
@@ -291,9 +329,11 @@ struct BoundProgram::Inside {
       }
     }
     Runner::place_constants(program, frame);
+    read_settings(call);
+    call.outermost = &frame;
     Runner runner(call, frame);
     const Surroundings surroundings(call);
-    const Step& last = runner.run();
+    const Step& last = run_instructions(call, runner);
     const uint32_t* words = frame.words(last.list);
     std::vector<Result> results(last.list.count);
     for (size_t k = 0; k < results.size(); ++k) {
@@ -306,6 +346,14 @@ struct BoundProgram::Inside {
       }
     }
     return results;
+  }
+
+  // With stretches of work as graphs of the driver's if calls are alike.
+  static const Step& run_instructions(Call& call, Runner& runner) {
+    ReplayedCall replayed(call);
+    const Step& last = runner.run();
+    replayed.finish();
+    return last;
   }
 
   // Copies of inputs that are to lie otherwise, by role.
@@ -371,7 +419,7 @@ struct BoundProgram::Inside {
 };
 
 BoundProgram::BoundProgram(const Archive& archive, const std::string& entry, const Variant& variant, const State& state, const Place& place,
-                           Gpu* gpu)
+                           Gpu* gpu, const Left& left)
     : inside_(std::make_unique<Inside>()) {
   if (!variant.refusal.empty()) refuse_python(entry, variant.refusal);
   inside_->place = place;
@@ -403,12 +451,22 @@ BoundProgram::BoundProgram(const Archive& archive, const std::string& entry, con
   try {
     inside_->bind_constants(variant, state);
     for (Part& part : inside_->program.parts) Resolver(inside_->program, part).resolve();
+    inside_->open_libraries(variant, left);
   } catch (const Damaged& damaged) {
     refuse_part("damaged-program", entry, describe(damaged));
   }
 }
 
 BoundProgram::~BoundProgram() = default;
+
+void BoundProgram::count(CoilworkCounters& counters) const {
+  const Counters& own = inside_->program.counters;
+  counters.calls += own.calls.load();
+  counters.products += own.products.load();
+  counters.convolutions += own.convolutions.load();
+  counters.graphs += own.graphs.load();
+  counters.work_in_graphs += own.work_in_graphs.load();
+}
 
 std::vector<Result> BoundProgram::run(const std::vector<Given>& inputs) const try {
   const Inside& inside = *inside_;

@@ -19,15 +19,24 @@ struct Result {
 // Kernels of GPUs and where they run; in gpu.cpp.
 class Gpu;
 
+// What is left to torch that the executor would do itself on a GPU.
+struct Left {
+  bool libraries = false;  // products and convolutions, though the package may differ from eager in last bits
+  bool graphs = false;     // work that repeats is given to the driver piece by piece
+};
+
 class BoundProgram {
  public:
   // Throws Refusal.
-  BoundProgram(const Archive& archive, const std::string& entry, const Variant& variant, const State& state, const Place& place, Gpu* gpu);
+  BoundProgram(const Archive& archive, const std::string& entry, const Variant& variant, const State& state, const Place& place, Gpu* gpu,
+               const Left& left);
   ~BoundProgram();
   BoundProgram(const BoundProgram&) = delete;
 
   // Inputs are the state's tensors that the variant names, then the caller's. Throws Refusal: a call error.
   std::vector<Result> run(const std::vector<Given>& inputs) const;
+  // Adds what has been counted so far.
+  void count(CoilworkCounters& counters) const;
 
  private:
   struct Inside;

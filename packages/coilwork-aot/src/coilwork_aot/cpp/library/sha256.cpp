@@ -98,7 +98,7 @@ AddBlocks choose() {
 
 }  // namespace
 
-std::string compute_sha256(const void* data, size_t size) {
+Sha256 compute_sha256(const void* data, size_t size) {
   static const AddBlocks add = choose();
   uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   const uint8_t* bytes = static_cast<const uint8_t*>(data);
@@ -111,9 +111,18 @@ std::string compute_sha256(const void* data, size_t size) {
   const uint64_t bits = __builtin_bswap64(static_cast<uint64_t>(size) * 8);
   memcpy(last + 64 * blocks - 8, &bits, 8);
   add(state, last, blocks);
+  for (uint32_t& word : state) word = __builtin_bswap32(word);
+  Sha256 made;
+  memcpy(made.data(), state, sizeof state);
+  return made;
+}
+
+std::string write_hexadecimal(const Sha256& digest) {
   std::string text;
-  for (uint32_t word : state)
-    for (int shift = 28; shift >= 0; shift -= 4) text += "0123456789abcdef"[word >> shift & 15];
+  for (unsigned char byte : digest) {
+    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[byte & 15];
+  }
   return text;
 }
 

@@ -2,11 +2,14 @@
 #pragma once
 #include <stddef.h>
 
+#include <array>
 #include <string>
 
 namespace coilwork_aot {
 
-// The digest of bytes, in hexadecimal.
-std::string compute_sha256(const void* data, size_t size);
+using Sha256 = std::array<unsigned char, 32>;
+
+Sha256 compute_sha256(const void* data, size_t size);
+std::string write_hexadecimal(const Sha256& digest);
 
 }  // namespace coilwork_aot

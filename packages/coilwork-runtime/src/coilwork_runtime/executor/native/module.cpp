@@ -6,6 +6,7 @@
 #include "call/roles.hpp"
 #include "call/surroundings.hpp"
 #include "interfaces/ending.hpp"
+#include "libraries/opening.hpp"
 #include "replay/replayed_call.hpp"
 #include "running/host_regions.hpp"
 #include "running/steps.hpp"
@@ -135,14 +136,6 @@ static PyObject* hand_over(Call& call, PyObject* instead, PyObject* list, PyObje
   return PyObject_CallOneArg(instead, inputs.get());
 }
 
-// What torch says at present of how a library is to compute.
-static int32_t settings_of(PyObject* asked) {
-  const Reference number = checked(PyObject_CallNoArgs(asked));
-  const long found = PyLong_AsLong(number.get());
-  if (found == -1 && PyErr_Occurred()) throw_python();
-  return static_cast<int32_t>(found);
-}
-
 // Runs the instructions, with stretches of work as graphs of the driver's if the calls of the program are alike.
 static const Step& run_instructions(Call& call, Runner& runner) {
   if (call.program.regions) {
@@ -170,8 +163,7 @@ static PyObject* run_program(const Program& program, PyObject* list, PyObject* c
   phases.done(Timing::INPUTS);
   Runner::place_constants(program, frame);
   call.profiled = is_profiled(program);
-  if (program.products) call.product_settings = settings_of(program.product_settings);
-  if (program.convolutions) call.convolution_settings = settings_of(program.convolution_settings);
+  read_settings(call);
   Runner runner(call, frame);
   const Step* last = nullptr;
   {
@@ -302,9 +294,9 @@ static PyObject* code(PyObject*, PyObject* name) {
   return PyLong_FromLong(function());
 }
 
-// Opens a library: the one that torch has loaded, also under one of `names` by other means, or a file. Each is opened once, and stays.
+// Opens a library: the one that torch has loaded, or a file. Each is opened once, and stays.
 template <class Library>
-static PyObject* opened(PyObject* given, std::initializer_list<const char*> names) {
+static PyObject* opened(PyObject*, PyObject* given) {
   struct Opened {
     Text path;
     Library* library;
@@ -314,26 +306,14 @@ static PyObject* opened(PyObject* given, std::initializer_list<const char*> name
   if (!path) return nullptr;
   for (const Opened& one : known)
     if (one.path == path) return PyLong_FromVoidPtr(one.library);
-  // a symbol is looked for in what libtorch_cuda itself needs, too
-  void* library = *path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : torch.cuda;
-  if (!library) return PyErr_Format(PyExc_ImportError, *path ? "%s cannot be loaded" : "this torch has no libtorch_cuda%s", path);
+  void* file = *path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+  if (*path && !file) return PyErr_Format(PyExc_ImportError, "%s cannot be loaded", path);
+  if (!*path && !torch.cuda) return PyErr_Format(PyExc_ImportError, "this torch has no libtorch_cuda");
   const char* missing = nullptr;
-  Library* made = Library::open(library, &missing);
-  for (const char* name : names)
-    if (void* loaded = made || *path ? nullptr : dlopen(name, RTLD_NOLOAD | RTLD_LAZY)) made = Library::open(loaded, &missing);
+  Library* made = file ? Library::open(file, &missing) : open_loaded<Library>(&missing);
   if (!made) return PyErr_Format(PyExc_ImportError, "there is no %s", missing);
   known.push_back({Text(path), made});
   return PyLong_FromVoidPtr(made);
-}
-
-static PyObject* products(PyObject*, PyObject* path) {
-  return opened<ProductLibrary>(path, {"libcublasLt.so.13", "libcublasLt.so.12"});
-}
-
-static PyObject* convolutions(PyObject*, PyObject* path) { return opened<ConvolutionLibrary>(path, {"libcudnn.so.9"}); }
-
-static PyObject* graphs(PyObject*, PyObject* path) {
-  return opened<GraphLibrary>(path, {"libcuda.so.1"});
 }
 
 // Learns from tensors how tensor objects look.
@@ -411,9 +391,9 @@ static PyMethodDef module_methods[] = {
      "Learns from samples where a tensor has its dispatch keys; whether that succeeds."},
     {"any_foreign", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(any_foreign)), METH_FASTCALL,
      "Whether an item of a list is a tensor with other keys, or operators are watched; None for items that are no plain tensors."},
-    {"products", products, METH_O, "The address of an opened cuBLASLt: torch's own, or that of a file. ImportError without it."},
-    {"convolutions", convolutions, METH_O, "The address of an opened cuDNN: torch's own, or that of a file. ImportError without it."},
-    {"graphs", graphs, METH_O, "The address of opened graphs: the loaded driver's, or those of a file. ImportError without them."},
+    {"products", opened<ProductLibrary>, METH_O, "The address of an opened cuBLASLt: torch's own, or that of a file. ImportError without it."},
+    {"convolutions", opened<ConvolutionLibrary>, METH_O, "The address of an opened cuDNN: torch's own, or that of a file. ImportError without it."},
+    {"graphs", opened<GraphLibrary>, METH_O, "The address of opened graphs: the loaded driver's, or those of a file. ImportError without them."},
     {"read_manifest", read_manifest, METH_O, "What is read of a kernel's manifest: a dictionary of its fields."},
     {"evaluate_code", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(evaluate_code)), METH_FASTCALL,
      "The value of code for a tuple of sizes and a tuple of parameters."},

@@ -231,6 +231,8 @@ struct Options {
   const Model* share = nullptr;  // uses the tensors of this model
   std::string torch_library;  // path of libtorch_cpu.so, if the process has not loaded it
   bool verify_weights = true;
+  bool uses_libraries = true;  // on a GPU, cuBLASLt and cuDNN do products and convolutions without torch, as in Python
+  bool uses_graphs = true;     // on a GPU, work that repeats goes to the driver as graphs
 };
 
 // A dimension's sizes; `high` is -1 without an upper bound. Dimensions of one symbol are equal.
@@ -264,6 +266,8 @@ class Model {
     given.share = options.share ? options.share->model_.get() : nullptr;
     given.torch_library = text(options.torch_library);
     given.skips_weight_hash = !options.verify_weights;
+    given.leaves_libraries = !options.uses_libraries;
+    given.leaves_graphs = !options.uses_graphs;
     CoilworkModel* made = nullptr;
     detail::check(coilwork_model_open(path.c_str(), &given, &made));
     model_.reset(made);
@@ -271,6 +275,12 @@ class Model {
 
   std::string name() const { return coilwork_model_name(model_.get()); }
   std::string device() const { return coilwork_model_device(model_.get()); }
+  CoilworkCounters counters() const {
+    CoilworkCounters made{};
+    made.size = sizeof made;
+    coilwork_model_count(model_.get(), &made);
+    return made;
+  }
   std::vector<std::string> entries() const {
     std::vector<std::string> names(coilwork_model_entry_count(model_.get()));
     for (size_t k = 0; k < names.size(); ++k) names[k] = coilwork_model_entry_name(model_.get(), k);

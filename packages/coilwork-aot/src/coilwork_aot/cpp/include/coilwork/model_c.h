@@ -84,6 +84,8 @@ typedef struct {
   const CoilworkModel* share;         /* uses the tensors of this model, which may be closed before */
   const char* torch_library;          /* path of libtorch_cpu.so, if the process has not loaded it */
   int32_t skips_weight_hash;          /* does not read all weights to check them */
+  int32_t leaves_libraries;           /* on a GPU, torch does all products and convolutions */
+  int32_t leaves_graphs;              /* on a GPU, repeated work does not go to the driver as graphs */
 } CoilworkOptions;
 
 /* Loads a package. Nothing is compiled, timed or written; several threads may load and call. */
@@ -137,6 +139,15 @@ COILWORK_API CoilworkError* coilwork_model_input(const CoilworkModel* model, siz
  * leaves of what the model returns, fixed ones among them. `result_count` is the room for results, then their number. */
 COILWORK_API CoilworkError* coilwork_model_call(const CoilworkModel* model, size_t entry, const CoilworkValue* inputs, size_t input_count,
                                                 CoilworkValue* results, size_t* result_count);
+
+/* What all calls so far have done on a GPU: products of cuBLASLt and convolutions of cuDNN without torch, graphs of the driver's that
+ * were launched, and the pieces of work in them. */
+typedef struct {
+  size_t size;
+  uint64_t calls, products, convolutions, graphs, work_in_graphs;
+} CoilworkCounters;
+
+COILWORK_API void coilwork_model_count(const CoilworkModel* model, CoilworkCounters* counters);
 
 /* ---- state ---- */
 

@@ -11,6 +11,7 @@ typedef struct _ts PyThreadState;
 namespace coilwork {
 
 struct Call;
+struct Frame;
 // What a call did to streams is undone. Of the host (call/host.hpp).
 static void close_streams(Call& call);
 
@@ -34,6 +35,7 @@ struct Call {
   Timing* timing;
   PyObject* streams = nullptr;  // those that it has forked, and its events: `streams.py`
   WorkQueue* work_queue = nullptr;  // null if work is never put off
+  const Frame* outermost = nullptr;  // that of the program itself, where the host counts memory by it
   // Scratch memory of products and convolutions, which take turns on one stream; the first that wants some looks for it.
   // `workspace` if it is the call's own.
   AtenTensorHandle workspace = nullptr;

@@ -5,6 +5,7 @@
 //   raise_text, annotate_here, forget an error begins, is told where it happened, and is dropped
 //   look_for_signals                  sees to an interrupt, if it has not been done for a while
 //   *_slowly, check_rank, fail_check  what failed natively: done again, or refused in words
+//   read_settings                     what torch says of products and convolutions, before a call
 //   count_allocated, close_streams    of a device
 //   Observed                          tells a profiler of programs and launches
 //

@@ -1,6 +1,7 @@
 // The host of a library, C++ alone: errors are texts, and what only Python can do is refused.
 #pragma once
 #include "call/frames.hpp"
+#include "interfaces/settings.hpp"
 
 namespace coilwork {
 
@@ -31,7 +32,40 @@ static void annotate_here(Call& call, const Frame& frame, Raised& raised) {
 static void forget(Call&, Raised&) {}
 static void look_for_signals(Call&, bool = false) {}
 static void close_streams(Call&) {}
-static int64_t count_allocated(Call&) { return 0; }
+
+static void read_settings(Call& call) {
+  if (call.program.products) call.product_settings = TorchSettings::instance().products();
+  if (call.program.convolutions) call.convolution_settings = TorchSettings::instance().convolutions();
+}
+
+// Bytes behind the names of a call. Torch's allocator does not tell C what a process has, and what others have does not change by the
+// call.
+static int64_t count_allocated(Call& call) {
+  int64_t total = 0;
+  List<const char*> counted;
+  const size_t names = call.outermost ? call.outermost->part.slot_names.size() : 0;
+  for (size_t k = 0; k < names; ++k) {
+    const Slot& slot = call.outermost->slots[k];
+    if (slot.state != Slot::OWNED && slot.state != Slot::MEMORY) continue;
+    if (slot.alone_bytes) {
+      total += slot.alone_bytes;
+      continue;
+    }
+    int64_t bytes = 0, start = 0;
+    int32_t dtype = -1;
+    void* data = nullptr;
+    if (torch.aoti_torch_get_storage_size(slot.handle, &bytes) != 0 || torch.aoti_torch_get_storage_offset(slot.handle, &start) != 0 ||
+        torch.aoti_torch_get_dtype(slot.handle, &dtype) != 0 || torch.aoti_torch_get_data_ptr(slot.handle, &data) != 0)
+      continue;
+    const char* storage = static_cast<const char*>(data) - start * static_cast<int64_t>(torch.aoti_torch_dtype_element_size(dtype));
+    bool is_new = true;
+    for (const char* one : counted) is_new = is_new && one != storage;
+    if (!is_new) continue;
+    counted.push_back(storage);
+    total += bytes;
+  }
+  return total;
+}
 
 // A copy in the layout of `extents`, which begins at a multiple of what allocators align to.
 static AtenTensorHandle copy_into(Call& call, AtenTensorHandle value, const Layout& wanted, const Extents& extents) {

@@ -214,6 +214,20 @@ static void fail_check(Call& call, const Kernel& kernel, int64_t failed) {
   slowly(call, "failed_check", "(OL)", kernel.launcher, static_cast<long long>(failed));
 }
 
+// What torch says at present of how a library is to compute.
+static int32_t settings_of(PyObject* asked) {
+  const Reference number = checked(PyObject_CallNoArgs(asked));
+  const long found = PyLong_AsLong(number.get());
+  if (found == -1 && PyErr_Occurred()) throw_python();
+  return static_cast<int32_t>(found);
+}
+
+// With the interpreter's lock held.
+static void read_settings(Call& call) {
+  if (call.program.products) call.product_settings = settings_of(call.program.product_settings);
+  if (call.program.convolutions) call.convolution_settings = settings_of(call.program.convolution_settings);
+}
+
 static int64_t count_allocated(Call& call) {
   WithPython python(call);
   const Reference found = checked(PyObject_CallMethod(call.program.faults, "allocated", "i", int(call.program.cuda_device)));

@@ -44,6 +44,8 @@ struct Convolution {
 // The library, a handle for each stream, and the convolutions so far. One per process and library; never destroyed.
 class ConvolutionLibrary {
  public:
+  static constexpr const char* FILES[] = {"libcudnn.so.9"};
+
   // Null, and the name of a function in `missing`, if `handle` of the dynamic linker has not all.
   static ConvolutionLibrary* open(void* handle, const char** missing);
 

@@ -37,6 +37,8 @@ struct Product {
 // The library, a handle for each device, and the products so far. One per process and library; never destroyed.
 class ProductLibrary {
  public:
+  static constexpr const char* FILES[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
+
   // Null, and the name of a function in `missing`, if `handle` of the dynamic linker has not all.
   static ProductLibrary* open(void* handle, const char** missing);
 

@@ -9,6 +9,8 @@ namespace coilwork {
 // One per process and library; never destroyed.
 class GraphLibrary {
  public:
+  static constexpr const char* FILES[] = {"libcuda.so.1"};
+
   // Null, and the name of a function in `missing`, if `handle` of the dynamic linker has not all.
   static GraphLibrary* open(void* handle, const char** missing);
 
