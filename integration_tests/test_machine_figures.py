@@ -23,7 +23,9 @@ from coilwork_cpp import CppCodegen
 from coilwork_ir.backend import Codegen
 from coilwork_ir.machine import TUNING, MachineModel, read_entries
 from coilwork_ir.target import TARGETS, Target
+from coilwork_lowering import decompositions
 from coilwork_lowering.aten_layouts import pad_products
+from coilwork_lowering.joint.early_gradients import compute_gradients_early
 from coilwork_lowering.joint.large_products import recompute_large_products
 from coilwork_lowering.options import LayoutOptions, RewriteOptions
 from coilwork_lowering.rewrites import choose_rewrites, clean_up_copy, pack_weights
@@ -118,6 +120,26 @@ GPU_GRAPHS = (
     Given(
         function=lambda x, w: (x @ w).relu(),
         inputs=lambda: (empty(4, 512, 512, dtype=BF16), empty(4, 512, 512, dtype=BF16)),
+    ),
+    # products that nothing follows: of one row, and of a batch of small ones; and a gate of few rows
+    Given(
+        function=lambda x, w: x @ w.t(),
+        inputs=lambda: (empty(1, 4096, dtype=BF16), empty(4096, 4096, dtype=BF16)),
+    ),
+    Given(
+        function=torch.bmm,
+        inputs=lambda: (empty(1024, 64, 64, dtype=BF16), empty(1024, 64, 64, dtype=BF16)),
+    ),
+    Given(
+        function=lambda x, w, v: F.silu(x @ w.t()) * (x @ v.t()),
+        inputs=lambda: (empty(8, 4096, dtype=BF16), *(empty(14336, 4096, dtype=BF16) for _ in range(2))),
+    ),
+    # a library's attention, with a bias
+    Given(
+        function=lambda q, k, v, b: torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, b, False)[
+            0
+        ],
+        inputs=lambda: (*(empty(64, 4, 64, 32, dtype=BF16),) * 3, empty(64, 4, 64, 64, dtype=BF16)),
     ),
     Given(
         function=lambda x, w, s: x @ (w.to(BF16) * s),
@@ -303,9 +325,24 @@ def rewrite_all(model: MachineModel, device: str) -> None:
     pack_weights(gm, [1, 2], find_model)
     pack_weights(convolution, [1], find_model)
     recompute_large_products(make_fx(lambda x, w: (x @ w,))(x, w), num_fwd_outputs=1, find_model=find_model)
+    compute_gradients_early(trace_loss(), num_fwd_outputs=1, find_model=find_model)
     if device != "cpu":
         for by_rows in (True, False):
             pad_all(LayoutOptions(devices=("cpu",), by_rows=by_rows, find_model=find_model))
+
+
+def trace_loss() -> torch.fx.GraphModule:
+    """The joint graph of a loss over a large vocabulary."""
+
+    def loss_and_gradients(x: Tensor, w: Tensor, labels: Tensor, tangents_1: Tensor) -> tuple[Tensor, ...]:
+        loss = F.cross_entropy(x @ w.t(), labels)
+        return (loss, *torch.autograd.grad(loss, (x, w), tangents_1))
+
+    with FakeTensorMode():
+        x, w = (torch.empty(*size, requires_grad=True) for size in ((16384, 64), (50000, 64)))
+        labels = torch.empty(16384, dtype=torch.int64)
+        trace = make_fx(loss_and_gradients, decomposition_table=decompositions())
+        return trace(x, w, labels, torch.empty(()))
 
 
 def pad_all(options: LayoutOptions) -> None:

@@ -269,6 +269,8 @@ def _places(kernel: Kernel, roles: Roles, mapping: Mapping) -> Iterator[Paramete
 _MANY_ROWS: Final = 1024
 _MANY_NARROW_ROWS: Final = 4096
 _WIDE_HEAD: Final = 128
+# Fewer are a block or two, beside which a loader brings nothing.
+_LEAST_KEYS: Final = 512
 _CHEAP: Final = 4
 _CONSUMERS: Final = 2
 _NARROW_CONSUMERS: Final = 4
@@ -281,7 +283,9 @@ def _count_consumers(kernel: Kernel, roles: Roles, target: Target, likely: Mappi
     core = find_core(kernel)
     if core is None or explain_no_roles(kernel, target) is not None:
         return 0
-    rows = _estimate(roles.rows.extent, likely)
+    rows, keys = (_estimate(r.extent, likely) for r in (roles.rows, roles.keys))
+    if keys < _LEAST_KEYS:
+        return 0
     values = iterate_postorder((core.weights.score,))
     if any(SCALAR_OPS[value.op].cost > _CHEAP for value in values if isinstance(value, Op)):
         return 0

@@ -333,7 +333,7 @@ class _Consumer(_ForwardRole, OnlineSoftmax):
         return tuple(Assign((_name_ended(name),), Name(name)) for name in names)
 
     def _start(self) -> tuple[Statement, ...]:
-        """Nothing is summed yet. If queries are in registers, the loader can bring the next ones."""
+        """Nothing is summed yet. Queries are in registers, if those have room for them."""
         rows, row = List((Name(BLOCKS["y"]),)), slice_layout(1, _SCORES)
         f32 = tl_name("float32")
         part = Name(_PART)
@@ -347,10 +347,9 @@ class _Consumer(_ForwardRole, OnlineSoftmax):
             Assign((_TOTAL.id,), _nothing()),
             self.wait(self.query.full, place, self.find_turn()),
             Assign((_QUERY.id,), query),
-            # one thread waits for what it had stored, and all wait for it before they arrive: here, or when
-            # the first keys are multiplied
+            # one thread waits for what it had stored, and all wait for it before they arrive when the first
+            # keys are multiplied
             *(() if self.result is None else (_wait_for_stores(),)),
-            *((self.arrive(self.query.free, place),) if self.holds_queries else ()),
         )
 
     def _find_before(self) -> Statement:
@@ -362,6 +361,10 @@ class _Consumer(_ForwardRole, OnlineSoftmax):
         """The first block of keys: its scores and their softmax. Beside it the tile before ends its sums."""
         writer = self.writer.inner()
         raw = self._multiply_keys(writer, loop, Number(0), is_wide=False)
+        if self.holds_queries:
+            # Not sooner: a load into registers that nothing has waited for may still read what the loader
+            # would overwrite.
+            writer.statements.append(self.arrive(self.query.free, self.find_place(Name(_PART))))
         self._add_weights(raw, loop, writer)
         writer.statements.append(self.wait(self.value.full, STAGE, PHASE))
         both = (_TOTALS, _TOTAL)
