@@ -40,6 +40,34 @@ def test_they_compute_what_their_regions_do() -> None:
     check_agreement(TEXT, [torch.randn(3, 4)], change=outline_regions)
 
 
+def test_regions_beside_branches_have_modules_of_their_own() -> None:
+    """Bodies of regions are called `nested` and `nested_1`, whatever branches are called."""
+    text = """program @both {
+  symbol s0 in [1, inf]
+  input %flag: bool[]
+  input %x: f32[s0, 4]
+  bind s0 in [1, inf] size %x 0
+  cond %flag (%x) defines (%a: f32[s0, 4]) {
+    program @then { input %i: f32[s0, 4]  return (%i) }
+    program @otherwise {
+      input %i: f32[s0, 4]
+      extern "aten.neg.default" (%i) defines (%r: f32[s0, 4])
+      return (%r)
+    }
+  }
+  region nested (%a) sizes (s0 in [1, inf]) leaves (%b) {
+    extern "aten.neg.default" (%a) defines (%b: f32[s0, 4])
+  }
+  region nested (%b) sizes (s0 in [1, inf]) leaves (%c) {
+    extern "aten.sin.default" (%b) defines (%c: f32[s0, 4])
+  }
+  return (%c)
+}
+"""
+    for flag in (True, False):
+        check_agreement(text, [torch.tensor(flag), torch.randn(3, 4)], change=outline_regions)
+
+
 def test_a_body_is_written_once_in_a_module() -> None:
     text = module_text(TEXT)
     assert text.count("Nested program") == 2

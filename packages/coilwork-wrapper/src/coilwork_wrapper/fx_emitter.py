@@ -215,7 +215,6 @@ class FxEmitter:
     _sizes: dict[Expr, Any] = field(init=False, default_factory=dict)
     _starts: dict[str, Any] = field(init=False, default_factory=dict)
     _pool_bytes: dict[str, Expr] = field(init=False, default_factory=dict)
-    _nested: int = field(init=False, default=0)
     _subprograms: dict[int, str] = field(init=False, default_factory=dict)
 
     def compile_graph(self, graph: torch.fx.GraphModule) -> Callable[..., Sequence[Any]]:
@@ -549,9 +548,7 @@ class FxEmitter:
         """Run a program that may be run elsewhere, too: a submodule of its name, which all calls share and
         somebody may replace."""
         if id(call.body) not in self._subprograms:
-            name = make_identifiers([call.body.name], frozenset(self._subprograms.values()))[call.body.name]
-            self._subprograms[id(call.body)] = name
-            self.root.add_module(name, self._inner(call.body, ()))
+            self._subprograms[id(call.body)] = self._add_module(call.body.name, self._inner(call.body, ()))
         name = self._subprograms[id(call.body)]
         node = self.graph.call_module(name, tuple(map(self.argument, call.operands)))
         node.meta["stack_trace"] = "\n".join(list_origin_lines(call.origins))
@@ -608,10 +605,14 @@ class FxEmitter:
 
     def nest(self, program: Program, outer: tuple[Expr, ...]) -> Any:
         """A nested program as the node of a graph of its own, emitted by the same class."""
-        name = f"nested_{self._nested}"
-        self._nested += 1
-        self.root.add_module(name, self._inner(program, outer))
-        return self.graph.get_attr(name)
+        return self.graph.get_attr(self._add_module("inner_program", self._inner(program, outer)))
+
+    def _add_module(self, wanted: str, module: torch.fx.GraphModule) -> str:
+        """Add `module` to the root under a name of its own, `wanted` if it is free; returns the name."""
+        taken = frozenset(name for name, _ in (*self.root.named_children(), *self.root.named_buffers()))
+        name = make_identifiers([wanted], taken)[wanted]
+        self.root.add_module(name, module)
+        return name
 
     def _inner(self, program: Program, outer: tuple[Expr, ...]) -> torch.fx.GraphModule:
         emitter = type(self)(

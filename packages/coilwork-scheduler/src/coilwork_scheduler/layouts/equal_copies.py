@@ -22,7 +22,7 @@ _READERS = (Pointwise, Reduce, Scan, Sort, Scatter, Extern)
 
 def share_equal_copies(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     """`graph` without copies of memory that nobody overwrites, into equal strides, if both are seen by their
-    own names only and the copy is no result. Linear time.
+    own names only, the source is no input, and the copy is no result. Linear time.
     """
     found = dict(_find_copies(graph, facts))
     if not found:
@@ -56,6 +56,9 @@ def _find_copies(graph: Graph, facts: Dependence) -> Iterator[tuple[str, str]]:
         if source is None or name in kept:
             continue
         roots = (facts.root[name], facts.root[source.name])
+        if roots[1] in facts.external:
+            # an input may begin anywhere in its storage, which calls can see
+            continue
         is_alone = all(facts.root[one] == one and names_of[one] == 1 for one in (name, source.name))
         if is_alone and not any(root in facts.overwriters or root in busy for root in roots):
             yield name, source.name
