@@ -280,6 +280,8 @@ def test_scores_of_any_form_are_written_out(text: str, target: str) -> None:
     [
         (49, 4096, ScheduleOptions(), 0),
         (49, 4096, ScheduleOptions(batch_invariant=True), 1),
+        (49, 4096, ScheduleOptions(numerics="eager"), 1),
+        (49, 4096, ScheduleOptions(numerics="strict"), 1),
         (1024, 64, ScheduleOptions(), 1),
         (1, 4096, ScheduleOptions(), 1),
     ],

@@ -302,7 +302,9 @@ class _AttentionChooser:
         first = node.output if isinstance(node, Attention) else node.of_query
         target = self.targets.of(first.device)
         refused = [row.claims(node, target) for row in self.rows]
-        bare = drop_unread_state(node, self.read)
+        # otherwise results are those of the call that was captured
+        is_fast = self.context.options.numerics == "fast"
+        bare = drop_unread_state(node, self.read) if is_fast else node
         quotes = [
             (row.quote(bare, target), row) for row, why in zip(self.rows, refused, strict=True) if why is None
         ]
