@@ -122,6 +122,8 @@ def test_the_options_decide() -> None:
     assert make_layout_options(CompileOptions(contractions="aten")) == LayoutOptions()
     assert make_layout_options(CompileOptions(conv_layout="captured")).layout == "captured"
     assert make_layout_options(CompileOptions(numerics="strict")).layout == "captured"
+    for kept in (CompileOptions(numerics="strict"), CompileOptions(batch_invariant=True)):
+        assert not make_layout_options(kept).multiplies_patches
     asked = CompileOptions(numerics="strict", conv_layout="channels_last")
     assert make_layout_options(asked).layout == "channels_last"
 

@@ -48,13 +48,14 @@ def make_layout_options(options: CompileOptions, *, saves_captured: bool = False
     """Return the settings for layouts of convolutions and products.
 
     They contain torch's TF32 setting, so all of them belong in cache keys. With strict numerics layouts stay
-    as captured, because kernels of other layouts sum in another order. With `batch_invariant` they stay,
-    because the best layout depends on the number of rows. Where the forward graph `saves_captured` strides, a
+    as captured, and convolutions are none of products, because other kernels sum in another order. With
+    `batch_invariant` they stay, because the best layout depends on the number of rows. Where the forward graph `saves_captured` strides, a
     copy of a weight for both halves would lie as the weight does, so none is made; nor is one on AMD GPUs,
     whose library copies channels-last operands back.
     """
     layout = options.conv_layout
-    if layout == "auto" and (options.numerics == "strict" or options.batch_invariant):
+    keeps_calls = options.numerics == "strict" or options.batch_invariant
+    if layout == "auto" and keeps_calls:
         layout = "captured"
     copies_weights = not saves_captured and torch.version.hip is None
     return LayoutOptions(
@@ -62,7 +63,7 @@ def make_layout_options(options: CompileOptions, *, saves_captured: bool = False
         scheduled_devices=SCHEDULED if copies_weights else (),
         tf32_convolutions=can_convolve_in_tf32(),
         # who leaves convolutions to ATen wants its kernels
-        multiplies_patches=not is_listed(options.fallback, CONVOLUTION),
+        multiplies_patches=not keeps_calls and not is_listed(options.fallback, CONVOLUTION),
         # a kernel of ours stores rows of any length
         pad_products=options.numerics != "strict" and options.contractions != "generated",
         by_rows=options.contractions == "aten" or torch.version.hip is not None,
