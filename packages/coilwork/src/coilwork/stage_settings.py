@@ -49,9 +49,9 @@ def make_layout_options(options: CompileOptions, *, saves_captured: bool = False
 
     They contain torch's TF32 setting, so all of them belong in cache keys. With strict numerics layouts stay
     as captured, and convolutions are none of products, because other kernels sum in another order. With
-    `batch_invariant` they stay, because the best layout depends on the number of rows. Where the forward graph `saves_captured` strides, a
-    copy of a weight for both halves would lie as the weight does, so none is made; nor is one on AMD GPUs,
-    whose library copies channels-last operands back.
+    `batch_invariant` they stay, because the best layout depends on the number of rows. Where the forward
+    graph `saves_captured` strides, a copy of a weight for both halves would lie as the weight does, so none
+    is made; nor is one on AMD GPUs, whose library copies channels-last operands back.
     """
     layout = options.conv_layout
     keeps_calls = options.numerics == "strict" or options.batch_invariant
