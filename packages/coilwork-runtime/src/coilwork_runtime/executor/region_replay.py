@@ -121,7 +121,7 @@ class RegionReplay:
             device.launch(piece.handle, piece.words, stream)
 
     def _find_captured(self, pieces: tuple[Piece, ...]) -> object:
-        """What the device made of these launches, if they have come often enough; else None."""
+        """Return what the device captured of these launches; None until they have come often enough."""
         if len(pieces) < LEAST_LAUNCHES:
             return None
         key = (pieces[0].index, *((id(piece.handle), *piece.words) for piece in pieces))

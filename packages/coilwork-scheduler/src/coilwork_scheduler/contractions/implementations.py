@@ -194,7 +194,7 @@ class ImplementationContext:
         return self.move_us(copied, 0) if copied else 0.0
 
     def count_summand_loads(self, product: MatrixProduct) -> float:
-        """What is read of the product's summand, in units of the result's bytes; 0 for a row of it."""
+        """Bytes that are read of the product's summand, as a share of the result's; 0 if it is a row."""
         if product.added is None or len(product.added.shape) < 2:
             return 0.0
         return self.size(product.added) / max(1, self.size(product.output))

@@ -65,7 +65,7 @@ def _find_copies(graph: Graph, facts: Dependence) -> Iterator[tuple[str, str]]:
 
 
 def _find_source(node: Pointwise, facts: Dependence) -> Buffer | None:
-    """What `node` copies element by element into memory that lies alike; None if it does something else."""
+    """Return the buffer that `node` copies into memory of the same layout; None if it is no such copy."""
     body = node.body
     if not isinstance(body, Load) or body.indirect or body.mask is not None or node.checks or node.into:
         return None

@@ -145,7 +145,7 @@ class Gradient(AttentionBranch):
         return weight, found
 
     def _list_row_loads(self, values: Values, scope: Scope, roots: Sequence[Scalar]) -> list[Scalar]:
-        """What `roots` load that is the same for all of this program's own side."""
+        """List the loads of `roots` that do not vary along the rows or keys that this program owns."""
         along = self.levels.varies
         pending = values.find_pending(scope, roots)
         return [n for n in pending if isinstance(n, Load) and self.fixed.symbol not in along[n]]

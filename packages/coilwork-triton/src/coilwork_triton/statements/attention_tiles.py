@@ -166,7 +166,7 @@ class Role(AttentionBranch):
         return (*number, *self.define(self.spaces[start:]), *lines)
 
     def number_tile(self) -> tuple[Statement, ...]:
-        """Where the tile `program` lies."""
+        """Compute the numbers of the tile `program` along points and rows, and its first row or key."""
         number = self.number_programs(self.count_points(), GROUP)
         offset = Binary("*", Name("yprogram"), self.print_index(self.points))
         return (*number, Assign((OFFSET.name,), offset))

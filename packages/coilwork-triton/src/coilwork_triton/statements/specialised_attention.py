@@ -128,7 +128,7 @@ class _ForwardRole(Role):
         return (*blocks, *self.memory(), *self.list_tensors(), *self.sizes())
 
     def find_place(self, part: Expression) -> Expression:
-        """Where the tile's queries of the consumer `part` are in shared memory."""
+        """Return the number of the place in shared memory that holds the queries of the consumer `part`."""
         if self.places == 1:
             return part
         turn = Binary("*", Binary("%", TURN, Number(self.places)), Number(self.consumers))

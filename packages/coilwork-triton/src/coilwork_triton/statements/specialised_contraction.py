@@ -342,7 +342,7 @@ class _Writing:
         results: Values,
         roots: Sequence[Scalar],
     ) -> tuple[Statement, ...]:
-        """What becomes of sums, in the layouts that it has on the way."""
+        """Write the epilogue, and the conversions of sums to the layouts that its steps need."""
         tiles = (self._shape.rows, self._shape.columns)
         axes = {tile.block: axis for axis, tile in enumerate(tiles)}
         whole = tuple(tile.block for tile in tiles)
@@ -460,7 +460,7 @@ class _Writing:
         return found
 
     def _place(self) -> Statement:
-        """Where the tile `tile` lies."""
+        """Compute the numbers of the tile `tile` along rows and columns."""
         counts = (Name("yprograms"), Name("xprograms"), Name(GROUP))
         return Assign(("yprogram", "xprogram"), call("grouped", Name("tile"), *counts))
 
