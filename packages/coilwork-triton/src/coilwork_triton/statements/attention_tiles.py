@@ -51,8 +51,25 @@ _TILES, _PROGRAMS, _OWN = Name("tiles"), Name("programs"), Name("own")
 _FIRST, _HIGH, _LOW, _LISTED = Name("first_key"), Name("high"), Name("low"), Name("listed")
 
 
+class Barriers:
+    """Names of the barriers around blocks in shared memory that are called `name`."""
+
+    __slots__ = ()
+    name: str
+
+    @property
+    def full(self) -> Name:
+        """Barriers that the engine arrives at."""
+        return Name(f"{self.name}_full")
+
+    @property
+    def free(self) -> Name:
+        """Barriers that consumers arrive at when nobody reads the blocks any more."""
+        return Name(f"{self.name}_free")
+
+
 @dataclass(frozen=True, slots=True)
-class SharedOperand:
+class SharedOperand(Barriers):
     """Rows in memory as blocks in shared memory: `name` begins the names of all that is about them."""
 
     name: str
@@ -69,16 +86,6 @@ class SharedOperand:
     def stages(self) -> Name:
         """The memory."""
         return Name(f"{self.name}_stages")
-
-    @property
-    def full(self) -> Name:
-        """Barriers that the engine arrives at."""
-        return Name(f"{self.name}_full")
-
-    @property
-    def free(self) -> Name:
-        """Barriers that consumers arrive at when nobody reads the stage any more."""
-        return Name(f"{self.name}_free")
 
 
 @dataclass(frozen=True, slots=True)

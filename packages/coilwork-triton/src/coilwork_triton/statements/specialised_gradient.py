@@ -58,6 +58,7 @@ from coilwork_triton.statements.attention_tiles import (
     PHASE,
     STAGE,
     TURN,
+    Barriers,
     KeyLoop,
     Role,
     SharedOperand,
@@ -104,7 +105,7 @@ def emit_specialised_gradient(
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
+class _Pair(Barriers):
     """Blocks in shared memory that come together, the first ones as wide as products are long, and the second
     ones as wide as values.
     """
@@ -116,16 +117,6 @@ class _Pair:
     @property
     def both(self) -> tuple[SharedOperand, SharedOperand]:
         return self.first, self.second
-
-    @property
-    def full(self) -> Name:
-        """Barriers that the engine arrives at."""
-        return Name(f"{self.name}_full")
-
-    @property
-    def free(self) -> Name:
-        """Barriers that consumers arrive at when nobody reads the blocks any more."""
-        return Name(f"{self.name}_free")
 
     @property
     def stages(self) -> tuple[Name, Name]:
