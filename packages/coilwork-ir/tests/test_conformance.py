@@ -83,6 +83,20 @@ def test_a_missing_check_is_a_failure() -> None:
     assert [r.case for r in results if r.status == "failed"] == ["failing-check"]
 
 
+def test_a_kernel_that_does_not_build_is_a_failure_of_its_case_alone() -> None:
+    class BuildError(Exception):
+        """A compiler's own."""
+
+    def build(source: KernelSource, args: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
+        if source.name == CASES[1].name.replace("-", "_"):
+            raise BuildError("mismatched types")
+        run(source, args, sizes)
+
+    results = check_codegen(TextCodegen(), CPU, build, cases=CASES[:3])
+    failed = {result.case: result.reason for result in results if result.status == "failed"}
+    assert set(failed) == {CASES[1].name} and "mismatched types" in failed[CASES[1].name]
+
+
 def test_what_a_generator_cannot_express_is_refused_not_failed() -> None:
     results = check_codegen(TextCodegen(refuses="scan"), CPU, run)
     assert [(r.case, r.status) for r in results if r.status != "passed"] == [("scan", "refused")]

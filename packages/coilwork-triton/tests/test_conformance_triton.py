@@ -33,18 +33,6 @@ NOT_RUN = {
 # What the engines get wrong, with the reason.
 _TWO_ROUNDINGS = "the interpreter multiplies and adds in two steps, where the remainder of f64 needs one"
 INTERPRETER_EXCUSED = {f"{name} f64": _TWO_ROUNDINGS for name in ("floordiv", "mod", "fmod")}
-_FLUSHED = (
-    "NVIDIA's floorf and ceilf, as Triton links them, take subnormal numbers for 0; only fast kernels "
-    "leave it at that"
-)
-_APPROXIMATE = "the hardware's approximate roots take subnormal numbers for 0; only fast kernels use them"
-_ROUNDING = {f"{name} {dtype}": _FLUSHED for name in ("floor", "ceil") for dtype in ("f32", "bf16")}
-_ROOTS = {f"{name} {dtype}": _APPROXIMATE for name in ("sqrt", "rsqrt") for dtype in ("f32", "bf16")}
-GPU_EXCUSED: Mapping[Numerics, Mapping[str, str]] = {
-    "fast": _ROUNDING | _ROOTS,
-    "eager": {},
-    "strict": {},
-}
 # In the interpreter, blocks so short that these rows are several of them: something is carried from one to
 # the next.
 SHORT_BLOCK = 16
@@ -63,7 +51,7 @@ def check(engine: TritonProcess, case: Case, numerics: Numerics) -> None:
         for mine, changed in zip(tensors, run_source(engine, source, tensors, given), strict=True):
             mine.copy_(changed)
 
-    known = INTERPRETER_EXCUSED if engine.interprets else GPU_EXCUSED[numerics]
+    known = INTERPRETER_EXCUSED if engine.interprets else {}
     excused = {label: known[label] for _, label in case.labels if label in known}
     if engine.interprets and case.name.startswith(("reduce", "scan")):
         case = replace(case, sizes=SHORT_ROWS if case.sizes != ({},) else case.sizes)

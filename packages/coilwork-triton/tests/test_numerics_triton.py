@@ -14,7 +14,7 @@ from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.kernels.rewrite import FUNCTIONS
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Scalar, load, op
+from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op
 from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
 
@@ -25,12 +25,12 @@ A, B = load("in0", [X.symbol], F32), load("in1", [X.symbol], F32)
 EVERY = {name: op(name, *(A, B)[: SCALAR_OPS[name].arity]) for name in sorted(FUNCTIONS)}
 
 
-def source_of(values: list[Scalar], numerics: Numerics) -> KernelSource:
-    names = ("in0", "in1", *(f"out{k}" for k in range(len(values))))
+def source_of(values: list[Scalar], numerics: Numerics, *, half: bool = False) -> KernelSource:
+    names = ("in1", *(f"out{k}" for k in range(len(values))))
     kernel = Kernel(
         name="levels",
         ranges=(X,),
-        args=tuple(arg(n, F32, COUNT) for n in names),
+        args=(arg("in0", DType.F16 if half else F32, COUNT), *(arg(n, F32, COUNT) for n in names)),
         stores=tuple(Store(buffer=f"out{k}", index=X.symbol, value=v) for k, v in enumerate(values)),
         numerics=numerics,
     )
@@ -119,14 +119,53 @@ def test_machine_code_of_arithmetic_rounds_and_keeps_subnormals(
     assert "div.rn.f32" in text and "sqrt.rn.f32" in text
 
 
+GRADUAL = ("floor", "ceil", "sqrt", "rsqrt", "exp2", "sin", "erf")
+COMPARISON = re.compile(r"setp\.[gl]t\.f32")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GRADUAL)
+def test_machine_code_of_fast_functions_tells_subnormals_from_0(compiler: TritonProcess, name: str) -> None:
+    assert COMPARISON.search(compile_source(compiler, source_of([op(name, A)], "fast"), "sm_90"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["floor", "ceil"])
-def test_machine_code_of_floor_and_ceil_tells_subnormals_from_0(compiler: TritonProcess, name: str) -> None:
-    instruction = re.compile(r"setp\.[gl]t\.f32")
-    assert not instruction.search(compile_source(compiler, source_of([op(name, A)], "fast"), "sm_90"))
-    for numerics in ("eager", "strict"):
-        text = compile_source(compiler, source_of([op(name, A)], numerics), "sm_90")
-        assert instruction.search(text) and "f64" not in text
+@pytest.mark.parametrize("numerics", ["eager", "strict"])
+def test_machine_code_of_exact_floor_and_ceil_tells_subnormals_from_0(
+    compiler: TritonProcess, name: str, numerics: Numerics
+) -> None:
+    text = compile_source(compiler, source_of([op(name, A)], numerics), "sm_90")
+    assert COMPARISON.search(text) and "f64" not in text
+
+
+@pytest.mark.parametrize("name", GRADUAL)
+def test_functions_of_no_subnormal_number_do_not_look_for_one(name: str) -> None:
+    """A variance and epsilon, a position, a half; and what is added to 1 as erf is in GELU."""
+    small, half = const(1e-12, F32), cast(load("in0", [X.symbol], DType.F16), F32)
+    for operand in (op("add", A, small), op("sub", small, A), cast(index_value(X.symbol), F32), half):
+        assert f"tl.{name}(" in source_of([op(name, operand)], "fast", half=operand is half).text
+    one = const(1.0, F32)
+    added = f"tl.{name}(" in source_of([op("add", op(name, A), one)], "fast").text.split("def levels(")[1]
+    assert added == (name in ("sin", "erf"))
+    for operand in (A, op("add", A, const(1e-30, F32)), op("add", A, B), op("mul", A, B)):
+        text = source_of([op(name, operand)], "fast").text
+        assert f"{name}_gradual(" in text.split("def levels(")[1]
+    # what is stored as well is seen, whatever else it is added to
+    seen = op(name, A)
+    assert f"{name}_gradual(" in source_of([seen, op("add", seen, one)], "fast").text.split("def levels(")[1]
+
+
+@pytest.mark.parametrize("name", GRADUAL)
+def test_subnormal_numbers_count(engine: TritonProcess, name: str) -> None:
+    a = torch.zeros(COUNT)
+    few = [1e-45, -1e-45, 1e-40, -1e-40, 1.1754942e-38, 1.1754944e-38, 0.0, -0.0, 2.0, 3.5, -140.0, -126.5]
+    a[: len(few)] = torch.tensor(few)
+    (got,) = results(engine, [op(name, A)], "fast", a, a)
+    wanted = getattr(torch, name)(a.double()).float()
+    assert torch.equal(got.isnan(), wanted.isnan())
+    assert torch.equal(got.nan_to_num().signbit(), wanted.nan_to_num().signbit())
+    torch.testing.assert_close(got, wanted, rtol=1e-6, atol=5e-45, equal_nan=True)
 
 
 @pytest.mark.slow

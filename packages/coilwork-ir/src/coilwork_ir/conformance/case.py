@@ -155,8 +155,9 @@ class Case:
         limit: exclusive bound of `index` fills.
         labels: what outputs show, by argument name, for messages; also the name under which `check_codegen`
             excuses them.
-        relative: small floats count: the absolute tolerance is the least normal number instead of the
-            relative one. Not for outputs in `cancelling`, whose results are differences of larger numbers.
+        relative: small floats count, subnormal ones too: the absolute tolerance is a few times the least of
+            them instead of the relative one. Not for outputs in `cancelling`, whose results are differences
+            of larger numbers.
     """
 
     name: str

@@ -82,10 +82,12 @@ def _memory_type(value: Scalar) -> DType:
 Runner: TypeAlias = Callable[[KernelSource, Mapping[str, Tensor], Mapping[str, int]], None]
 """Builds a kernel's source and runs it on CPU tensors of one dimension, by argument name, which it
 overwrites, with sizes by name. A kernel check that fails is raised as the IndexError or RuntimeError that it
-asks for; where a target cannot say which, as a RuntimeError.
+asks for; where a target cannot say which, as a RuntimeError. Whatever else it raises is a fault of the case.
 """
 
 Status = Literal["passed", "failed", "refused"]
+# By how many of the least subnormal number small floats may differ.
+_LAST_DIGITS: Final = 4
 
 TOLERANCES: Final[Mapping[torch.dtype, float]] = MappingProxyType(
     {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
@@ -189,8 +191,9 @@ def _run_case(
 ) -> str:
     expected = case.make(sizes)
     given = {name: value.clone() for name, value in expected.items()}
-    wanted = _outcome(lambda: interpret_kernel(kernel, expected, sizes))
-    raised = _outcome(lambda: run(source, given, sizes))
+    wanted = _outcome(lambda: interpret_kernel(kernel, expected, sizes), _ASKED_FOR)
+    # whatever a compiler or a device raises is a finding
+    raised = _outcome(lambda: run(source, given, sizes), Exception)
     if wanted is not None or raised is not None:
         # a target that can only say that a check failed says so with a RuntimeError
         same = wanted is not None and type(raised) in (type(wanted), RuntimeError)
@@ -205,10 +208,16 @@ def _run_case(
     return "; ".join(fault for fault in faults if fault)
 
 
-def _outcome(action: Callable[[], None]) -> Exception | None:
+# What the interpreter raises because a kernel says so.
+_ASKED_FOR: Final = (IndexError, RuntimeError, CoilworkIRError)
+
+
+def _outcome(
+    action: Callable[[], None], errors: type[Exception] | tuple[type[Exception], ...]
+) -> Exception | None:
     try:
         action()
-    except (IndexError, RuntimeError, CoilworkIRError) as error:
+    except errors as error:
         return error
     return None
 
@@ -217,7 +226,8 @@ def _difference(case: Case, name: str, result: Tensor, wanted: Tensor) -> str:
     tolerance = TOLERANCES.get(wanted.dtype, 0.0)
     absolute = tolerance
     if case.relative and wanted.dtype.is_floating_point and name not in case.cancelling:
-        absolute = torch.finfo(wanted.dtype).tiny
+        info = torch.finfo(wanted.dtype)
+        absolute = _LAST_DIGITS * info.tiny * info.eps
     close = torch.isclose(result, wanted, rtol=tolerance, atol=absolute, equal_nan=True)
     if bool(close.all()):
         return ""

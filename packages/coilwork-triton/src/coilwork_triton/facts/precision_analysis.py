@@ -1,8 +1,8 @@
 """Which values of a kernel need less precision or width than their types have.
 
 Values that only reach memory rounded to 16 bits can come from the hardware's approximations. Exponentials
-that are only added to a term of 1 may flush denormal numbers. Positions that are only compared, or become
-floats, fit 32 bits.
+that are only added to a term of 1 may flush denormal numbers, and so may functions whose operands are none.
+Positions that are only compared, or become floats, fit 32 bits.
 """
 
 from __future__ import annotations
@@ -50,6 +50,55 @@ def _axes_of_distance(distance: Scalar) -> frozenset[object] | None:
 
 def _sums_along(user: Scalar, axes: frozenset[object]) -> bool:
     return isinstance(user, Reduce) and user.kind == "sum" and frozenset(user.axes) == axes
+
+
+# Functions that may flush denormals
+
+
+# A sum with a number of at least this magnitude is 0 or no denormal number: where it cancels, the sum, also
+# with a product that is not rounded, is a multiple of the last of 48 bits of that number.
+_FAR_FROM_DENORMAL: Final = 2.0**-64
+_ABSORBED: Final = frozenset({"sin", "erf"})
+_WITHOUT_DENORMALS: Final = frozenset({DType.F16, DType.F8E4M3, DType.F8E5M2})
+
+
+def find_functions_of_normals(
+    order: Sequence[Scalar], roots: Sequence[Scalar], users: Users
+) -> frozenset[Scalar]:
+    """The f32 functions among `order`, all scalars of a kernel, that may take denormal numbers for 0.
+
+    Their operand is none: a sum with a constant, as of a variance and epsilon, an integer, or a float of 16
+    bits whose own denormal numbers f32 holds as normal ones. Or they are only added to a constant, as erf is
+    in GELU, beside which a denormal number is nothing. The kernel stores and checks `roots`.
+    """
+    stored = frozenset(roots)
+    return frozenset(
+        node
+        for node in order
+        if isinstance(node, Op)
+        and node.dtype is DType.F32
+        and len(node.operands) == 1
+        and (_is_never_denormal(node.operands[0]) or (node not in stored and _is_absorbed(node, users[node])))
+    )
+
+
+def _is_absorbed(node: Op, users: Iterable[Scalar]) -> bool:
+    return node.op in _ABSORBED and all(_adds_constant(user) for user in users)
+
+
+def _is_never_denormal(value: Scalar) -> bool:
+    if isinstance(value, Op) and value.op == "cast":
+        source = value.operands[0].dtype
+        return not source.is_float or source in _WITHOUT_DENORMALS
+    return _adds_constant(value)
+
+
+def _adds_constant(value: Scalar) -> bool:
+    if not isinstance(value, Op) or value.op not in ("add", "sub"):
+        return False
+    return any(
+        isinstance(o, Const) and _FAR_FROM_DENORMAL <= abs(float(o.value)) < math.inf for o in value.operands
+    )
 
 
 # Positions of 32 bits

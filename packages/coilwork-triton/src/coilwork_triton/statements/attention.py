@@ -42,6 +42,7 @@ from coilwork_triton.statements.attention_softmax import OnlineSoftmax
 from coilwork_triton.statements.specialised_attention import emit_specialised_attention
 from coilwork_triton.statements.specialised_gradient import emit_specialised_gradient
 from coilwork_triton.text.language import fill_shape, tl, tl_name
+from coilwork_triton.text.variables import rename_apart
 
 # ---- Entry ----
 
@@ -71,17 +72,14 @@ def emit_attention(
     of_keys = GradientOfKeys(plan, core, library)
     of_query = GradientOfQuery(plan, core, library)
     count = of_keys.count_programs()
+    keys, query = of_keys.statements(), of_query.statements()
+    # numbers of one name differ in width and blocks in shape, as the two sides' extents do
+    query = rename_apart(query, keys)
+    of_rest = Assign(("program",), Binary("-", Name("program"), Name("first_programs")))
     return (), (
         start,
         Assign(("first_programs",), count),
-        If(
-            Binary("<", Name("program"), Name("first_programs")),
-            of_keys.statements(),
-            (
-                Assign(("program",), Binary("-", Name("program"), Name("first_programs"))),
-                *of_query.statements(),
-            ),
-        ),
+        If(Binary("<", Name("program"), Name("first_programs")), keys, (of_rest, *query)),
     )
 
 

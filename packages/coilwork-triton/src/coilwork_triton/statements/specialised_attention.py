@@ -73,8 +73,9 @@ from coilwork_triton.statements.gluon_blocks import (
     multiply,
     slice_layout,
 )
-from coilwork_triton.text.gluon import gl, hopper, rename
+from coilwork_triton.text.gluon import gl, hopper
 from coilwork_triton.text.language import Writer, define_function, get_triton_type, tl, tl_name
+from coilwork_triton.text.variables import rename
 
 # A row's sum of weights is in so many parts until its end: each is of what one thread has.
 _PARTS: Final = 8

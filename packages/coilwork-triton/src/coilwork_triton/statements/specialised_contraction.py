@@ -53,8 +53,9 @@ from coilwork_triton.product_roles import LOADER_REGISTERS, Roles
 from coilwork_triton.statements.actions import perform
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.values import Values
-from coilwork_triton.text.gluon import gl, hopper, keep_used, lay_out_blocks, store_in_layout
+from coilwork_triton.text.gluon import gl, hopper, lay_out_blocks, store_in_layout
 from coilwork_triton.text.language import Writer, define_function, tl, tl_name
+from coilwork_triton.text.variables import keep_used
 
 # Registers of a thread of each group: consumers share what the loader leaves of a multiprocessor's.
 _REGISTERS: Final = 504

@@ -44,6 +44,7 @@ from coilwork_ir.syntax.python import (
 from coilwork_triton.facts.kernel_analysis import Levels, index_users
 from coilwork_triton.facts.precision_analysis import (
     find_denormal_tolerant_exps,
+    find_functions_of_normals,
     find_narrow_positions,
     find_one_plus,
     find_redundant_bounds,
@@ -412,6 +413,7 @@ class Values:
             numerics=self.kernel.numerics,
             rounded=node in self._short.rounded,
             factor=node in self._short.factors,
+            normal=node in self._short.normal,
             library=self._library,
             inside=lambda: self.space.mask(self.space.letters(self.levels.varies[node])),
         )
@@ -483,6 +485,7 @@ class Shortcuts:
     rounded: f32 values that only reach memory rounded to 16 bits or fewer.
     factors: those of them that are rounded, or multiplied with others, at once.
     denormal_tolerant: exponentials that only sums of at least 1 see.
+    normal: functions of no denormal number, or only added to what is far greater.
     sums: values that are 1 plus a function, and that function.
     concat_loads: selections between loads that are one load.
     windows: loads from a common address.
@@ -497,6 +500,7 @@ class Shortcuts:
     rounded: frozenset[Scalar]
     factors: frozenset[Scalar]
     denormal_tolerant: frozenset[Scalar]
+    normal: frozenset[Scalar]
     sums: Mapping[Scalar, Op]
     concat_loads: Mapping[Scalar, ConcatLoad]
     windows: frozenset[Load]
@@ -536,6 +540,7 @@ def find_shortcuts(
         denormal_tolerant=find_denormal_tolerant_exps(order, roots, users)
         if kernel.numerics == "fast"
         else frozenset(),
+        normal=find_functions_of_normals(order, roots, users),
         sums=sums,
         concat_loads=joined,
         windows=find_windows(order),

@@ -7,8 +7,8 @@ Statements that are written for Triton are Gluon once blocks that they make from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from coilwork_ir.syntax.python import (
@@ -22,6 +22,7 @@ from coilwork_ir.syntax.python import (
     Number,
     Statement,
 )
+from coilwork_triton.text.variables import iterate_names, rename, rename_within, rewrite
 
 
 def gl(name: str, *args: Expression, **kwargs: Expression) -> Call:
@@ -59,7 +60,7 @@ def lay_out_blocks(
             return gl("full", *node.args, **({} if is_scalar else {"layout": layout}))
         return node
 
-    return tuple(_rewrite(statement, lay_out) for statement in statements)
+    return tuple(rewrite(statement, lay_out) for statement in statements)
 
 
 def store_in_layout(
@@ -78,65 +79,15 @@ def store_in_layout(
             found.append(one)
             continue
         pointer, value, *mask = stored.args
-        if any(name in local for part in (pointer, *mask) for name in _iterate_names(part)):
+        if any(name in local for part in (pointer, *mask) for name in iterate_names(part)):
             return None
-        places = [_rename_uses(part, moved) for part in (pointer, *mask)]
         value = gl("convert_layout", value, layout)
-        found.append(Do(replace(stored, args=(places[0], value, *places[1:]))))
+        pointer, *mask = (rename_within(part, moved) for part in (pointer, *mask))
+        found.append(Do(replace(stored, args=(pointer, value, *mask))))
     return tuple(found), rename(positions, moved)
-
-
-def rename(statements: Sequence[Statement], names: Mapping[str, str]) -> tuple[Statement, ...]:
-    """`statements` with other names of variables, where `names` has some."""
-    return tuple(_rename_targets(_rename_uses(one, names), names) for one in statements)
-
-
-def keep_used(lines: Sequence[Statement], after: Sequence[Statement]) -> tuple[Statement, ...]:
-    """Return the `lines` whose values later lines, or `after`, use."""
-    used = {name for one in after for name in _iterate_names(one)}
-    kept: list[Statement] = []
-    for one in reversed(lines):
-        if not isinstance(one, Assign) or any(name in used for name in one.targets):
-            kept.append(one)
-            used |= set(_iterate_names(one))
-    return tuple(reversed(kept))
 
 
 def _find_store(statement: Statement) -> Call | None:
     value = statement.value if isinstance(statement, Do) else None
     is_store = isinstance(value, Call) and value.function == Attribute(Name("tl"), "store")
     return value if isinstance(value, Call) and is_store else None
-
-
-def _rename_uses(node: Any, names: Mapping[str, str]) -> Any:
-    def change(part: Any) -> Any:
-        return Name(names[part.id]) if isinstance(part, Name) and part.id in names else part
-
-    return _rewrite(node, change)
-
-
-def _rename_targets(statement: Statement, names: Mapping[str, str]) -> Statement:
-    if not isinstance(statement, Assign):
-        return statement
-    return replace(statement, targets=tuple(names.get(name, name) for name in statement.targets))
-
-
-def _iterate_names(node: Any) -> Iterator[str]:
-    if isinstance(node, Name):
-        yield node.id
-    elif isinstance(node, tuple):
-        for part in node:
-            yield from _iterate_names(part)
-    elif is_dataclass(node):
-        for field in fields(node):
-            yield from _iterate_names(getattr(node, field.name))
-
-
-def _rewrite(node: Any, change: Callable[[Any], Any]) -> Any:
-    """`node` of a syntax tree with `change` for each node, operands first."""
-    if isinstance(node, tuple):
-        return tuple(_rewrite(part, change) for part in node)
-    if not is_dataclass(node) or isinstance(node, type):
-        return node
-    parts = {field.name: _rewrite(getattr(node, field.name), change) for field in fields(node)}
-    return change(replace(node, **parts))

@@ -40,6 +40,7 @@ class OpContext:
             `precision_analysis`. Only in `fast` kernels.
         factor: such a result, which is rounded, or multiplied with something else, before anything is added
             to it.
+        normal: no subnormal number is an operand, or a result that counts; see `precision_analysis`.
         library: names of device functions used so far; builders add to it.
         inside: makes the mask of the lanes that are points; its own result is None where all are.
     """
@@ -49,6 +50,7 @@ class OpContext:
     numerics: Numerics = "fast"
     rounded: bool = False
     factor: bool = False
+    normal: bool = False
     library: set[str] = field(default_factory=set)
     inside: Callable[[], Expression | None] = _mask_nothing
 
@@ -139,9 +141,23 @@ def _round_quotient(context: OpContext, a: tuple[Expression, ...]) -> Expression
     return Binary("/", *a) if context.operand is DType.F64 else tl("div_rn", *a)
 
 
+def _gradual_unless_normal(name: str) -> Builder:
+    """A function of Triton's that takes subnormal f32 numbers for 0, where that shows by one that doesn't."""
+
+    def build(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+        if context.normal or context.operand is not DType.F32:
+            return tl(name, *a)
+        return context.device(f"{name}_gradual", *a)
+
+    return build
+
+
+_gradual_rsqrt: Final = _gradual_unless_normal("rsqrt")
+
+
 def _rsqrt(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     if context.numerics == "fast" or context.operand is not DType.F32:
-        return tl("rsqrt", *a)
+        return _gradual_rsqrt(context, a)
     return tl("div_rn", exact_constant(1.0, DType.F32), tl("sqrt_rn", *a))
 
 
@@ -254,20 +270,20 @@ SCALAR_BUILDERS: Final[Mapping[str, Builder]] = MappingProxyType(
         "minimum": _extremum("minimum", "&"),
         "maximum": _extremum("maximum", "|"),
         "pow": _dispatch_class(floats=_device("power"), ints=_device("power_int")),
-        "sqrt": _round_unless_fast(_function("sqrt"), "sqrt_rn"),
+        "sqrt": _round_unless_fast(_gradual_unless_normal("sqrt"), "sqrt_rn"),
         "rsqrt": _rsqrt,
-        "floor": _exact_unless_fast(_function("floor"), "floor_exact"),
-        "ceil": _exact_unless_fast(_function("ceil"), "ceil_exact"),
+        "floor": _gradual_unless_normal("floor"),
+        "ceil": _gradual_unless_normal("ceil"),
         "trunc": _device("trunc"),
         "round": _device("round_half_even"),
         "exp": _short_if_rounded("exp_rounded", _exact_unless_fast(_function("exp"), "exp_exact")),
-        "exp2": _function("exp2"),
+        "exp2": _gradual_unless_normal("exp2"),
         "expm1": _device("expm1"),
         "log": _function("log"),
         "log2": _function("log2"),
         "log10": _device("log10"),
         "log1p": _device("log1p"),
-        "sin": _function("sin"),
+        "sin": _gradual_unless_normal("sin"),
         "cos": _function("cos"),
         "tan": _device("tan"),
         "asin": _device("asin"),
@@ -283,7 +299,7 @@ SCALAR_BUILDERS: Final[Mapping[str, Builder]] = MappingProxyType(
         "sigmoid": _short_if_rounded(
             "sigmoid_rounded", _exact_unless_fast(_device("sigmoid"), "sigmoid_exact")
         ),
-        "erf": _function("erf"),
+        "erf": _gradual_unless_normal("erf"),
         "erfc": _device("erfc"),
         "lgamma": _device("lgamma"),
         "hypot": _device("hypot"),
