@@ -15,7 +15,7 @@ from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.kernels.rewrite import FUNCTIONS
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Scalar, const, load, op, reduce
+from coilwork_ir.scalar import Scalar, cast, const, load, op, reduce
 from coilwork_ir.target import get_target
 
 COUNT = 4096
@@ -150,3 +150,43 @@ def test_what_equals_an_extreme_is_found_again(load_kernel: Callable, where: str
     run(data, out)
     found = out.view(rows, length).sum(0) if where == "column" else out.view(length, rows).sum(1)
     assert bool((found >= 1).all())
+
+
+ZERO, MINUS = const(0.0, F32), const(-1.0, F32)
+NEGATIONS: dict[str, Callable[[Scalar], Scalar]] = {
+    "sub": lambda x: op("sub", ZERO, x),
+    "mul": lambda x: op("add", ZERO, op("mul", x, MINUS)),
+    "neg": lambda x: op("add", op("neg", x), ZERO),
+}
+
+
+@pytest.mark.parametrize("negation", NEGATIONS)
+def test_zero_minus_zero_is_no_negative_zero(load_kernel: Callable, negation: str) -> None:
+    """Also where the compiler sees that what is subtracted is never -0, and each is one expression."""
+    a, b = inputs()
+    magnitudes = (
+        cast(cast(a, DType.I32), F32),
+        op("abs", b),
+        op("where", op("gt", a, ZERO), const(2.0, F32), ZERO),
+        cast(op("gt", a, b), F32),
+    )
+    given = torch.zeros(COUNT)
+    given[::3] = 2.0
+    outputs = [torch.empty(COUNT) for _ in magnitudes]
+    load_kernel(kernel_of([NEGATIONS[negation](x) for x in magnitudes], "fast"))(given, given, *outputs)
+    for found in outputs:
+        assert not found[1::3].signbit().any()
+
+
+def test_only_sums_with_zero_are_compiled_for_every_rounding() -> None:
+    a, b = inputs()
+    zero = const(0.0, F32)
+    for value, wanted in (
+        (op("sub", a, b), False),
+        (op("maximum", a, zero), False),
+        (op("add", a, const(1.0, F32)), False),
+        (op("sub", zero, a), True),
+        (op("add", a, zero), True),
+    ):
+        text = CppCodegen().emit(kernel_of([value], "fast"), get_target("x86-64-avx2"), {}).text
+        assert ("rounding-math" in text) == wanted

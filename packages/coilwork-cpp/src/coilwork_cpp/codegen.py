@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping as MappingOf
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from coilwork_cpp.nests.attention import ForwardBlock
 from coilwork_cpp.nests.attention_gradient import GradientBlock
@@ -35,7 +36,7 @@ from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, add_all, as_expr
 from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.kernels import Kernel, TensorArg
-from coilwork_ir.kernels.rewrite import store_small_floats_as_bits
+from coilwork_ir.kernels.rewrite import list_printed_roots, store_small_floats_as_bits
 from coilwork_ir.kernels.verify_template_kernels import check_core_taken
 from coilwork_ir.mapping import (
     Contract,
@@ -54,7 +55,7 @@ from coilwork_ir.mapping import (
 )
 from coilwork_ir.mapping.user_mappings import refuse_candidate
 from coilwork_ir.mapping.verify import find_fault
-from coilwork_ir.scalar import Load
+from coilwork_ir.scalar import Const, Load, Op, iterate_postorder
 from coilwork_ir.syntax.cpp import (
     ZERO,
     Call,
@@ -254,6 +255,23 @@ def write_planned(planned: Planned, target: Target) -> KernelSource:
     return _write_file(kernel, planned.launch.scratch, nests, planned.common, target)
 
 
+# GCC (12) makes `-x` of `0 - x` where x is never -0, as an integer or a magnitude is, at every level of
+# optimisation: 0 becomes -0. It does not where rounding may be another than to nearest.
+_SIGN_OF_ZERO: Final = '#pragma GCC optimize("rounding-math")'
+
+
+def _adds_zero(kernel: Kernel) -> bool:
+    """True if `kernel` adds something to the constant 0, or subtracts it from that."""
+    roots = (*list_printed_roots(kernel), *(() if kernel.core is None else kernel.core.bodies))
+    return any(
+        isinstance(node, Op)
+        and node.op in ("add", "sub", "fma")
+        and node.dtype.is_float
+        and any(isinstance(o, Const) and float(o.value) == 0.0 for o in node.operands)
+        for node in iterate_postorder(roots)
+    )
+
+
 def _write_file(
     kernel: Kernel,
     scratch: Sequence[Scratch],
@@ -272,7 +290,8 @@ def _write_file(
     vector_math = functions is not None and functions.kind == "vector"
     contracted = find(directives, Contract) is not None
     contraction = () if contracted else ('#pragma GCC optimize("fp-contract=off")',)
-    before = (*contraction, *list_declarations(list_called(items), vector_math=vector_math))
+    zeros = (_SIGN_OF_ZERO,) if _adds_zero(kernel) else ()
+    before = (*contraction, *zeros, *list_declarations(list_called(items), vector_math=vector_math))
     file = Source(heading=_format_heading(kernel, target), items=(*map(Verbatim, before), *items))
     return KernelSource(
         name=kernel.name,
