@@ -531,6 +531,18 @@ def gpu(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def sanitize_kernels(session: nox.Session) -> None:
+    """Tests marked `gpu`, in parts, under compute-sanitizer; words go to the command, as `-- --tools memcheck
+    integration_tests/gpu`.
+    """
+    environment = use_present_environment(session)
+    environment["PYTHONPATH"] += os.pathsep + str(ROOT)
+    session.run(
+        sys.executable, "devtools/sanitize_kernels.py", *session.posargs, env=environment, external=True
+    )
+
+
+@nox.session(venv_backend="none")
 def gpus(session: nox.Session) -> None:
     """Several ranks over NCCL, one a GPU, beside eager, and what they cost: words go to the command, as `--
     --worlds 4 --json ranks.json`; `-- --device cpu` for two ranks over gloo.
