@@ -1,8 +1,12 @@
 """What kernels in Triton's dialect Gluon use of it, for Triton's interpreter, which knows Triton alone.
 
 Layouts mean nothing here. The roles of a program's warps are threads that run one at a time, each until it
-waits at a barrier that is not through; if all of them do, `DeadlockError` says so. A product is computed when
-it is waited for, as late as hardware may, so that a stage that is overwritten too early shows in results.
+waits at a barrier that is not through, or has arrived at one; if all of them wait, `DeadlockError` says so.
+
+What hardware may do sooner or later is done at the worst time, so that results show what a kernel does not
+wait for. Products are computed, and the copy engine reads what it stores, when they are waited for. Blocks
+that the engine brings are nothing to count on as soon as it is told to bring them, and come when their
+barrier is waited for. As soon as a role says that a stage is free, the others go on as far as they can.
 """
 
 from __future__ import annotations
@@ -18,6 +22,10 @@ from typing import Any
 
 class DeadlockError(Exception):
     """Every role of a program's warps waits for another."""
+
+
+class LeftStoreError(Exception):
+    """A role ends before the copy engine has read what it is to store."""
 
 
 def interpret_gluon(function: Any) -> Any:
@@ -53,6 +61,7 @@ class _Role:
     has_returned: bool = False
     turn: threading.Event = field(default_factory=threading.Event)
     products: list[_Sums] = field(default_factory=list)
+    stores: list[Callable[[], None]] = field(default_factory=list)
 
     @property
     def is_ready(self) -> bool:
@@ -98,6 +107,23 @@ class _Roles:
         """Let others run until a barrier is through."""
         if is_through():
             return
+        self._let_others_run(is_through)
+
+    def give_way(self) -> None:
+        """Let others run as far as they can."""
+        self._let_others_run(None)
+
+    @property
+    def products(self) -> list[_Sums]:
+        """Products of the role that runs which are under way, the oldest first."""
+        return self._current.products
+
+    @property
+    def stores(self) -> list[Callable[[], None]]:
+        """What the role that runs has had the copy engine store, and did not wait for, the oldest first."""
+        return self._current.stores
+
+    def _let_others_run(self, is_through: Callable[[], bool] | None) -> None:
         role = self._current
         role.is_through = is_through
         self._back.set()
@@ -106,11 +132,6 @@ class _Roles:
         role.is_through = None
         if self._is_over:
             raise _AbandonedError
-
-    @property
-    def products(self) -> list[_Sums]:
-        """Products of the role that runs which are under way, the oldest first."""
-        return self._current.products
 
     def _resume(self, role: _Role) -> None:
         self._current = role
@@ -124,6 +145,8 @@ class _Roles:
         try:
             if not self._is_over:
                 function(*args)
+                if role.stores:
+                    raise LeftStoreError("a role ends before the copy engine has read what it is to store")
             role.has_returned = True
         finally:
             role.is_done = True
@@ -141,6 +164,14 @@ class _Barrier:
     missing: int
     missing_bytes: int = 0
     phase: int = 0
+    copies: list[Callable[[], None]] = field(default_factory=list)
+
+    def is_through(self, parity: int) -> bool:
+        """True if the phase of this `parity` is over. What the copy engine brings has come then."""
+        if self.phase == parity and self.missing == 0:
+            while self.copies:
+                self.copies.pop(0)()
+        return self.phase != parity
 
     def settle(self) -> None:
         """Begin the next phase if this one is over."""
@@ -228,15 +259,10 @@ def _make_language(tl: Any, roles: _Roles) -> SimpleNamespace:
     """Return `gl`: blocks, shared memory, and layouts, which mean nothing."""
 
     def fill(shape: Sequence[Any], value: Any, dtype: Any, layout: object = None) -> Any:
-        # the interpreter makes no constants of 16-bit types
-        is_short = dtype.is_floating() and dtype.primitive_bitwidth < 32
-        block = tl.full(list(shape), value, tl.float32 if is_short else dtype)
-        return block.to(dtype) if is_short else block
+        return _fill(tl, shape, value, dtype)
 
     def allocate(dtype: Any, shape: Sequence[Any], layout: object) -> _Memory:
-        # what is read before it is written is nothing to count on
-        block = fill(shape[1:], float("nan"), dtype) if dtype.is_floating() else None
-        return _Memory([block] * int(shape[0]))
+        return _Memory([_make_nothing(tl, shape[1:], dtype)] * int(shape[0]))
 
     return SimpleNamespace(
         constexpr=tl.constexpr,
@@ -257,6 +283,18 @@ def _make_language(tl: Any, roles: _Roles) -> SimpleNamespace:
     )
 
 
+def _fill(tl: Any, shape: Sequence[Any], value: Any, dtype: Any) -> Any:
+    # the interpreter makes no constants of 16-bit types
+    is_short = dtype.is_floating() and dtype.primitive_bitwidth < 32
+    block = tl.full(list(shape), value, tl.float32 if is_short else dtype)
+    return block.to(dtype) if is_short else block
+
+
+def _make_nothing(tl: Any, shape: Sequence[Any], dtype: Any) -> Any:
+    """Return a block of shared memory that holds nothing to count on."""
+    return _fill(tl, shape, float("nan"), dtype) if dtype.is_floating() else None
+
+
 def _make_hopper(tl: Any, roles: _Roles) -> SimpleNamespace:
     """Return `hopper`: the copy engine, barriers, and products that are waited for."""
 
@@ -271,7 +309,7 @@ def _make_hopper(tl: Any, roles: _Roles) -> SimpleNamespace:
 
     def wait(barrier: _Cell, phase: Any) -> None:
         parity = int(phase)
-        roles.wait(lambda: barrier.value.phase != parity)
+        roles.wait(lambda: barrier.value.is_through(parity))
 
     def multiply(left: Any, right: _Cell, sums: Any, use_acc: Any = True, is_async: Any = False) -> Any:
         def compute() -> Any:
@@ -289,34 +327,49 @@ def _make_hopper(tl: Any, roles: _Roles) -> SimpleNamespace:
         found = tuple(one if not isinstance(one, _Sums) or one.value is None else one.value for one in deps)
         return found if len(found) > 1 else found[0]
 
+    def bring(source: _Descriptor, places: Sequence[Any], barrier: _Cell, target: _Cell) -> None:
+        found = source.matrix.load(list(places))
+
+        def come() -> None:
+            target.put(found)
+            barrier.value.missing_bytes -= source.block_bytes
+            barrier.value.settle()
+
+        target.put(_make_nothing(tl, source.extents, source.dtype))
+        barrier.value.copies.append(come)
+
+    def store(target: _Descriptor, places: Sequence[Any], source: _Cell) -> None:
+        where = list(places)
+        roles.stores.append(lambda: target.matrix.store(where, source.reshape(target.extents).value))
+
+    def wait_for_stores(pending: Any) -> None:
+        while len(roles.stores) > int(pending):
+            roles.stores.pop(0)()
+
+    def arrive(barrier: _Cell, count: Any = 1, pred: Any = True) -> None:
+        if pred:
+            barrier.value.missing -= int(count)
+            barrier.value.settle()
+            roles.give_way()
+
     return SimpleNamespace(
         tma=SimpleNamespace(
             make_tensor_descriptor=describe,
-            async_copy_global_to_shared=_copy_to_shared,
-            async_copy_shared_to_global=_copy_from_shared,
-            store_wait=_do_nothing,
+            async_copy_global_to_shared=bring,
+            async_copy_shared_to_global=store,
+            store_wait=wait_for_stores,
         ),
         fence_async_shared=_do_nothing,
         mbarrier=SimpleNamespace(
             MBarrierLayout=_do_nothing,
             init=_init_barrier,
             expect=_expect_bytes,
-            arrive=_arrive,
+            arrive=arrive,
             wait=wait,
         ),
         warpgroup_mma=multiply,
         warpgroup_mma_wait=wait_for_products,
     )
-
-
-def _copy_to_shared(source: _Descriptor, places: Sequence[Any], barrier: _Cell, target: _Cell) -> None:
-    target.put(source.matrix.load(list(places)))
-    barrier.value.missing_bytes -= source.block_bytes
-    barrier.value.settle()
-
-
-def _copy_from_shared(target: _Descriptor, places: Sequence[Any], source: _Cell) -> None:
-    target.matrix.store(list(places), source.reshape(target.extents).value)
 
 
 def _init_barrier(barrier: _Cell, count: Any) -> None:
@@ -327,12 +380,6 @@ def _expect_bytes(barrier: _Cell, size: Any) -> None:
     barrier.value.missing_bytes += int(size)
     barrier.value.missing -= 1
     barrier.value.settle()
-
-
-def _arrive(barrier: _Cell, count: Any = 1, pred: Any = True) -> None:
-    if pred:
-        barrier.value.missing -= int(count)
-        barrier.value.settle()
 
 
 def _do_nothing(*args: object, **kwargs: object) -> None:
