@@ -4,9 +4,10 @@ Layouts mean nothing here. The roles of a program's warps are threads that run o
 waits at a barrier that is not through, or has arrived at one; if all of them wait, `DeadlockError` says so.
 
 What hardware may do sooner or later is done at the worst time, so that results show what a kernel does not
-wait for. Products are computed, and the copy engine reads what it stores, when they are waited for. Blocks
-that the engine brings are nothing to count on as soon as it is told to bring them, and come when their
-barrier is waited for. As soon as a role says that a stage is free, the others go on as far as they can.
+wait for. Products are computed, and blocks read to registers for them, when they are waited for; then the
+copy engine reads what it stores, too. Blocks that the engine brings are nothing to count on as soon as it is
+told to bring them, and come when their barrier is waited for. As soon as a role says that a stage is free,
+the others go on as far as they can.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class _Role:
     is_done: bool = False
     has_returned: bool = False
     turn: threading.Event = field(default_factory=threading.Event)
-    products: list[_Sums] = field(default_factory=list)
+    products: list[_Pending] = field(default_factory=list)
     stores: list[Callable[[], None]] = field(default_factory=list)
 
     @property
@@ -114,7 +115,7 @@ class _Roles:
         self._let_others_run(None)
 
     @property
-    def products(self) -> list[_Sums]:
+    def products(self) -> list[_Pending]:
         """Products of the role that runs which are under way, the oldest first."""
         return self._current.products
 
@@ -154,6 +155,19 @@ class _Roles:
 
 
 # ---- shared memory ----
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A block in registers that is computed, or read, as late as hardware may."""
+
+    compute: Callable[[], Any]
+    value: Any = None
+
+    def get(self) -> Any:
+        if self.value is None:
+            self.value = self.compute()
+        return self.value
 
 
 @dataclass(slots=True)
@@ -202,8 +216,9 @@ class _Cell:
             found = found.reshape(self.extents)
         return found.trans(1, 0) if self.is_swapped else found
 
-    def load(self, layout: object) -> Any:
-        return self.value
+    def load(self, layout: object) -> _Pending:
+        """Return the block in registers, for a product: nothing else waits for them."""
+        return _Pending(lambda: self.value)
 
     def store(self, value: Any) -> None:
         self.put(value)
@@ -229,19 +244,6 @@ class _Descriptor:
     extents: tuple[int, ...]
     block_bytes: int
     layout: None = None
-
-
-@dataclass(slots=True)
-class _Sums:
-    """Sums that a product adds to."""
-
-    compute: Callable[[], Any]
-    value: Any = None
-
-    def get(self) -> Any:
-        if self.value is None:
-            self.value = self.compute()
-        return self.value
 
 
 # ---- the language ----
@@ -313,18 +315,21 @@ def _make_hopper(tl: Any, roles: _Roles) -> SimpleNamespace:
 
     def multiply(left: Any, right: _Cell, sums: Any, use_acc: Any = True, is_async: Any = False) -> Any:
         def compute() -> Any:
-            before = sums.get() if isinstance(sums, _Sums) else sums
+            before = sums.get() if isinstance(sums, _Pending) else sums
             kept = before if use_acc else tl.zeros_like(before)
-            return tl.dot(left.value if isinstance(left, _Cell) else left, right.value, kept)
+            factor = left.get() if isinstance(left, _Pending) else left
+            return tl.dot(factor.value if isinstance(factor, _Cell) else factor, right.value, kept)
 
-        found = _Sums(compute)
+        found = _Pending(compute)
         roles.products.append(found)
         return found if is_async else found.get()
 
     def wait_for_products(pending: Any, deps: Sequence[Any]) -> Any:
         while len(roles.products) > int(pending):
             roles.products.pop(0).get()
-        found = tuple(one if not isinstance(one, _Sums) or one.value is None else one.value for one in deps)
+        found = tuple(
+            one if not isinstance(one, _Pending) or one.value is None else one.value for one in deps
+        )
         return found if len(found) > 1 else found[0]
 
     def bring(source: _Descriptor, places: Sequence[Any], barrier: _Cell, target: _Cell) -> None:
