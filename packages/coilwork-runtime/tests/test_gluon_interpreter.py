@@ -37,6 +37,8 @@ def bring(blocks, stages, full, free):
 def add(results, result, unit, stages, full, free):
     place = gl.arange(0, 16, layout=None)
     unit.index(0).store((place[:, None] == place[None, :]).to(tl.float32))
+    if FENCE:
+        hopper.fence_async_shared()
     sums = gl.full([16, 16], 0.0, tl.float32, None)
     for k in range(0, 4):
         if not LATE:
@@ -83,11 +85,12 @@ def double_it(a, b, n0, XBLOCK: gl.constexpr):
 """
 
 
-# What a variant does otherwise: products that are under way where a stage is called free, how often that is
-# said, if blocks are waited for late, if they are called free before registers have them, and stores that may
-# still be read where others are put, and at the end.
+# What a variant does otherwise. PENDING: products under way when a stage is called free. ARRIVALS: how often
+# that is said. LATE: blocks are waited for behind their product. HELD: a stage is called free before registers have
+# it. FENCE: one is behind what threads store. UNREAD, LEFT: stores that may not have been read yet when others
+# are put there, and at the end.
 RIGHT: Mapping[str, int] = MappingProxyType(
-    {"PENDING": 0, "ARRIVALS": 1, "LATE": False, "HELD": False, "UNREAD": 0, "LEFT": 0}
+    {"PENDING": 0, "ARRIVALS": 1, "LATE": False, "HELD": False, "FENCE": True, "UNREAD": 0, "LEFT": 0}
 )
 VARIANTS: Mapping[str, Mapping[str, int]] = MappingProxyType(
     {
@@ -98,6 +101,7 @@ VARIANTS: Mapping[str, Mapping[str, int]] = MappingProxyType(
         "read too late": {"HELD": True},
         "stored over": {"UNREAD": 1},
         "left": {"LEFT": 1},
+        "no fence": {"FENCE": False},
     }
 )
 
@@ -153,3 +157,7 @@ def test_roles_that_wait_for_each_other_are_an_error(ends: dict[str, str]) -> No
 
 def test_a_role_that_ends_before_its_results_are_read_is_an_error(ends: dict[str, str]) -> None:
     assert "LeftStoreError" in ends["left"]
+
+
+def test_what_threads_stored_is_read_behind_a_fence(ends: dict[str, str]) -> None:
+    assert "NoFenceError" in ends["no fence"]

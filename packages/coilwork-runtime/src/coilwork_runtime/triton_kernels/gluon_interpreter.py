@@ -29,6 +29,10 @@ class LeftStoreError(Exception):
     """A role ends before the copy engine has read what it is to store."""
 
 
+class NoFenceError(Exception):
+    """A role has the copy engine or tensor cores read what its threads stored, without a fence."""
+
+
 def interpret_gluon(function: Any) -> Any:
     """Return `function`, the entry of a kernel's text, as one that Triton interprets. Functions that are in
     Gluon are replaced in the text's namespace, and so is what they use.
@@ -63,6 +67,7 @@ class _Role:
     turn: threading.Event = field(default_factory=threading.Event)
     products: list[_Pending] = field(default_factory=list)
     stores: list[Callable[[], None]] = field(default_factory=list)
+    unfenced: list[_Cell] = field(default_factory=list)
 
     @property
     def is_ready(self) -> bool:
@@ -123,6 +128,23 @@ class _Roles:
     def stores(self) -> list[Callable[[], None]]:
         """What the role that runs has had the copy engine store, and did not wait for, the oldest first."""
         return self._current.stores
+
+    def remember(self, cell: _Cell) -> None:
+        """The role that runs has stored to `cell`."""
+        self._current.unfenced.append(cell)
+
+    def fence(self) -> None:
+        """What the role that runs has stored is there for all."""
+        self._current.unfenced.clear()
+
+    def check_fence(self, cell: _Cell) -> None:
+        """What is read is there.
+
+        Raises:
+            NoFenceError: no fence is behind what the role that runs has stored.
+        """
+        if any(one.cells is cell.cells and one.at == cell.at for one in self._current.unfenced):
+            raise NoFenceError("what threads stored is read in another way, without a fence")
 
     def _let_others_run(self, is_through: Callable[[], bool] | None) -> None:
         role = self._current
@@ -196,10 +218,13 @@ class _Barrier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cell:
-    """A block or a barrier in shared memory; the block perhaps of other extents, or with its axes swapped."""
+    """A block or a barrier in shared memory; the block perhaps of other extents, or with its axes swapped.
+    `remember` is told of stores.
+    """
 
     cells: list[Any]
     at: int
+    remember: Callable[[_Cell], None]
     extents: tuple[int, ...] = ()
     is_swapped: bool = False
 
@@ -222,6 +247,7 @@ class _Cell:
 
     def store(self, value: Any) -> None:
         self.put(value)
+        self.remember(self)
 
     def put(self, value: Any) -> None:
         self.cells[self.at] = value
@@ -230,9 +256,10 @@ class _Cell:
 @dataclass(frozen=True, slots=True)
 class _Memory:
     cells: list[Any]
+    remember: Callable[[_Cell], None]
 
     def index(self, at: Any) -> _Cell:
-        return _Cell(cells=self.cells, at=int(at))
+        return _Cell(cells=self.cells, at=int(at), remember=self.remember)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +291,7 @@ def _make_language(tl: Any, roles: _Roles) -> SimpleNamespace:
         return _fill(tl, shape, value, dtype)
 
     def allocate(dtype: Any, shape: Sequence[Any], layout: object) -> _Memory:
-        return _Memory([_make_nothing(tl, shape[1:], dtype)] * int(shape[0]))
+        return _Memory([_make_nothing(tl, shape[1:], dtype)] * int(shape[0]), roles.remember)
 
     return SimpleNamespace(
         constexpr=tl.constexpr,
@@ -320,6 +347,9 @@ def _make_hopper(tl: Any, roles: _Roles) -> SimpleNamespace:
             factor = left.get() if isinstance(left, _Pending) else left
             return tl.dot(factor.value if isinstance(factor, _Cell) else factor, right.value, kept)
 
+        for factor in (left, right):
+            if isinstance(factor, _Cell):
+                roles.check_fence(factor)
         found = _Pending(compute)
         roles.products.append(found)
         return found if is_async else found.get()
@@ -345,6 +375,7 @@ def _make_hopper(tl: Any, roles: _Roles) -> SimpleNamespace:
 
     def store(target: _Descriptor, places: Sequence[Any], source: _Cell) -> None:
         where = list(places)
+        roles.check_fence(source)
         roles.stores.append(lambda: target.matrix.store(where, source.reshape(target.extents).value))
 
     def wait_for_stores(pending: Any) -> None:
@@ -364,7 +395,7 @@ def _make_hopper(tl: Any, roles: _Roles) -> SimpleNamespace:
             async_copy_shared_to_global=store,
             store_wait=wait_for_stores,
         ),
-        fence_async_shared=_do_nothing,
+        fence_async_shared=roles.fence,
         mbarrier=SimpleNamespace(
             MBarrierLayout=_do_nothing,
             init=_init_barrier,
