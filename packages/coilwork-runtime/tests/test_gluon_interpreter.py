@@ -86,9 +86,9 @@ def double_it(a, b, n0, XBLOCK: gl.constexpr):
 
 
 # What a variant does otherwise. PENDING: products under way when a stage is called free. ARRIVALS: how often
-# that is said. LATE: blocks are waited for behind their product. HELD: a stage is called free before registers have
-# it. FENCE: one is behind what threads store. UNREAD, LEFT: stores that may not have been read yet when others
-# are put there, and at the end.
+# that is said. LATE: blocks are waited for behind their product. HELD: a stage is free before registers have
+# it. FENCE: one is behind what threads store. UNREAD, LEFT: stores that may not be read yet when others
+# follow, and at the end.
 RIGHT: Mapping[str, int] = MappingProxyType(
     {"PENDING": 0, "ARRIVALS": 1, "LATE": False, "HELD": False, "FENCE": True, "UNREAD": 0, "LEFT": 0}
 )
