@@ -224,9 +224,12 @@ class _Loader(_ForwardRole):
         # one step later.
         later = Binary("+", DONE, Number(1))
         of_later = Binary("&", Binary("//", later, Name(STAGES)), Number(1))
-        turns = (STAGE, PHASE), (Binary("%", later, Name(STAGES)), of_later)
+        turns: tuple[tuple[SharedOperand, Expression, Expression], ...] = (
+            (self.key, STAGE, PHASE),
+            (self.value, Binary("%", later, Name(STAGES)), of_later),
+        )
         step: list[Statement] = []
-        for one, (before, phase) in zip((self.key, self.value), turns, strict=True):
+        for one, before, phase in turns:
             full = method(one.full, "index", STAGE)
             size_of = Binary("*", Name(BLOCKS["r"]), Number(one.dtype.itemsize))
             step += [
