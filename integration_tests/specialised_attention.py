@@ -178,7 +178,6 @@ CASES: Final = {
     "window": Case(mask="window", rows=330),
     "keys of no tile's middle": Case(mask="narrow window", rows=130),
     "four consumers": Case(consumers=4, rows=300, programs=1),
-    "three consumers": Case(consumers=3, rows=450, points=3, heads=3, keys=128, stages=3, programs=2),
     "wide blocks, three stages": Case(keys=128, stages=3, rows=256),
     "one consumer": Case(consumers=1, programs=2),
     "slopes": Case(score="slope"),

@@ -385,18 +385,12 @@ def _listed_blocks(kernel: Kernel) -> tuple[int, int]:
     """Return the sizes that blocks of rows and of keys must divide, so that a list's blocks are whole."""
     core = find_core(kernel)
     lists = None if core is None else core.weights.blocks
-    if lists is None or not _reads_lists(kernel):
+    if core is None or lists is None or _knows_keys(core, roles_of(kernel)):
         return _MOST_BLOCK, _MOST_BLOCK
     found = [size & -size for size in (lists.row_block, lists.key_block)]
     if min(found) < LEAST_SIDE:
         return _MOST_BLOCK, _MOST_BLOCK
     return found[0], found[1]
-
-
-def _reads_lists(kernel: Kernel) -> bool:
-    """True if lists say which blocks count."""
-    core = find_core(kernel)
-    return core is not None and core.weights.blocks is not None and not _knows_keys(core, roles_of(kernel))
 
 
 def _knows_keys(core: AttentionKernelCore, roles: Roles) -> bool:
@@ -478,12 +472,7 @@ def _check_tiles(kernel: Kernel, roles: Roles, mapping: Mapping) -> Iterator[tup
         yield "tile", "a block has whole columns"
     row_block, key_block = _listed_blocks(kernel)
     is_gradient = isinstance(kernel.core, AttentionGradientCore)
-    most = gcd(row_block, key_block) if is_gradient else row_block
-    one = mapping.find(Specialise)
-    if one is None or one.consumers & (one.consumers - 1) == 0:
-        yield from _check_sizes("tile", rows.by, most)
-    elif _reads_lists(kernel):
-        yield "tile", "rows of a list's block are whole tiles"
+    yield from _check_sizes("tile", rows.by, gcd(row_block, key_block) if is_gradient else row_block)
     if any(set(list_values(tile.by)) != {1} for tile in rest):
         yield "tile", "a program has one point of the others"
     if any(tile.padded or tile.to != "program" for tile in tiles):

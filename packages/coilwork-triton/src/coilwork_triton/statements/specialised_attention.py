@@ -84,9 +84,6 @@ _BEFORE, _QUERY, _KEPT = Name("before"), Name("query"), Name("kept")
 _ENDED: Final = "ended"
 _POWER, _WEIGHT = Name("power"), Name("weight")
 _MOST, _TOTAL, _TOTALS = Name("most"), Name("total"), Name("sums")
-# Barriers that consumers arrive at once a step is through: then its keys are free, and the values of the step
-# before, which it has multiplied.
-_THROUGH: Final = Name("steps_through")
 
 
 def emit_specialised_attention(
@@ -123,8 +120,7 @@ class _ForwardRole(Role):
 
     def memory(self) -> tuple[str, ...]:
         """Return the names of stages and barriers in shared memory, which every role gets."""
-        found = [name for one in self.operands for name in (one.stages, one.full)]
-        return tuple(name.id for name in (*found, self.query.free, _THROUGH))
+        return tuple(name.id for one in self.operands for name in (one.stages, one.full, one.free))
 
     def arguments(self) -> tuple[str, ...]:
         """Parameters of the role's function, without constants."""
@@ -159,15 +155,12 @@ class _Entry(_ForwardRole):
             number = Number(self.consumers * self.places) if one is self.query else Name(STAGES)
             extents = (number, *self.extents(one, rows.get(one.name, Name(BLOCKS["r"]))).items)
             lines.append(Assign((one.stages.id,), allocate(one, extents)))
-            barriers = {one.full: 1}
-            if one is self.query:
-                barriers[one.free] = 1
-            elif one is self.key:
-                barriers[_THROUGH] = self.consumers
-            lines += [Assign((name.id,), allocate_barriers(number)) for name in barriers]
+            for name in (one.full, one.free):
+                lines.append(Assign((name.id,), allocate_barriers(number)))
+            readers = 1 if one is self.query else self.consumers
             starts = tuple(
                 Do(hopper("mbarrier.init", method(name, "index", STAGE), count=Number(count)))
-                for name, count in barriers.items()
+                for name, count in ((one.full, 1), (one.free, readers))
             )
             lines.append(For(STAGE.id, gl("static_range", number), starts))
         for one in results:
@@ -220,20 +213,13 @@ class _Loader(_ForwardRole):
                 Do(hopper("mbarrier.expect", full, Binary("*", Name(self.query.near), size))),
                 self.copy(self.query, row, number),
             ]
-        # Stages are free at first. Keys come once the step is through that had keys there before, and values
-        # one step later.
-        later = Binary("+", DONE, Number(1))
-        of_later = Binary("&", Binary("//", later, Name(STAGES)), Number(1))
-        turns: tuple[tuple[SharedOperand, Expression, Expression], ...] = (
-            (self.key, STAGE, PHASE),
-            (self.value, Binary("%", later, Name(STAGES)), of_later),
-        )
         step: list[Statement] = []
-        for one, before, phase in turns:
+        for one in (self.key, self.value):
             full = method(one.full, "index", STAGE)
             size_of = Binary("*", Name(BLOCKS["r"]), Number(one.dtype.itemsize))
             step += [
-                self.wait(_THROUGH, before, Binary("^", phase, Number(1))),
+                # nothing was ever read from stages that are free at first
+                self.wait(one.free, STAGE, Binary("^", PHASE, Number(1))),
                 Do(hopper("mbarrier.expect", full, Binary("*", Name(one.near), size_of))),
                 self.copy(one, LOOP_OFFSET, STAGE),
             ]
@@ -290,9 +276,8 @@ class _Consumer(_ForwardRole, OnlineSoftmax):
             *outside,
             *self._start(),
             *lay_out(step, _SCORES),
-            self.arrive(_THROUGH, STAGE),
             # what the first tile would end are no sums
-            If(Binary(">", TURN, Number(0)), results),
+            If(Binary(">", TURN, Number(0)), (self.arrive(self.value.free, _BEFORE), *results)),
             Assign((_TOTALS.id,), self._zeros()),
             Assign((DONE.id,), Binary("+", DONE, Number(1))),
             *lay_out(steps, _SCORES),
@@ -402,6 +387,7 @@ class _Consumer(_ForwardRole, OnlineSoftmax):
         writer.statements.append(self._find_before())
         writer.assign((_TOTALS,), self._add(_BEFORE))
         writer.assign((raw,), hopper("warpgroup_mma_wait", Number(1), deps=List((raw,))))
+        writer.statements.append(self.arrive(self.key.free, STAGE))
         return raw
 
     def _step(self, loop: KeyLoop, *, is_wide: bool) -> tuple[Statement, ...]:
@@ -415,7 +401,7 @@ class _Consumer(_ForwardRole, OnlineSoftmax):
         writer.statements.append(self.wait(self.value.full, STAGE, PHASE))
         both = (_TOTALS, _TOTAL)
         writer.assign(both, hopper("warpgroup_mma_wait", Number(0), deps=List(both)))
-        writer.statements.append(self.arrive(_THROUGH, STAGE))
+        writer.statements.append(self.arrive(self.value.free, _BEFORE))
         kept = gl("convert_layout", _KEPT, slice_layout(1, _SUMS))
         writer.assign((_TOTALS,), Binary("*", _TOTALS, insert_column(kept)))
         if not is_wide:
