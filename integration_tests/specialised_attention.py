@@ -1,7 +1,7 @@
 """Attention whose warps have roles, in Triton's interpreter: what is off of each case.
 
 The text of a kernel is Gluon, whose roles run one at a time there. A stage that is overwritten too early, or
-a barrier that nobody arrives at, shows.
+a barrier that nobody arrives at, shows, and so do results that are stored over others on their way.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ TEXT: Final = """kernel @attention fast {{
   range y1: `{points}` parallel
   range y2: `{rows}` parallel
   range x0: `64` parallel
-  range r0: `{rows}` reduction
+  range r0: `{known}` reduction
   range r1: `64` reduction
   arg in0: bf16 in span `{points}*64*{rows}` aligned
-  arg in1: bf16 in span `{heads}*64*{rows}` aligned
-  arg in2: bf16 in span `{heads}*64*{rows}` aligned
+  arg in1: bf16 in span `{heads}*64*{known}` aligned
+  arg in2: bf16 in span `{heads}*64*{known}` aligned
   {args}
   arg out0: {result} out span `{points}*64*{rows}` aligned
   arg out1: f32 out span `{points}*{rows}`
   attention f32 (y0, y1, y2, x0) over (r0, r1) {{
     t0 = load %in0[{points}*64*{rows}*y0 + 64*{rows}*y1 + 64*y2 + r1] : bf16
-    t1 = load %in1[64*{rows}*({head}) + 64*r0 + r1] : bf16
-    t2 = load %in2[64*{rows}*({head}) + 64*r0 + x0] : bf16
+    t1 = load %in1[64*{known}*({head}) + 64*r0 + r1] : bf16
+    t2 = load %in2[64*{known}*({head}) + 64*r0 + x0] : bf16
     t3 = parameter 0 : f32
     t4 = const 0.125 : f32
     {score}
@@ -107,11 +107,12 @@ LISTS: Final = """t20 = load %in4[y2 // 128] : i32
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """An attention of `points` heads, and how it runs: blocks of `keys`, `stages` at a time, and so many
-    programs.
+    """An attention of `points` heads and `few` keys, or as many as rows, and how it runs: blocks of `keys`,
+    `stages` at a time, and so many programs.
     """
 
     rows: int = 200
+    few: int = 0
     score: str = ""
     mask: str = "causal"
     points: int = 2
@@ -123,6 +124,11 @@ class Case:
     stages: int = 2
     consumers: int = 2
     programs: int = 3
+
+    @property
+    def known(self) -> int:
+        """The number of keys."""
+        return self.few or self.rows
 
     @property
     def kernel(self) -> Kernel:
@@ -140,6 +146,7 @@ class Case:
             asked += "\n    blocks 128 by 128 (keys (t20, t21), full_keys (t22, t23))"
         text = TEXT.format(
             rows=self.rows,
+            known=self.known,
             points=self.points,
             heads=self.heads,
             head="y1" if self.heads == self.points else f"y1 // {self.points}",
@@ -178,6 +185,10 @@ CASES: Final = {
     "natural logarithms": Case(natural=True, mask="documents"),
     "lists": Case(mask="documents", listed=True, rows=400),
     "f32 results": Case(result="f32"),
+    "one block of keys": Case(mask="", few=50, programs=2),
+    "one block of keys, the last tiles": Case(mask="", few=64, rows=256, programs=1, keys=128),
+    "two blocks of keys": Case(few=100, score="slope", programs=1),
+    "fewer blocks than stages": Case(mask="", few=130, stages=4, consumers=4, rows=520, programs=1),
 }
 
 
@@ -185,13 +196,13 @@ def compute(case: Case, q: Tensor, k: Tensor, v: Tensor, given: Tensor) -> tuple
     """Attention and its logarithms in float64."""
     k, v = (x.repeat_interleave(case.points // x.shape[0], 0).double() for x in (k, v))
     scores = q.double() @ k.mT * 0.125
-    i, j = torch.arange(case.rows)[:, None], torch.arange(case.rows)
+    i, j = torch.arange(case.rows)[:, None], torch.arange(case.known)
     if case.score == "slope":
         scores = scores + given.double()[:, None, None] * (j - i)
     elif case.score == "cap":
         scores = 3 * torch.tanh(scores)
     keep = {
-        "": torch.ones(case.rows, case.rows, dtype=torch.bool),
+        "": torch.ones(case.rows, case.known, dtype=torch.bool),
         "causal": i >= j,
         "window": (i >= j) & (i - j <= 100),
         "narrow window": (i >= j) & (i - j <= 20),
@@ -232,8 +243,8 @@ def explain_fault(case: Case) -> str:
     assert "warp_specialize" in source.text
     generator = torch.Generator().manual_seed(0)
     q, k, v = (
-        torch.randn(n, case.rows, COLUMNS, generator=generator).bfloat16()
-        for n in (case.points, case.heads, case.heads)
+        torch.randn(heads, n, COLUMNS, generator=generator).bfloat16()
+        for heads, n in ((case.points, case.rows), (case.heads, case.known), (case.heads, case.known))
     )
     given = torch.tensor([0.01, 0.05])
     if case.mask == "documents":

@@ -1,8 +1,13 @@
 """What kernels in Triton's dialect Gluon use of it, for Triton's interpreter, which knows Triton alone.
 
 Layouts mean nothing here. The roles of a program's warps are threads that run one at a time, each until it
-waits at a barrier that is not through; if all of them do, `DeadlockError` says so. A product is computed when
-it is waited for, as late as hardware may, so that a stage that is overwritten too early shows in results.
+waits at a barrier that is not through, or has arrived at one; if all of them wait, `DeadlockError` says so.
+
+What hardware may do sooner or later is done at the worst time, so that results show what a kernel does not
+wait for. Products are computed, and blocks read to registers for them, when they are waited for; then the
+copy engine reads what it stores, too. Blocks that the engine brings are nothing to count on as soon as it is
+told to bring them, and come when their barrier is waited for. As soon as a role says that a stage is free,
+the others go on as far as they can.
 """
 
 from __future__ import annotations
@@ -18,6 +23,14 @@ from typing import Any
 
 class DeadlockError(Exception):
     """Every role of a program's warps waits for another."""
+
+
+class LeftStoreError(Exception):
+    """A role ends before the copy engine has read what it is to store."""
+
+
+class NoFenceError(Exception):
+    """A role has the copy engine or tensor cores read what its threads stored, without a fence."""
 
 
 def interpret_gluon(function: Any) -> Any:
@@ -52,7 +65,9 @@ class _Role:
     is_done: bool = False
     has_returned: bool = False
     turn: threading.Event = field(default_factory=threading.Event)
-    products: list[_Sums] = field(default_factory=list)
+    products: list[_Pending] = field(default_factory=list)
+    stores: list[Callable[[], None]] = field(default_factory=list)
+    unfenced: list[_Cell] = field(default_factory=list)
 
     @property
     def is_ready(self) -> bool:
@@ -98,6 +113,40 @@ class _Roles:
         """Let others run until a barrier is through."""
         if is_through():
             return
+        self._let_others_run(is_through)
+
+    def give_way(self) -> None:
+        """Let others run as far as they can."""
+        self._let_others_run(None)
+
+    @property
+    def products(self) -> list[_Pending]:
+        """Products of the role that runs which are under way, the oldest first."""
+        return self._current.products
+
+    @property
+    def stores(self) -> list[Callable[[], None]]:
+        """What the role that runs has had the copy engine store, and did not wait for, the oldest first."""
+        return self._current.stores
+
+    def remember(self, cell: _Cell) -> None:
+        """The role that runs has stored to `cell`."""
+        self._current.unfenced.append(cell)
+
+    def fence(self) -> None:
+        """What the role that runs has stored is there for all."""
+        self._current.unfenced.clear()
+
+    def check_fence(self, cell: _Cell) -> None:
+        """What is read is there.
+
+        Raises:
+            NoFenceError: no fence is behind what the role that runs has stored.
+        """
+        if any(one.cells is cell.cells and one.at == cell.at for one in self._current.unfenced):
+            raise NoFenceError("what threads stored is read in another way, without a fence")
+
+    def _let_others_run(self, is_through: Callable[[], bool] | None) -> None:
         role = self._current
         role.is_through = is_through
         self._back.set()
@@ -106,11 +155,6 @@ class _Roles:
         role.is_through = None
         if self._is_over:
             raise _AbandonedError
-
-    @property
-    def products(self) -> list[_Sums]:
-        """Products of the role that runs which are under way, the oldest first."""
-        return self._current.products
 
     def _resume(self, role: _Role) -> None:
         self._current = role
@@ -124,6 +168,8 @@ class _Roles:
         try:
             if not self._is_over:
                 function(*args)
+                if role.stores:
+                    raise LeftStoreError("a role ends before the copy engine has read what it is to store")
             role.has_returned = True
         finally:
             role.is_done = True
@@ -134,6 +180,19 @@ class _Roles:
 
 
 @dataclass(slots=True)
+class _Pending:
+    """A block in registers that is computed, or read, as late as hardware may."""
+
+    compute: Callable[[], Any]
+    value: Any = None
+
+    def get(self) -> Any:
+        if self.value is None:
+            self.value = self.compute()
+        return self.value
+
+
+@dataclass(slots=True)
 class _Barrier:
     """A barrier: its phase is over when so many have arrived and all bytes have come."""
 
@@ -141,6 +200,14 @@ class _Barrier:
     missing: int
     missing_bytes: int = 0
     phase: int = 0
+    copies: list[Callable[[], None]] = field(default_factory=list)
+
+    def is_through(self, parity: int) -> bool:
+        """True if the phase of this `parity` is over. What the copy engine brings has come then."""
+        if self.phase == parity and self.missing == 0:
+            while self.copies:
+                self.copies.pop(0)()
+        return self.phase != parity
 
     def settle(self) -> None:
         """Begin the next phase if this one is over."""
@@ -151,10 +218,13 @@ class _Barrier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cell:
-    """A block or a barrier in shared memory; the block perhaps of other extents, or with its axes swapped."""
+    """A block or a barrier in shared memory; the block perhaps of other extents, or with its axes swapped.
+    `remember` is told of stores.
+    """
 
     cells: list[Any]
     at: int
+    remember: Callable[[_Cell], None]
     extents: tuple[int, ...] = ()
     is_swapped: bool = False
 
@@ -171,11 +241,13 @@ class _Cell:
             found = found.reshape(self.extents)
         return found.trans(1, 0) if self.is_swapped else found
 
-    def load(self, layout: object) -> Any:
-        return self.value
+    def load(self, layout: object) -> _Pending:
+        """Return the block in registers, for a product: nothing else waits for them."""
+        return _Pending(lambda: self.value)
 
     def store(self, value: Any) -> None:
         self.put(value)
+        self.remember(self)
 
     def put(self, value: Any) -> None:
         self.cells[self.at] = value
@@ -184,9 +256,10 @@ class _Cell:
 @dataclass(frozen=True, slots=True)
 class _Memory:
     cells: list[Any]
+    remember: Callable[[_Cell], None]
 
     def index(self, at: Any) -> _Cell:
-        return _Cell(cells=self.cells, at=int(at))
+        return _Cell(cells=self.cells, at=int(at), remember=self.remember)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,19 +271,6 @@ class _Descriptor:
     extents: tuple[int, ...]
     block_bytes: int
     layout: None = None
-
-
-@dataclass(slots=True)
-class _Sums:
-    """Sums that a product adds to."""
-
-    compute: Callable[[], Any]
-    value: Any = None
-
-    def get(self) -> Any:
-        if self.value is None:
-            self.value = self.compute()
-        return self.value
 
 
 # ---- the language ----
@@ -228,15 +288,10 @@ def _make_language(tl: Any, roles: _Roles) -> SimpleNamespace:
     """Return `gl`: blocks, shared memory, and layouts, which mean nothing."""
 
     def fill(shape: Sequence[Any], value: Any, dtype: Any, layout: object = None) -> Any:
-        # the interpreter makes no constants of 16-bit types
-        is_short = dtype.is_floating() and dtype.primitive_bitwidth < 32
-        block = tl.full(list(shape), value, tl.float32 if is_short else dtype)
-        return block.to(dtype) if is_short else block
+        return _fill(tl, shape, value, dtype)
 
     def allocate(dtype: Any, shape: Sequence[Any], layout: object) -> _Memory:
-        # what is read before it is written is nothing to count on
-        block = fill(shape[1:], float("nan"), dtype) if dtype.is_floating() else None
-        return _Memory([block] * int(shape[0]))
+        return _Memory([_make_nothing(tl, shape[1:], dtype)] * int(shape[0]), roles.remember)
 
     return SimpleNamespace(
         constexpr=tl.constexpr,
@@ -257,6 +312,18 @@ def _make_language(tl: Any, roles: _Roles) -> SimpleNamespace:
     )
 
 
+def _fill(tl: Any, shape: Sequence[Any], value: Any, dtype: Any) -> Any:
+    # the interpreter makes no constants of 16-bit types
+    is_short = dtype.is_floating() and dtype.primitive_bitwidth < 32
+    block = tl.full(list(shape), value, tl.float32 if is_short else dtype)
+    return block.to(dtype) if is_short else block
+
+
+def _make_nothing(tl: Any, shape: Sequence[Any], dtype: Any) -> Any:
+    """Return a block of shared memory that holds nothing to count on."""
+    return _fill(tl, shape, float("nan"), dtype) if dtype.is_floating() else None
+
+
 def _make_hopper(tl: Any, roles: _Roles) -> SimpleNamespace:
     """Return `hopper`: the copy engine, barriers, and products that are waited for."""
 
@@ -271,52 +338,74 @@ def _make_hopper(tl: Any, roles: _Roles) -> SimpleNamespace:
 
     def wait(barrier: _Cell, phase: Any) -> None:
         parity = int(phase)
-        roles.wait(lambda: barrier.value.phase != parity)
+        roles.wait(lambda: barrier.value.is_through(parity))
 
     def multiply(left: Any, right: _Cell, sums: Any, use_acc: Any = True, is_async: Any = False) -> Any:
         def compute() -> Any:
-            before = sums.get() if isinstance(sums, _Sums) else sums
+            before = sums.get() if isinstance(sums, _Pending) else sums
             kept = before if use_acc else tl.zeros_like(before)
-            return tl.dot(left.value if isinstance(left, _Cell) else left, right.value, kept)
+            factor = left.get() if isinstance(left, _Pending) else left
+            return tl.dot(factor.value if isinstance(factor, _Cell) else factor, right.value, kept)
 
-        found = _Sums(compute)
+        for factor in (left, right):
+            if isinstance(factor, _Cell):
+                roles.check_fence(factor)
+        found = _Pending(compute)
         roles.products.append(found)
         return found if is_async else found.get()
 
     def wait_for_products(pending: Any, deps: Sequence[Any]) -> Any:
         while len(roles.products) > int(pending):
             roles.products.pop(0).get()
-        found = tuple(one if not isinstance(one, _Sums) or one.value is None else one.value for one in deps)
+        found = tuple(
+            one if not isinstance(one, _Pending) or one.value is None else one.value for one in deps
+        )
         return found if len(found) > 1 else found[0]
+
+    def bring(source: _Descriptor, places: Sequence[Any], barrier: _Cell, target: _Cell) -> None:
+        found = source.matrix.load(list(places))
+
+        def come() -> None:
+            target.put(found)
+            barrier.value.missing_bytes -= source.block_bytes
+            barrier.value.settle()
+
+        target.put(_make_nothing(tl, source.extents, source.dtype))
+        barrier.value.copies.append(come)
+
+    def store(target: _Descriptor, places: Sequence[Any], source: _Cell) -> None:
+        where = list(places)
+        roles.check_fence(source)
+        roles.stores.append(lambda: target.matrix.store(where, source.reshape(target.extents).value))
+
+    def wait_for_stores(pending: Any) -> None:
+        while len(roles.stores) > int(pending):
+            roles.stores.pop(0)()
+
+    def arrive(barrier: _Cell, count: Any = 1, pred: Any = True) -> None:
+        if pred:
+            barrier.value.missing -= int(count)
+            barrier.value.settle()
+            roles.give_way()
 
     return SimpleNamespace(
         tma=SimpleNamespace(
             make_tensor_descriptor=describe,
-            async_copy_global_to_shared=_copy_to_shared,
-            async_copy_shared_to_global=_copy_from_shared,
-            store_wait=_do_nothing,
+            async_copy_global_to_shared=bring,
+            async_copy_shared_to_global=store,
+            store_wait=wait_for_stores,
         ),
-        fence_async_shared=_do_nothing,
+        fence_async_shared=roles.fence,
         mbarrier=SimpleNamespace(
             MBarrierLayout=_do_nothing,
             init=_init_barrier,
             expect=_expect_bytes,
-            arrive=_arrive,
+            arrive=arrive,
             wait=wait,
         ),
         warpgroup_mma=multiply,
         warpgroup_mma_wait=wait_for_products,
     )
-
-
-def _copy_to_shared(source: _Descriptor, places: Sequence[Any], barrier: _Cell, target: _Cell) -> None:
-    target.put(source.matrix.load(list(places)))
-    barrier.value.missing_bytes -= source.block_bytes
-    barrier.value.settle()
-
-
-def _copy_from_shared(target: _Descriptor, places: Sequence[Any], source: _Cell) -> None:
-    target.matrix.store(list(places), source.reshape(target.extents).value)
 
 
 def _init_barrier(barrier: _Cell, count: Any) -> None:
@@ -327,12 +416,6 @@ def _expect_bytes(barrier: _Cell, size: Any) -> None:
     barrier.value.missing_bytes += int(size)
     barrier.value.missing -= 1
     barrier.value.settle()
-
-
-def _arrive(barrier: _Cell, count: Any = 1, pred: Any = True) -> None:
-    if pred:
-        barrier.value.missing -= int(count)
-        barrier.value.settle()
 
 
 def _do_nothing(*args: object, **kwargs: object) -> None:

@@ -348,9 +348,6 @@ class _Consumer(_ForwardRole, OnlineSoftmax):
             Assign((_TOTAL.id,), _nothing()),
             self.wait(self.query.full, place, self.find_turn()),
             Assign((_QUERY.id,), query),
-            # one thread waits for what it had stored, and all wait for it before they arrive when the first
-            # keys are multiplied
-            *(() if self.result is None else (_wait_for_stores(),)),
         )
 
     def _find_before(self) -> Statement:
@@ -488,6 +485,9 @@ class _Consumer(_ForwardRole, OnlineSoftmax):
         source = method(self.result.stages, "index", part)
         place = self.place(self.result, row)
         return (
+            # The engine may still read the results before: tiles may have one step, and no other follows the
+            # last one.
+            _wait_for_stores(),
             Do(method(method(source, "reshape", block), "store", rounded)),
             Do(hopper("fence_async_shared")),
             Do(hopper("tma.async_copy_shared_to_global", self.result.blocks, place, source)),
@@ -501,7 +501,7 @@ def _nothing() -> Expression:
 
 
 def _wait_for_stores() -> Statement:
-    """Wait until the copy engine has read what the thread had it store."""
+    """Wait until the copy engine has read what the group had it store."""
     return Do(hopper("tma.store_wait", Number(0)))
 
 
