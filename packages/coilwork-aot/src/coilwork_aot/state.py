@@ -11,12 +11,13 @@ import torch
 from coilwork_aot.archive import map_file
 from coilwork_aot.errors import PackageError
 from coilwork_aot.manifest import StateEntry
+from coilwork_aot.upload import make_rows
 from coilwork_aot.weights import (
     StoredTensor,
     TensorPlace,
-    make_storage,
     make_tensor,
     read_weights,
+    view_row,
 )
 from coilwork_runtime.dtypes import get_torch_dtype
 from coilwork_runtime.saved_program import compute_span
@@ -97,7 +98,7 @@ def open_state(
         PackageError: weights are damaged or missing, or `given` do not fit.
     """
     stored = {} if weights is None else read_weights(weights)
-    storages: dict[str, torch.Tensor] = {}
+    storages = _open_storages(entries, stored, device, given)
     made: dict[TensorPlace, torch.Tensor] = {}
     tensors = []
     for entry in entries:
@@ -107,18 +108,29 @@ def open_state(
                 raise _state_error(f"missing: {entry.name}")
             tensors.append(_take_given(entry, given[entry.name], device))
             continue
-        if place.storage not in stored:
+        if place.storage not in storages:
             raise PackageError(
                 "missing-weights",
                 f"the package brings no values for {entry.name}",
                 remedy="hand them over: load(path, weights=...), a file of safetensors or tensors by name",
             )
-        if place.storage not in storages:
-            storages[place.storage] = make_storage(stored[place.storage].data, device)
         if place not in made:
             made[place] = make_tensor(place, storages[place.storage])
         tensors.append(made[place])
     return ModelState(entries, tensors)
+
+
+def _open_storages(
+    entries: Sequence[StateEntry],
+    stored: Mapping[str, StoredTensor],
+    device: torch.device,
+    given: Mapping[str, torch.Tensor] | None,
+) -> dict[str, torch.Tensor]:
+    """Return the storages on `device` that the state uses of the package's own, by name."""
+    own = (entry.place.storage for entry in entries if given is None or not entry.is_persistent)
+    names = [name for name in dict.fromkeys(own) if name in stored]
+    rows = [view_row(stored[name].data) for name in names]
+    return dict(zip(names, rows if device.type == "cpu" else make_rows(rows, device), strict=True))
 
 
 def _take_given(entry: StateEntry, value: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -143,5 +155,5 @@ def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _make_plain(stored: StoredTensor) -> torch.Tensor:
-    storage = make_storage(stored.data, torch.device("cpu"))
+    storage = view_row(stored.data)
     return storage.view(get_torch_dtype(stored.dtype)).reshape(stored.shape)

@@ -232,11 +232,9 @@ def _read_weights(data: memoryview) -> dict[str, StoredTensor]:
     return tensors
 
 
-def make_storage(data: memoryview, device: torch.device) -> torch.Tensor:
-    """Return a storage as a row of bytes, on the CPU without a copy."""
-    if not len(data):
-        return torch.empty(0, dtype=torch.uint8, device=device)
-    return torch.frombuffer(data, dtype=torch.uint8).to(device)
+def view_row(data: memoryview) -> torch.Tensor:
+    """Return a storage as a row of bytes on the CPU, without a copy."""
+    return torch.frombuffer(data, dtype=torch.uint8) if len(data) else torch.empty(0, dtype=torch.uint8)
 
 
 def make_tensor(place: TensorPlace, storage: torch.Tensor) -> torch.Tensor:
