@@ -70,20 +70,22 @@ _DTYPES: Final = {
 
 @cache
 def _open_library() -> ctypes.CDLL:
-    if LIBRARY.exists():
-        return ctypes.CDLL(str(LIBRARY))
+    library = ctypes.CDLL(str(LIBRARY)) if LIBRARY.exists() else _build_library()
+    for name in ("error_code", "error_message"):
+        getattr(library, f"coilwork_{name}").restype = ctypes.c_char_p
+    for name in ("tensor_make", "tensor_describe", "tensor_copy", "model_open", "model_call"):
+        getattr(library, f"coilwork_{name}").restype = ctypes.c_void_p
+    return library
+
+
+def _build_library() -> ctypes.CDLL:
     data = build_library(native_build, Path(coilwork_runtime.__file__).parent, "g++", ("-O1",))
     if data is None:
         raise RuntimeError("the C++ library does not compile")
     with tempfile.TemporaryDirectory(prefix="coilwork-library-") as folder:
         path = Path(folder, LIBRARY.name)
         path.write_bytes(data)
-        library = ctypes.CDLL(str(path))
-    for name in ("error_code", "error_message"):
-        getattr(library, f"coilwork_{name}").restype = ctypes.c_char_p
-    for name in ("tensor_make", "tensor_describe", "tensor_copy", "model_open", "model_call"):
-        getattr(library, f"coilwork_{name}").restype = ctypes.c_void_p
-    return library
+        return ctypes.CDLL(str(path))
 
 
 class PackageInCpp:
