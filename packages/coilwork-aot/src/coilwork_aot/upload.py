@@ -27,7 +27,7 @@ Upload = tuple[Tensor, Tensor]
 def make_rows(rows: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     """Return copies on `device` of rows of bytes on the CPU."""
     made = [torch.empty_like(row, device=device) for row in rows]
-    pieces = _cut(rows, made)
+    pieces = cut_rows(rows, made)
     threads = min(_THREADS, len(pieces), count_usable_cores())
     if device.type != "cuda" or threads < 2:
         for to, row in zip(made, rows, strict=True):
@@ -37,8 +37,8 @@ def make_rows(rows: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     return made
 
 
-def _cut(rows: Sequence[Tensor], made: Sequence[Tensor]) -> list[list[Upload]]:
-    """Return pieces that fill a thread's room, and a last one."""
+def cut_rows(rows: Sequence[Tensor], made: Sequence[Tensor]) -> list[list[Upload]]:
+    """Return pieces of rows and of their copies that fill a thread's room, and a last piece."""
     pieces: list[list[Upload]] = []
     room = 0
     for source, to in zip(rows, made, strict=True):
