@@ -150,7 +150,17 @@ def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
     Raises:
         PackageError: it cannot be read, or is damaged.
     """
-    tensors = read_weights(memoryview(map_file(path)))
+    try:
+        tensors = read_weights(memoryview(map_file(path)))
+    except PackageError as error:
+        if error.code != "damaged-weights":
+            raise
+        raise PackageError(
+            error.code,
+            f"{path} is no intact file of safetensors",
+            reason=error.reason,
+            remedy="write it by safetensors.torch.save_file, or hand over tensors by name",
+        ) from error
     return {name: _make_plain(one) for name, one in tensors.items()}
 
 
