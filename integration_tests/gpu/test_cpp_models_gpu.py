@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import torch
@@ -112,3 +113,13 @@ def test_a_package_that_was_tuned_gives_the_models_results(tmp_path: Path) -> No
     torch.testing.assert_close(loaded(x), model(x), rtol=1e-4, atol=1e-4)
     (variant,) = loaded.manifest.entries["forward"]
     assert variant.binaries and all(len(kept) == 1 for kept in variant.binaries.values())
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_weights_are_on_the_device_when_python_has_loaded(folder: Path, mode: Callable[[], Any]) -> None:
+    with mode():
+        loaded = coilwork_aot.load(folder / "model.cw", device="cuda").state_dict()
+    torch.manual_seed(0)
+    expected = Block().state_dict()
+    assert list(loaded) == list(expected)
+    assert all(torch.equal(loaded[name].cpu(), value) for name, value in expected.items())

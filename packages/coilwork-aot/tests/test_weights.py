@@ -9,8 +9,8 @@ from safetensors.torch import load as load_safetensors
 from coilwork_aot import PackageError
 from coilwork_aot.manifest import StateEntry
 from coilwork_aot.state import ModelState, open_state
-from coilwork_aot.upload import ROOM_BYTES, cut_rows, make_rows
 from coilwork_aot.weights import collect_storages, encode_weights, read_weights
+from coilwork_runtime.device_copies import DeviceCopies
 
 CPU = torch.device("cpu")
 
@@ -22,7 +22,7 @@ def stored(tensors: dict[str, torch.Tensor]) -> tuple[ModelState, bytes]:
         StateEntry(name=name, kind="parameter", is_persistent=True, place=place)
         for name, place in places.items()
     ]
-    return open_state(entries, memoryview(bytearray(data)), CPU, None), data
+    return open_state(entries, memoryview(bytearray(data)), CPU, None, DeviceCopies()), data
 
 
 def test_tensors_come_back_with_their_strides_and_shared_memory() -> None:
@@ -82,18 +82,3 @@ def test_states_are_loaded_whole_or_not_at_all() -> None:
     mine = torch.ones(2)
     state.load({"a": mine, "b": torch.ones(3)}, assign=True)
     assert state.tensors[0].data_ptr() == mine.data_ptr()
-
-
-def test_rows_are_cut_into_pieces_that_fill_their_room() -> None:
-    sizes = (5, 3 * ROOM_BYTES, 0, ROOM_BYTES - 7, 11)
-    rows = [torch.randint(0, 256, (size,), dtype=torch.uint8) for size in sizes]
-    made = [torch.zeros_like(row) for row in rows]
-    pieces = cut_rows(rows, made)
-    filled = [sum(source.numel() for source, _ in piece) for piece in pieces]
-    assert filled == [ROOM_BYTES] * 4 + [9]
-    for piece in pieces:
-        for source, to in piece:
-            to.copy_(source)
-    assert all(map(torch.equal, made, rows))
-    copies = make_rows(rows, CPU)
-    assert all(map(torch.equal, copies, rows)) and copies[1].data_ptr() != rows[1].data_ptr()

@@ -37,6 +37,7 @@ from coilwork_aot.state import ModelState, open_state, read_safetensors
 from coilwork_aot.trees import check_known
 from coilwork_cache import Store
 from coilwork_runtime import Builder, bind_roles
+from coilwork_runtime.device_copies import DeviceCopies
 from coilwork_runtime.devices import (
     can_run_on,
     count_devices,
@@ -47,7 +48,7 @@ from coilwork_runtime.devices import (
 from coilwork_runtime.errors import DeviceError, ProgramBytesError
 from coilwork_runtime.executor.call_plans import require_operator
 from coilwork_runtime.executor.choice import Driven, ExecutorOptions, Loadable, drive
-from coilwork_runtime.executor.program_reader import read_program, read_tables, rename_devices
+from coilwork_runtime.executor.program_reader import read_tables, rename_devices
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.convention_parser import parse_roles
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec, decode_kernels
@@ -151,13 +152,14 @@ def _bind(
     _check_versions(manifest, where)
     place = _choose_device(manifest, device)
     chosen = {name: _choose_variants(name, variants, place) for name, variants in manifest.entries.items()}
-    state = _open_state(archive, manifest, place, weights, share)
-    builder = Builder(store, gpu=make_torch_gpu(store, may_build=False))
-    binder = _Binder(archive, builder, state, place, store, options)
-    entries = {
-        name: EntryPoint(name, [binder.bind(name, one) for one in variants], state, place)
-        for name, variants in chosen.items()
-    }
+    with DeviceCopies() as copies:
+        state = _open_state(archive, manifest, place, weights, share, copies)
+        builder = Builder(store, gpu=make_torch_gpu(store, may_build=False))
+        binder = _Binder(archive, builder, state, place, store, options)
+        entries = {
+            name: EntryPoint(name, [binder.bind(name, one) for one in variants], state, place)
+            for name, variants in chosen.items()
+        }
     return LoadedModel(name=manifest.name, manifest=manifest, device=place, entries=entries, state=state)
 
 
@@ -354,6 +356,7 @@ def _open_state(
     device: torch.device,
     weights: Weights | None,
     share: LoadedModel | None,
+    copies: DeviceCopies,
 ) -> ModelState:
     if share is not None:
         if share.state.entries != manifest.state or share.device != device:
@@ -361,7 +364,7 @@ def _open_state(
         return share.state
     given = read_safetensors(Path(weights)) if isinstance(weights, str | PathLike) else weights
     own = archive.view(WEIGHTS) if WEIGHTS in archive.records else None
-    return open_state(manifest.state, own, device, given)
+    return open_state(manifest.state, own, device, given, copies)
 
 
 class _Binder:
@@ -399,7 +402,7 @@ class _Binder:
         program = self._archive.read(variant.program)
         try:
             program = rename_devices(program, self._map_devices(variant))
-            tables, _ = read_program(program)
+            tables = read_tables(program)
             if parse_roles(variant.roles).names:
                 raise ValueError("its roles name functions")
         except (ProgramBytesError, ValueError, KeyError) as error:

@@ -11,7 +11,6 @@ import torch
 from coilwork_aot.archive import map_file
 from coilwork_aot.errors import PackageError
 from coilwork_aot.manifest import StateEntry
-from coilwork_aot.upload import make_rows
 from coilwork_aot.weights import (
     StoredTensor,
     TensorPlace,
@@ -19,6 +18,7 @@ from coilwork_aot.weights import (
     read_weights,
     view_row,
 )
+from coilwork_runtime.device_copies import DeviceCopies
 from coilwork_runtime.dtypes import get_torch_dtype
 from coilwork_runtime.saved_program import compute_span
 
@@ -88,8 +88,10 @@ def open_state(
     weights: memoryview | None,
     device: torch.device,
     given: Mapping[str, torch.Tensor] | None,
+    copies: DeviceCopies,
 ) -> ModelState:
-    """Make the state of a package on `device`: of its weights, or of `given` tensors by name.
+    """Make the state of a package on `device`: of its weights, or of `given` tensors by name. Weights are on
+    a GPU when `copies` has ended.
 
     On the CPU, the tensors are the mapped file itself, of which this process has its own copy of what it
     writes to.
@@ -98,7 +100,7 @@ def open_state(
         PackageError: weights are damaged or missing, or `given` do not fit.
     """
     stored = {} if weights is None else read_weights(weights)
-    storages = _open_storages(entries, stored, device, given)
+    storages = _open_storages(entries, stored, device, given, copies)
     made: dict[TensorPlace, torch.Tensor] = {}
     tensors = []
     for entry in entries:
@@ -125,12 +127,13 @@ def _open_storages(
     stored: Mapping[str, StoredTensor],
     device: torch.device,
     given: Mapping[str, torch.Tensor] | None,
+    copies: DeviceCopies,
 ) -> dict[str, torch.Tensor]:
     """Return the storages on `device` that the state uses of the package's own, by name."""
     own = (entry.place.storage for entry in entries if given is None or not entry.is_persistent)
     names = [name for name in dict.fromkeys(own) if name in stored]
     rows = [view_row(stored[name].data) for name in names]
-    return dict(zip(names, rows if device.type == "cpu" else make_rows(rows, device), strict=True))
+    return dict(zip(names, rows if device.type == "cpu" else copies.copy(rows, device), strict=True))
 
 
 def _take_given(entry: StateEntry, value: torch.Tensor, device: torch.device) -> torch.Tensor:

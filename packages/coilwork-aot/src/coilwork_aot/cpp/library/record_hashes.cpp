@@ -16,7 +16,8 @@
 namespace coilwork_aot {
 namespace {
 
-constexpr size_t MOST_THREADS = 16;
+// some cores are left to what happens beside
+constexpr size_t MOST_THREADS = 12;
 
 size_t count_usable_cores() {
   cpu_set_t usable;
