@@ -133,7 +133,7 @@ def _open_storages(
     own = (entry.place.storage for entry in entries if given is None or not entry.is_persistent)
     names = [name for name in dict.fromkeys(own) if name in stored]
     rows = [view_row(stored[name].data) for name in names]
-    return dict(zip(names, rows if device.type == "cpu" else copies.copy(rows, device), strict=True))
+    return dict(zip(names, copies.copy(rows, device), strict=True))
 
 
 def _take_given(entry: StateEntry, value: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -153,17 +153,11 @@ def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
     Raises:
         PackageError: it cannot be read, or is damaged.
     """
-    try:
-        tensors = read_weights(memoryview(map_file(path)))
-    except PackageError as error:
-        if error.code != "damaged-weights":
-            raise
-        raise PackageError(
-            error.code,
-            f"{path} is no intact file of safetensors",
-            reason=error.reason,
-            remedy="write it by safetensors.torch.save_file, or hand over tensors by name",
-        ) from error
+    tensors = read_weights(
+        memoryview(map_file(path)),
+        fault=f"{path} is no intact file of safetensors",
+        remedy="write it by safetensors.torch.save_file, or hand over tensors by name",
+    )
     return {name: _make_plain(one) for name, one in tensors.items()}
 
 

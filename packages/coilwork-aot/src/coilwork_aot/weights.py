@@ -192,20 +192,25 @@ class StoredTensor:
     data: memoryview
 
 
-def read_weights(data: memoryview) -> dict[str, StoredTensor]:
+def read_weights(
+    data: memoryview,
+    *,
+    fault: str = "the weights cannot be read",
+    remedy: str = "copy or export the package again",
+) -> dict[str, StoredTensor]:
     """Return the tensors of a safetensors record.
 
     Raises:
-        PackageError: the record is damaged, or describes what is not there.
+        PackageError: the record is damaged, or describes what is not there: that is the `fault`.
     """
     try:
         return _read_weights(data)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PackageError(
             "damaged-weights",
-            "the weights cannot be read",
+            fault,
             reason=f"{type(error).__name__}: {error}",
-            remedy="copy or export the package again",
+            remedy=remedy,
         ) from error
 
 

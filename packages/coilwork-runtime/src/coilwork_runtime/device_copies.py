@@ -16,6 +16,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from coilwork_runtime.devices import count_devices
 from coilwork_runtime.usable_cores import count_usable_cores
 
 ROOM_BYTES: Final = 2 * 1024 * 1024
@@ -46,11 +47,13 @@ class DeviceCopies:
                 one.result()
 
     def copy(self, rows: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-        """Return rows on `device` that will hold copies of rows of bytes on the CPU."""
+        """Return rows on `device` that will hold the bytes of rows on the CPU, which are not copied there."""
+        if not count_devices(device.type):
+            return [row.to(device) for row in rows]
         made = [torch.empty_like(row, device=device) for row in rows]
         pieces = cut_rows(rows, made)
         threads = min(_THREADS, len(pieces), count_usable_cores())
-        if device.type != "cuda" or threads < 2:
+        if threads < 2:
             for to, row in zip(made, rows, strict=True):
                 to.copy_(row)
             return made
