@@ -1,9 +1,9 @@
 """Every model through every driver: whether results are the same to the bit.
 
-`python -m benchmarks.drivers_agree` compiles each model of the suite on the CPU for inference and for a
-training step, once for each driver, and compares results, gradients and statistics with those of the native
-executor. `aot` is a package, written, read and called; `aot-cpp` is the same package in the C++ library. It
-prints a line per model and fails if anything differs or is refused.
+`python -m benchmarks.drivers_agree` compiles each model of the suite for inference and for a training step,
+once for each driver, and compares results, gradients and statistics with those of the native executor. `aot`
+is a package, written, read and called; `aot-cpp` is the same package in the C++ library. It prints a line per
+model and fails if anything differs or is refused.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def run_driver(case: ModelCase, setting: Setting, mode: str, driver: str, *, dyn
     instance = instantiate(case, setting, training=mode == "train")
     start = time.perf_counter()
     try:
-        with patch, torch.random.fork_rng(devices=[]):
+        with patch, torch.random.fork_rng():
             torch.manual_seed(0)
             if driver in PACKAGES:
                 values = tuple(_call_package(instance, driver))
@@ -149,7 +149,8 @@ def _call_package(instance: Instance, driver: str) -> Iterator[Tensor]:
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         path = Path(folder, "model.cw")
         coilwork.export(instance.module, instance.inputs, path=path)
-        loaded: Callable[..., Any] = coilwork.load(path) if driver == AOT else PackageInCpp(path)
+        device = str(instance.inputs[0].device)
+        loaded: Callable[..., Any] = coilwork.load(path) if driver == AOT else PackageInCpp(path, device)
         for _ in range(2):
             yield from _copies(tensors_of(loaded(*instance.inputs)))
 
@@ -206,9 +207,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--drivers", type=_names(DRIVERS), default=DRIVERS, help=", ".join(DRIVERS))
     parser.add_argument("--size", choices=[size.value for size in Size], default=Size.REDUCED.value)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--dynamic", action="store_true", help="open sizes, of the models that name them")
     asked = parser.parse_args(arguments)
-    setting = Setting(size=Size(asked.size), device=torch.device("cpu"), dtype=getattr(torch, asked.dtype))
+    setting = Setting(
+        size=Size(asked.size), device=torch.device(asked.device), dtype=getattr(torch, asked.dtype)
+    )
     found: list[Finding] = []
     for name in asked.models:
         case = find_case(name)

@@ -1,5 +1,5 @@
-"""The C++ library for packages, called from Python through its C interface, on CPU tensors: for comparisons
-with what Python makes of the same package.
+"""The C++ library for packages, called from Python through its C interface: for comparisons with what Python
+makes of the same package.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from coilwork_runtime import native_build
 
 _ROOM: Final = 256
 _TENSOR: Final = 1
+_DEVICES: Final = {"cpu": 0, "cuda": 1}
 
 
 class _Memory(ctypes.Structure):
@@ -35,6 +36,12 @@ class _Memory(ctypes.Structure):
         ("device", ctypes.c_int32),
         ("device_index", ctypes.c_int32),
     )
+
+
+class _Options(ctypes.Structure):
+    """`CoilworkOptions` of model_c.h as far as it is used; what follows has its defaults."""
+
+    _fields_ = (("size", ctypes.c_size_t), ("device", ctypes.c_char_p))
 
 
 class _Value(ctypes.Structure):
@@ -63,33 +70,37 @@ _DTYPES: Final = {
 
 @cache
 def _open_library() -> ctypes.CDLL:
-    if LIBRARY.exists():
-        return ctypes.CDLL(str(LIBRARY))
+    library = ctypes.CDLL(str(LIBRARY)) if LIBRARY.exists() else _build_library()
+    for name in ("error_code", "error_message"):
+        getattr(library, f"coilwork_{name}").restype = ctypes.c_char_p
+    for name in ("tensor_make", "tensor_describe", "tensor_copy", "model_open", "model_call"):
+        getattr(library, f"coilwork_{name}").restype = ctypes.c_void_p
+    return library
+
+
+def _build_library() -> ctypes.CDLL:
     data = build_library(native_build, Path(coilwork_runtime.__file__).parent, "g++", ("-O1",))
     if data is None:
         raise RuntimeError("the C++ library does not compile")
     with tempfile.TemporaryDirectory(prefix="coilwork-library-") as folder:
         path = Path(folder, LIBRARY.name)
         path.write_bytes(data)
-        library = ctypes.CDLL(str(path))
-    for name in ("error_code", "error_message"):
-        getattr(library, f"coilwork_{name}").restype = ctypes.c_char_p
-    for name in ("tensor_make", "tensor_describe", "model_open", "model_call"):
-        getattr(library, f"coilwork_{name}").restype = ctypes.c_void_p
-    return library
+        return ctypes.CDLL(str(path))
 
 
 class PackageInCpp:
-    """A package of a model on the CPU that the C++ library has loaded. It takes and gives tensors.
+    """A package that the C++ library has loaded for `device`. It takes and gives tensors.
 
     Raises:
         RuntimeError: the library refuses the package or a call; the message begins with the code.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, device: str = "cpu") -> None:
         self._library = _open_library()
         self._model = ctypes.c_void_p()
-        self._check(self._library.coilwork_model_open(str(path).encode(), None, ctypes.byref(self._model)))
+        options = _Options(size=ctypes.sizeof(_Options), device=device.encode())
+        opened = self._library.coilwork_model_open
+        self._check(opened(str(path).encode(), ctypes.byref(options), ctypes.byref(self._model)))
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
         """Return the tensors among the results of the only entry point, in their order."""
@@ -121,7 +132,14 @@ class PackageInCpp:
         sizes = (ctypes.c_int64 * value.dim())(*value.shape)
         strides = (ctypes.c_int64 * value.dim())(*value.stride())
         memory = _Memory(
-            ctypes.sizeof(_Memory), value.data_ptr(), value.dim(), sizes, strides, _DTYPES[value.dtype], 0, 0
+            size=ctypes.sizeof(_Memory),
+            data=value.data_ptr(),
+            rank=value.dim(),
+            sizes=sizes,
+            strides=strides,
+            dtype=_DTYPES[value.dtype],
+            device=_DEVICES[value.device.type],
+            device_index=max(value.get_device(), 0),
         )
         made = ctypes.c_void_p()
         self._check(self._library.coilwork_tensor_make(ctypes.byref(memory), None, None, ctypes.byref(made)))
@@ -135,12 +153,14 @@ class PackageInCpp:
         self._check(self._library.coilwork_tensor_describe(tensor, ctypes.byref(memory)))
         sizes, strides = memory.sizes[: memory.rank], memory.strides[: memory.rank]
         dtype = next(one for one, number in _DTYPES.items() if number == memory.dtype)
-        pairs = zip(sizes, strides, strict=True)
-        span = 0 if 0 in sizes else 1 + sum((size - 1) * stride for size, stride in pairs)
-        data = bytearray(ctypes.string_at(memory.data, span * dtype.itemsize)) if span else bytearray()
-        whole = torch.frombuffer(data, dtype=dtype) if span else torch.empty(0, dtype=dtype)
-        self._library.coilwork_tensor_delete(tensor)
-        return whole.as_strided(sizes, strides)
+        device = next(kind for kind, number in _DEVICES.items() if number == memory.device)
+        index = memory.device_index if device != "cpu" else None
+        made = torch.empty_strided(sizes, strides, dtype=dtype, device=torch.device(device, index))
+        here = self._make(made)
+        self._check(self._library.coilwork_tensor_copy(ctypes.c_void_p(here), tensor))
+        for one in (here, handle):
+            self._library.coilwork_tensor_delete(ctypes.c_void_p(one))
+        return made
 
     def _check(self, error: Any) -> None:
         if not error:

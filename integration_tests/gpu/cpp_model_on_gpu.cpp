@@ -3,10 +3,12 @@
 //   driver TORCH PACKAGE DEVICE INPUT ROWS COLUMNS RESULT USES
 //
 // INPUT is a file of float32; the bytes of the first result go to the file RESULT. Calls follow that are all alike, and then eight threads
-// call the model, each on a stream of its own, behind work that takes long: prints how many results differ, the device of a result, and
-// whether products were made without torch and repeated work became graphs, which is left out unless USES is "all".
+// call the model, each on a stream of its own: 400 times, and 10,000 times more, behind which memory is what it was. Prints how many
+// results differ, the device of a result, what is current after loading, MiB that were kept, and whether products were made without torch
+// and repeated work became graphs, which is left out unless USES is "all".
 #include <coilwork/model.h>
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <fstream>
@@ -30,7 +32,10 @@ struct Torch {
       find<decltype(empty)>("libtorch_cpu.so", "aoti_torch_empty_strided");
   int (*guard)(void*, int32_t, void**) = find<decltype(guard)>("libtorch_cuda.so", "aoti_torch_create_cuda_stream_guard");
   int (*leave)(void*) = find<decltype(leave)>("libtorch_cuda.so", "aoti_torch_delete_cuda_stream_guard");
+  int (*use)(int32_t, void**) = find<decltype(use)>("libtorch_cuda.so", "aoti_torch_create_cuda_guard");
+  int (*current)(int32_t*) = find<decltype(current)>("libtorch_cuda.so", "aoti_torch_get_current_device_index");
   int (*stream)(void**, unsigned) = find<decltype(stream)>("libcuda.so.1", "cuStreamCreate");
+  int (*memory)(size_t*, size_t*) = find<decltype(memory)>("libcuda.so.1", "cuMemGetInfo_v2");
 };
 
 static std::vector<char> bytes_of(const Tensor& tensor) {
@@ -39,6 +44,15 @@ static std::vector<char> bytes_of(const Tensor& tensor) {
   Tensor copy(CoilworkMemory{sizeof(CoilworkMemory), room.data(), memory.rank, memory.sizes, nullptr, memory.dtype, COILWORK_CPU, 0});
   copy.copy_from(tensor);
   return room;
+}
+
+// Of the device's memory and of the process's, in MiB.
+static int64_t read_used(const Torch& torch) {
+  size_t free = 0, total = 0;
+  if (torch.memory(&free, &total)) throw std::runtime_error("the device does not tell its memory");
+  int64_t pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return static_cast<int64_t>((total - free) >> 20) + (resident * sysconf(_SC_PAGESIZE) >> 20);
 }
 
 int main(int, char** given) {
@@ -51,6 +65,8 @@ int main(int, char** given) {
     const Model model(given[2], options);
     const int32_t device = std::stoi(model.device().substr(5));
     const Torch torch;
+    int32_t current = -1;
+    if (torch.current(&current)) throw std::runtime_error("torch does not tell its current device");
     std::ifstream file(given[4], std::ios::binary);
     std::string data(std::istreambuf_iterator<char>(file), {});
     const int64_t sizes[] = {std::stoll(given[5]), std::stoll(given[6])}, strides[] = {sizes[1], 1};
@@ -69,28 +85,39 @@ int main(int, char** given) {
     const Tensor same = put();
     for (int round = 0; round < 50; ++round) differing += bytes_of(model.call("forward", {same})[0].tensor()) != wanted;
     std::vector<void*> streams(8);
-    // made where the device is in use; not ordered with the default stream
+    void* using_device = nullptr;
+    if (torch.use(device, &using_device)) throw std::runtime_error("the device does not become current");
+    // not ordered with the default stream
     for (void*& stream : streams)
       if (torch.stream(&stream, 1)) throw std::runtime_error("there is no stream");
-    std::vector<std::thread> threads;
-    for (void* stream : streams)
-      threads.emplace_back([&, stream] {
-        try {
-          void* guard = nullptr;
-          if (torch.guard(stream, device, &guard)) throw std::runtime_error("the stream does not become current");
-          for (int round = 0; round < 50; ++round) {
-            const Tensor mine = put();
-            differing += bytes_of(model.call("forward", {mine})[0].tensor()) != wanted;
+    // Each eighth result is compared.
+    const auto call_from_threads = [&](int rounds) {
+      std::vector<std::thread> threads;
+      for (void* stream : streams)
+        threads.emplace_back([&, stream] {
+          try {
+            void* guard = nullptr;
+            if (torch.guard(stream, device, &guard)) throw std::runtime_error("the stream does not become current");
+            for (int round = 0; round < rounds; ++round) {
+              const Tensor mine = put();
+              const Tensor made = model.call("forward", {mine})[0].tensor();
+              if (round % 8 == 0) differing += bytes_of(made) != wanted;
+            }
+            torch.leave(guard);
+          } catch (const std::exception& error) {
+            std::cerr << error.what() << "\n";
+            ++failed;
           }
-          torch.leave(guard);
-        } catch (const std::exception& error) {
-          std::cerr << error.what() << "\n";
-          ++failed;
-        }
-      });
-    for (std::thread& one : threads) one.join();
+        });
+      for (std::thread& one : threads) one.join();
+    };
+    call_from_threads(50);
+    const int64_t used = read_used(torch);
+    call_from_threads(1250);
+    const int64_t kept = read_used(torch) - used;
     const CoilworkCounters counted = model.counters();
-    std::cout << "differing " << differing << " failed " << failed << " device " << result.memory().device_index << " products "
+    std::cout << "differing " << differing << " failed " << failed << " device " << result.memory().device_index << " current " << current << " kept "
+              << (kept > 8 ? kept : 0) << " products "
               << (counted.products > 0) << " graphs " << (counted.graphs > 0 && counted.work_in_graphs >= 4 * counted.graphs) << "\n";
   } catch (const std::exception& error) {
     std::cout << error.what() << "\n";

@@ -100,6 +100,15 @@ def with_field(at: int, value: bytes) -> bytes:
     return bytes(data)
 
 
+def with_dtypes(*, of_input: str, of_state: str) -> bytes:
+    """A package whose input and state have these element types, with right hashes."""
+    manifest = json.loads(encode_manifest(verify(make_package())))
+    manifest["entries"]["forward"][0]["inputs"][0]["dtype"] = of_input
+    for entry in manifest["state"]:
+        entry["place"]["dtype"] = of_state
+    return make_package(manifest=json.dumps(manifest).encode())
+
+
 HOSTILE = (
     ("unsafe-path", patched(make_package(), b"programs/a.bin", b"../../../a.bin")),
     ("unsafe-path", patched(make_package(), b"programs/a.bin", b"/rograms/a.bin")),
@@ -121,7 +130,14 @@ HOSTILE = (
     ("wrong-hash", make_package(records=make_records() | {"programs/a.bin": b"b program"})),
     ("damaged-manifest", make_package(manifest=b"[]")),
     ("damaged-manifest", make_package(manifest=b"{" * 2000)),
+    ("damaged-manifest", with_dtypes(of_input="", of_state="f32")),
+    ("damaged-manifest", with_dtypes(of_input="f32", of_state="f99")),
 )
+
+
+def test_every_element_type_has_a_name() -> None:
+    for name in ("f32", "f8e8m0", "bits8"):
+        assert verify(with_dtypes(of_input=name, of_state=name)).state[0].place.dtype == name
 
 
 @pytest.mark.parametrize(("code", "data"), HOSTILE)

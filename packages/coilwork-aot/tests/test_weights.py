@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from safetensors.torch import load as load_safetensors
 
 from coilwork_aot import PackageError
 from coilwork_aot.manifest import StateEntry
-from coilwork_aot.state import ModelState, open_state
+from coilwork_aot.state import ModelState, open_state, read_safetensors
 from coilwork_aot.weights import collect_storages, encode_weights, read_weights
+from coilwork_runtime.device_copies import DeviceCopies
 
 CPU = torch.device("cpu")
 
@@ -21,7 +24,7 @@ def stored(tensors: dict[str, torch.Tensor]) -> tuple[ModelState, bytes]:
         StateEntry(name=name, kind="parameter", is_persistent=True, place=place)
         for name, place in places.items()
     ]
-    return open_state(entries, memoryview(bytearray(data)), CPU, None), data
+    return open_state(entries, memoryview(bytearray(data)), CPU, None, DeviceCopies()), data
 
 
 def test_tensors_come_back_with_their_strides_and_shared_memory() -> None:
@@ -69,6 +72,13 @@ def test_the_library_of_safetensors_reads_them_and_each_storage_is_there_once() 
 def test_damaged_weights_are_refused(data: bytes) -> None:
     with pytest.raises(PackageError) as caught:
         read_weights(memoryview(data))
+    assert caught.value.code == "damaged-weights"
+
+
+def test_a_file_of_other_weights_is_named(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(2)}, tmp_path / "w.pt")
+    with pytest.raises(PackageError, match=r"w\.pt is no intact file of safetensors") as caught:
+        read_safetensors(tmp_path / "w.pt")
     assert caught.value.code == "damaged-weights"
 
 

@@ -128,6 +128,7 @@ def test_targets_have_the_figures_of_their_name_or_of_a_device_like_them() -> No
     assert {name: target.machine.name for name, target in TARGETS.items()} == {
         "sm_80": "sm_80",
         "sm_90": "sm_90",
+        "sm_100": "sm_90",
         "gfx942": "gfx942",
         "x86-64-avx2": "cpu",
         "x86-64-avx512": "cpu",

@@ -62,6 +62,8 @@ def test_without_a_kernels_list_torch_says_what_the_cpu_has(
     assert read_cpu_features() == AVX2
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
     assert read_cpu_features() == frozenset()
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    assert read_cpu_features() == {"asimd"}
 
 
 def test_a_gpu_that_is_not_there() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import platform
 import random
 import subprocess
 import sys
@@ -291,6 +292,7 @@ def test_what_no_package_holds_is_refused(tmp_path: Path) -> None:
             x.t_()
             return x + 1
 
+    alone: Any = torch.ones(2)
     cases = {
         "unknown-target": lambda: coilwork.export(
             torch.nn.ReLU(), (torch.ones(2),), path=tmp_path, target="z"
@@ -299,6 +301,8 @@ def test_what_no_package_holds_is_refused(tmp_path: Path) -> None:
             torch.nn.ReLU(), (torch.ones(2),), path=tmp_path, target="aarch64-neon"
         ),
         "not-exportable": lambda: coilwork.export(torch.nn.ReLU(), (), path=tmp_path),
+        "wrong-arguments": lambda: coilwork.export(torch.nn.ReLU(), alone, path=tmp_path),
+        "no-target": lambda: coilwork.export(torch.nn.ReLU(), (torch.ones(2),), path=tmp_path, target=[]),
     }
     for code, call in cases.items():
         with pytest.raises(ExportError) as caught:
@@ -306,6 +310,48 @@ def test_what_no_package_holds_is_refused(tmp_path: Path) -> None:
         assert caught.value.code == code
     with pytest.raises(ExportError):
         coilwork.export(Resizing(), (torch.ones(2, 3),), path=tmp_path)
+    with pytest.raises(ExportError) as caught:
+        coilwork.export(torch.nn.ReLU(), (torch.ones(2, device="meta"),), path=tmp_path)
+    assert caught.value.code == "no-target"
+
+
+CROSS_COMPILER = """#!/bin/sh
+for word; do
+    case $word in
+        -dumpmachine) echo aarch64-linux-gnu; exit;;
+        -lmvec) echo there is none >&2; exit 1;;
+    esac
+done
+exec g++ "$@"
+"""
+
+
+def test_a_compiler_for_another_machine_makes_a_package_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine is what the compiler says. This one builds for the machine that it runs on all the same."""
+    compiler = tmp_path / "cross-g++"
+    compiler.write_text(CROSS_COMPILER)
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    model, x = torch.nn.GELU(), torch.randn(77)
+    for target in ("aarch64", "aarch64-neon"):
+        coilwork.export(model, (x,), path=tmp_path / target, target=target)
+    (variant,) = read_manifest(tmp_path / "aarch64").entries["forward"]
+    facts = variant.target
+    assert (facts.name, facts.machine, facts.features) == ("aarch64-neon", "aarch64", ("asimd",))
+    assert (tmp_path / "aarch64").read_bytes() == (tmp_path / "aarch64-neon").read_bytes()
+    if platform.machine() == "x86_64":
+        with pytest.raises(TargetError) as caught:
+            load(tmp_path / "aarch64")
+        assert caught.value.code == "wrong-architecture"
+        with pytest.raises(ExportError) as refused:
+            coilwork.export(model, (x,), path=tmp_path / "x86", target="x86-64-v3")
+        assert refused.value.code == "no-cross-compiler"
+    # what it has built is nothing for this machine
+    monkeypatch.delenv("CXX")
+    coilwork.export(model, (x,), path=tmp_path / "here")
+    assert torch.allclose(load(tmp_path / "here")(x), model(x), atol=1e-6)
 
 
 def test_the_command_exports_and_inspects(tmp_path: Path, exported: Exported) -> None:

@@ -5,7 +5,6 @@ Needs `coilwork-aot[export]`. The compiler is handed in: `coilwork.export` is `e
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -20,7 +19,15 @@ from coilwork_aot.archive import Archive, read_headers
 from coilwork_aot.loading import Weights, load, load_archive
 from coilwork_aot.manifest import Leaf, Size
 from coilwork_aot.model import MAIN, LoadedModel
-from coilwork_aot.packaging import CompiledProgram, EntryProgram, Package, StateValue, make_package
+from coilwork_aot.packaging import (
+    MACHINES,
+    CompiledProgram,
+    EntryProgram,
+    Package,
+    StateValue,
+    make_package,
+)
+from coilwork_aot.torch_compat import list_leaves
 from coilwork_aot.trees import Tree, encode_tree
 from coilwork_aot.tuning import tune
 from coilwork_aot.version import __version__
@@ -40,6 +47,7 @@ from coilwork_frontend.exported_program import (
     name_size,
 )
 from coilwork_frontend.torch_compat.versions import NEWEST, OLDEST
+from coilwork_runtime.cpp.toolchain import find_toolchain
 from coilwork_runtime.dtypes import get_dtype_name
 from coilwork_runtime.errors import RuntimeFault
 
@@ -138,13 +146,36 @@ def _make_entry(
     dynamic_shapes: Any,
     loss: int | None = None,
 ) -> Entry:
+    if not isinstance(args, tuple | list):
+        raise ExportError(
+            "wrong-arguments",
+            f"args is a {type(args).__name__}, and no tuple of arguments",
+            remedy="write (x,) for one argument",
+        )
     return Entry(model=model, args=tuple(args), kwargs=kwargs, dynamic_shapes=dynamic_shapes, loss=loss)
+
+
+def _check_is_somewhere(program: ExportedProgram, targets: Sequence[str]) -> None:
+    values = [*program.state_dict.values(), *list_leaves(program.example_inputs)]
+    if "" in targets and any(isinstance(one, torch.Tensor) and one.is_meta for one in values):
+        raise ExportError(
+            "no-target",
+            "the model is on meta, and nothing says what it is to run on",
+            remedy="name a target, such as sm_90 or x86-64-v3",
+        )
+
+
+# Names that compilers have for what a target needs.
+_LEVELS: Final[Mapping[str, str]] = MappingProxyType(
+    {"x86-64-v3": "x86-64-avx2", "x86-64-v4": "x86-64-avx512", "aarch64": "aarch64-neon"}
+)
 
 
 def _list_targets(target: str | Sequence[str] | None) -> tuple[str, ...]:
     if target is None:
         return ("",)
-    return (target,) if isinstance(target, str) else tuple(target)
+    names = (target,) if isinstance(target, str) else target
+    return tuple(_LEVELS.get(name, name) for name in names)
 
 
 def build_package(
@@ -161,6 +192,10 @@ def build_package(
     Raises:
         ExportError, CompileError: as `export`.
     """
+    if not targets:
+        raise ExportError(
+            "no-target", "the list of targets is empty", remedy="name one, or leave the argument out"
+        )
     programs: list[EntryProgram] = []
     state = _States()
     for key, given in entries.items():
@@ -168,6 +203,7 @@ def build_package(
             program = capture(one)
             name = name or _name_of(one)
             state.add(list_state(program, one.model if isinstance(one.model, torch.nn.Module) else None))
+            _check_is_somewhere(program, targets)
             for target in targets:
                 device = _find_device(target, compiler.devices)
                 flat = flatten_program(program, device, target=target, loss=one.loss)
@@ -185,25 +221,22 @@ def build_package(
     )
 
 
-# Machines whose own compiler builds for targets that begin so.
-_MACHINES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"x86-64": ("x86_64", "amd64"), "aarch64": ("aarch64", "arm64")}
-)
-
-
 def _find_device(target: str, devices: Mapping[str, str]) -> str:
     """Return the device of programs for `target`; empty for those that are here.
 
     Raises:
         ExportError: there is no such target, or this machine does not build for it.
     """
-    family = next((one for one in _MACHINES if target.startswith(one)), "")
-    if family and platform.machine().lower() not in _MACHINES[family]:
-        raise ExportError(
-            "no-cross-compiler",
-            f"the C++ compiler of this machine makes no code for {target}",
-            remedy="export on such a machine",
-        )
+    family = next((one for one in MACHINES if target.startswith(one)), "")
+    if target in devices and family:
+        toolchain = find_toolchain()
+        if toolchain.machine not in MACHINES[family]:
+            raise ExportError(
+                "no-cross-compiler",
+                f"the C++ compiler makes no code for {target}",
+                reason=f"{toolchain.command} builds for {toolchain.machine}",
+                remedy=f"name one that does by CXX, such as CXX={MACHINES[family][0]}-linux-gnu-g++",
+            )
     if target and target not in devices:
         raise ExportError(
             "unknown-target",

@@ -1,8 +1,9 @@
 """Load a package: verify it, choose the programs for this machine, bind kernels and state.
 
 No compiler runs, nothing is timed, and nothing is unpickled or imported. Every hash is checked before
-anything in the file is looked at more closely. A package holds machine code all the same: load those alone
-that you would run, and insist on a digest where the file comes from elsewhere.
+anything in the file is looked at more closely, and that of the weights before the model is handed out. A
+package holds machine code all the same: load those alone that you would run, and insist on a digest where the
+file comes from elsewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import hashlib
 import platform
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
 from pathlib import Path
 from typing import Final
@@ -35,6 +37,7 @@ from coilwork_aot.state import ModelState, open_state, read_safetensors
 from coilwork_aot.trees import check_known
 from coilwork_cache import Store
 from coilwork_runtime import Builder, bind_roles
+from coilwork_runtime.device_copies import DeviceCopies
 from coilwork_runtime.devices import (
     can_run_on,
     count_devices,
@@ -45,7 +48,7 @@ from coilwork_runtime.devices import (
 from coilwork_runtime.errors import DeviceError, ProgramBytesError
 from coilwork_runtime.executor.call_plans import require_operator
 from coilwork_runtime.executor.choice import Driven, ExecutorOptions, Loadable, drive
-from coilwork_runtime.executor.program_reader import read_program, read_tables, rename_devices
+from coilwork_runtime.executor.program_reader import read_tables, rename_devices
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.convention_parser import parse_roles
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec, decode_kernels
@@ -112,17 +115,51 @@ def load_archive(
     options: ExecutorOptions | None = None,
 ) -> LoadedModel:
     """Do as `load`, for an archive; messages call it `where`."""
-    manifest = verify_archive(archive, where, digest=digest, verify_weights=verify_weights)
+    manifest = verify_archive(archive, where, digest=digest, verify_weights=False)
+
+    def bind() -> LoadedModel:
+        return _bind(archive, where, manifest, device, weights, share, store, options)
+
+    return _verify_beside(archive, manifest, bind) if verify_weights else bind()
+
+
+def _verify_beside(archive: Archive, manifest: Manifest, bind: Callable[[], LoadedModel]) -> LoadedModel:
+    """Verify the weights beside all else, which takes them as they are; nobody sees the model before.
+
+    A wrong byte comes before what it may have led to.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        verifying = pool.submit(_check_weights, archive, manifest)
+        try:
+            made = bind()
+        except Exception:
+            verifying.result()
+            raise
+        verifying.result()
+    return made
+
+
+def _bind(
+    archive: Archive,
+    where: str,
+    manifest: Manifest,
+    device: str | torch.device | None,
+    weights: Weights | None,
+    share: LoadedModel | None,
+    store: Store | None,
+    options: ExecutorOptions | None,
+) -> LoadedModel:
     _check_versions(manifest, where)
     place = _choose_device(manifest, device)
     chosen = {name: _choose_variants(name, variants, place) for name, variants in manifest.entries.items()}
-    state = _open_state(archive, manifest, place, weights, share)
-    builder = Builder(store, gpu=make_torch_gpu(store, may_build=False))
-    binder = _Binder(archive, builder, state, place, store, options)
-    entries = {
-        name: EntryPoint(name, [binder.bind(name, one) for one in variants], state, place)
-        for name, variants in chosen.items()
-    }
+    with DeviceCopies() as copies:
+        state = _open_state(archive, manifest, place, weights, share, copies)
+        builder = Builder(store, gpu=make_torch_gpu(store, may_build=False))
+        binder = _Binder(archive, builder, state, place, store, options)
+        entries = {
+            name: EntryPoint(name, [binder.bind(name, one) for one in variants], state, place)
+            for name, variants in chosen.items()
+        }
     return LoadedModel(name=manifest.name, manifest=manifest, device=place, entries=entries, state=state)
 
 
@@ -147,7 +184,9 @@ def verify_archive(
         PackageError: a record is damaged, missing or unknown, or the package is another than `digest` says.
     """
     manifest = _read_manifest(archive, where, digest)
-    _check_records(archive, manifest, verify_weights=verify_weights)
+    _check_records(archive, manifest)
+    if verify_weights:
+        _check_weights(archive, manifest)
     return manifest
 
 
@@ -166,7 +205,8 @@ def _read_manifest(archive: Archive, path: str, digest: str) -> Manifest:
     return decode_manifest(text)
 
 
-def _check_records(archive: Archive, manifest: Manifest, *, verify_weights: bool) -> None:
+def _check_records(archive: Archive, manifest: Manifest) -> None:
+    """Check all records but the weights, of which only the size is looked at."""
     present = archive.records.keys() - {MANIFEST, DIGEST}
     for name in sorted(present - manifest.records.keys()):
         raise PackageError("unknown-record", f"the manifest does not know record {name}")
@@ -175,9 +215,18 @@ def _check_records(archive: Archive, manifest: Manifest, *, verify_weights: bool
     for name, facts in manifest.records.items():
         if archive.records[name].size != facts.size:
             raise PackageError("wrong-hash", f"record {name} has {archive.records[name].size} bytes")
-        checked = verify_weights or name != WEIGHTS
-        if checked and hash_record(archive.view(name)) != facts.sha256:
-            raise PackageError("wrong-hash", f"record {name} differs from its hash")
+        if name != WEIGHTS:
+            _check_hash(archive, manifest, name)
+
+
+def _check_weights(archive: Archive, manifest: Manifest) -> None:
+    if WEIGHTS in manifest.records:
+        _check_hash(archive, manifest, WEIGHTS)
+
+
+def _check_hash(archive: Archive, manifest: Manifest, name: str) -> None:
+    if hash_record(archive.view(name)) != manifest.records[name].sha256:
+        raise PackageError("wrong-hash", f"record {name} differs from its hash")
 
 
 def _check_versions(manifest: Manifest, path: str) -> None:
@@ -307,6 +356,7 @@ def _open_state(
     device: torch.device,
     weights: Weights | None,
     share: LoadedModel | None,
+    copies: DeviceCopies,
 ) -> ModelState:
     if share is not None:
         if share.state.entries != manifest.state or share.device != device:
@@ -314,7 +364,7 @@ def _open_state(
         return share.state
     given = read_safetensors(Path(weights)) if isinstance(weights, str | PathLike) else weights
     own = archive.view(WEIGHTS) if WEIGHTS in archive.records else None
-    return open_state(manifest.state, own, device, given)
+    return open_state(manifest.state, own, device, given, copies)
 
 
 class _Binder:
@@ -352,7 +402,7 @@ class _Binder:
         program = self._archive.read(variant.program)
         try:
             program = rename_devices(program, self._map_devices(variant))
-            tables, _ = read_program(program)
+            tables = read_tables(program)
             if parse_roles(variant.roles).names:
                 raise ValueError("its roles name functions")
         except (ProgramBytesError, ValueError, KeyError) as error:

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeVar
 from coilwork_aot.errors import PackageError
 from coilwork_aot.trees import Tree, convert_to_json, read_from_json
 from coilwork_aot.weights import TensorPlace
+from coilwork_runtime.dtypes import get_torch_dtype
 
 SCHEMA: Final = 3
 MANIFEST: Final = "manifest.json"
@@ -208,12 +209,15 @@ def _check(manifest: Manifest) -> None:
 
     Raises:
         ValueError: they do not.
+        KeyError: an element type has no known name.
     """
     count = len(manifest.state)
     if not manifest.entries or not all(manifest.entries.values()):
         raise ValueError("it has no entry point")
     if len({entry.name for entry in manifest.state}) != count:
         raise ValueError("two states have one name")
+    for entry in manifest.state:
+        get_torch_dtype(entry.place.dtype)
     for variant in (one for variants in manifest.entries.values() for one in variants):
         if not all(0 <= number < count for number in (*variant.state, *variant.constants.values())):
             raise ValueError("a program has a state that is not there")
@@ -226,6 +230,8 @@ def _check(manifest: Manifest) -> None:
             if len(leaves) != tree.leaves or sorted(positions) != list(range(len(positions))):
                 raise ValueError("leaves and nesting do not fit")
         for leaf in variant.inputs:
+            if leaf.kind == "tensor":
+                get_torch_dtype(leaf.dtype)
             lengths = (len(leaf.sizes), len(leaf.strides))
             if lengths != {"number": (1, 0), "fixed": (0, 0)}.get(leaf.kind, (lengths[0], lengths[0])):
                 raise ValueError("an input has other sizes than strides")

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import torch
 
@@ -42,6 +43,10 @@ from coilwork_runtime.version import __version__ as runtime_version
 
 Chosen = Sequence[tuple[Mapping[str, int], GpuBinary]]
 """Of each version of a kernel, a configuration and its machine code."""
+MACHINES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"x86-64": ("x86_64", "amd64", "AMD64"), "aarch64": ("aarch64", "arm64")}
+)
+"""Names of machines that run code for targets that begin so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,9 +251,16 @@ def _describe_target(compiled: CompiledProgram, specs: Sequence[KernelSpec]) -> 
         device=_find_main_device(compiled.graph.devices),
         name=compiled.target,
         system=sys.platform if native else "",
-        machine=platform.machine() if native else "",
+        machine=_find_machine(compiled.target) if native else "",
         features=tuple(sorted({feature for spec in native for feature in spec.features})),
     )
+
+
+def _find_machine(target: str) -> str:
+    """Return what runs code for a processor: this machine if the target is none but its own."""
+    here = platform.machine()
+    named = next((names for family, names in MACHINES.items() if target.startswith(family)), (here,))
+    return here if here in named else named[0]
 
 
 def _find_main_device(devices: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from coilwork_runtime.usable_cores import count_usable_cores
 
 PIECE_BYTES: Final = 4 * 1024 * 1024
 """What one thread hashes at a time, and the size of the longest record without pieces."""
-_MOST_THREADS: Final = 8
+_MOST_THREADS: Final = 12
 
 
 def hash_record(data: bytes | memoryview) -> str:

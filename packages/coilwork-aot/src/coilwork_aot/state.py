@@ -14,10 +14,11 @@ from coilwork_aot.manifest import StateEntry
 from coilwork_aot.weights import (
     StoredTensor,
     TensorPlace,
-    make_storage,
     make_tensor,
     read_weights,
+    view_row,
 )
+from coilwork_runtime.device_copies import DeviceCopies
 from coilwork_runtime.dtypes import get_torch_dtype
 from coilwork_runtime.saved_program import compute_span
 
@@ -87,8 +88,10 @@ def open_state(
     weights: memoryview | None,
     device: torch.device,
     given: Mapping[str, torch.Tensor] | None,
+    copies: DeviceCopies,
 ) -> ModelState:
-    """Make the state of a package on `device`: of its weights, or of `given` tensors by name.
+    """Make the state of a package on `device`: of its weights, or of `given` tensors by name. Weights are on
+    a GPU when `copies` has ended.
 
     On the CPU, the tensors are the mapped file itself, of which this process has its own copy of what it
     writes to.
@@ -97,7 +100,7 @@ def open_state(
         PackageError: weights are damaged or missing, or `given` do not fit.
     """
     stored = {} if weights is None else read_weights(weights)
-    storages: dict[str, torch.Tensor] = {}
+    storages = _open_storages(entries, stored, device, given, copies)
     made: dict[TensorPlace, torch.Tensor] = {}
     tensors = []
     for entry in entries:
@@ -107,18 +110,30 @@ def open_state(
                 raise _state_error(f"missing: {entry.name}")
             tensors.append(_take_given(entry, given[entry.name], device))
             continue
-        if place.storage not in stored:
+        if place.storage not in storages:
             raise PackageError(
                 "missing-weights",
                 f"the package brings no values for {entry.name}",
                 remedy="hand them over: load(path, weights=...), a file of safetensors or tensors by name",
             )
-        if place.storage not in storages:
-            storages[place.storage] = make_storage(stored[place.storage].data, device)
         if place not in made:
             made[place] = make_tensor(place, storages[place.storage])
         tensors.append(made[place])
     return ModelState(entries, tensors)
+
+
+def _open_storages(
+    entries: Sequence[StateEntry],
+    stored: Mapping[str, StoredTensor],
+    device: torch.device,
+    given: Mapping[str, torch.Tensor] | None,
+    copies: DeviceCopies,
+) -> dict[str, torch.Tensor]:
+    """Return the storages on `device` that the state uses of the package's own, by name."""
+    own = (entry.place.storage for entry in entries if given is None or not entry.is_persistent)
+    names = [name for name in dict.fromkeys(own) if name in stored]
+    rows = [view_row(stored[name].data) for name in names]
+    return dict(zip(names, copies.copy(rows, device), strict=True))
 
 
 def _take_given(entry: StateEntry, value: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -138,10 +153,14 @@ def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
     Raises:
         PackageError: it cannot be read, or is damaged.
     """
-    tensors = read_weights(memoryview(map_file(path)))
+    tensors = read_weights(
+        memoryview(map_file(path)),
+        fault=f"{path} is no intact file of safetensors",
+        remedy="write it by safetensors.torch.save_file, or hand over tensors by name",
+    )
     return {name: _make_plain(one) for name, one in tensors.items()}
 
 
 def _make_plain(stored: StoredTensor) -> torch.Tensor:
-    storage = make_storage(stored.data, torch.device("cpu"))
+    storage = view_row(stored.data)
     return storage.view(get_torch_dtype(stored.dtype)).reshape(stored.shape)

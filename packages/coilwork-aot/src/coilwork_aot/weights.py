@@ -192,20 +192,25 @@ class StoredTensor:
     data: memoryview
 
 
-def read_weights(data: memoryview) -> dict[str, StoredTensor]:
+def read_weights(
+    data: memoryview,
+    *,
+    fault: str = "the weights cannot be read",
+    remedy: str = "copy or export the package again",
+) -> dict[str, StoredTensor]:
     """Return the tensors of a safetensors record.
 
     Raises:
-        PackageError: the record is damaged, or describes what is not there.
+        PackageError: the record is damaged, or describes what is not there: that is the `fault`.
     """
     try:
         return _read_weights(data)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PackageError(
             "damaged-weights",
-            "the weights cannot be read",
+            fault,
             reason=f"{type(error).__name__}: {error}",
-            remedy="copy or export the package again",
+            remedy=remedy,
         ) from error
 
 
@@ -232,11 +237,9 @@ def _read_weights(data: memoryview) -> dict[str, StoredTensor]:
     return tensors
 
 
-def make_storage(data: memoryview, device: torch.device) -> torch.Tensor:
-    """Return a storage as a row of bytes, on the CPU without a copy."""
-    if not len(data):
-        return torch.empty(0, dtype=torch.uint8, device=device)
-    return torch.frombuffer(data, dtype=torch.uint8).to(device)
+def view_row(data: memoryview) -> torch.Tensor:
+    """Return a storage as a row of bytes on the CPU, without a copy."""
+    return torch.frombuffer(data, dtype=torch.uint8) if len(data) else torch.empty(0, dtype=torch.uint8)
 
 
 def make_tensor(place: TensorPlace, storage: torch.Tensor) -> torch.Tensor:

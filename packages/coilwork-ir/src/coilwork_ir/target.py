@@ -308,6 +308,24 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         features=("bf16", "tf32", "fp8", "cp.async", "tma", "wgmma", "clusters"),
         traits=_NVIDIA,
     ),
+    # of its own copy engine and matrix units nothing is known here, so that kernels use what others have, too
+    Target(
+        name="sm_100",
+        kind="cuda",
+        arch="100",
+        multiprocessors=148,
+        warp_size=32,
+        max_threads_per_block=1024,
+        registers_per_multiprocessor=65536,
+        shared_memory_bytes=227 * 1024,
+        l2_bytes=126 * _MIB,
+        vector_bytes=16,
+        bandwidth_gb_s=7700.0,
+        matrix_tflop_s=2250.0,
+        launch_us=4.2,
+        features=("bf16", "tf32", "fp8", "cp.async"),
+        traits=_NVIDIA,
+    ),
     Target(
         name="gfx942",
         kind="hip",
@@ -372,7 +390,7 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         bandwidth_gb_s=60.0,
         matrix_tflop_s=0.0,
         launch_us=1.0,
-        features=("neon",),
+        features=("asimd",),
         traits=_PROCESSOR,
     ),
 )

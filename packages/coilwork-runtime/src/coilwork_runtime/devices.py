@@ -13,6 +13,7 @@ import torch
 
 from coilwork_runtime.errors import DeviceError
 
+_ARM: Final = ("aarch64", "arm64")
 AVX512: Final = frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl"})
 AVX2: Final = frozenset({"avx2", "fma", "f16c"})
 _GPU: Final = "cuda"
@@ -105,6 +106,8 @@ def read_cpu_features() -> frozenset[str]:
     try:
         text = CPU_INFO.read_text(encoding="utf-8", errors="replace")
     except OSError:
+        if platform.machine() in _ARM:
+            return frozenset({"asimd"})
         return _TORCH_FEATURES.get(torch.backends.cpu.get_cpu_capability(), frozenset())
     for line in text.splitlines():
         key, _, values = line.partition(":")
@@ -115,7 +118,7 @@ def read_cpu_features() -> frozenset[str]:
 
 def find_cpu_target_name(machine: str, features: frozenset[str]) -> str:
     """The built-in target that a CPU with `features` can run."""
-    if machine in ("aarch64", "arm64"):
+    if machine in _ARM:
         return "aarch64-neon"
     return "x86-64-avx512" if features >= AVX512 else "x86-64-avx2"
 

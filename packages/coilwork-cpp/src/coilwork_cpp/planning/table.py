@@ -221,7 +221,7 @@ def list_common_directives(kernel: Kernel, target: Target, options: CppOptions) 
     # libmvec's functions are off by up to 4 units in the last place, libm's of f64 by less than one; and what
     # is left over at the end of a loop gets libm's, so that an element's place would decide
     exact = options.batch_invariant or compares or kernel.numerics == "strict"
-    vector = options.vector_math and not exact and "neon" not in target.features
+    vector = options.vector_math and not exact and "asimd" not in target.features
     directives: list[Directive] = [Functions(kind="vector" if vector else "exact")]
     if kernel.numerics == "fast" and not compares:
         directives.append(Contract())

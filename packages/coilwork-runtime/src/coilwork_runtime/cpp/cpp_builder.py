@@ -106,6 +106,7 @@ class CppBuilder:
         self._lock = ForkedLock()
         self._flights: SingleFlight[Path] = SingleFlight()
         self._kernel_folder: Path | None = None
+        self._stub_machine = ""
         self._written: dict[str, Path] = {}
         # the keys of kernels that the store had not
         self.compiled: set[str] = set()
@@ -253,7 +254,7 @@ class CppBuilder:
         self._kernels.put(named, data)
         for key, spec in specs.items():
             self._kernels.put(key, _LIES_IN + named.encode())
-            self._kernels.put(make_latest_key(spec), key.encode())
+            self._remember_latest(spec, key, toolchain)
         return dict.fromkeys(specs, library)
 
     def _rebuild(self, spec: KernelSpec, key: str, toolchain: Toolchain, refused: Path) -> Path:
@@ -275,8 +276,12 @@ class CppBuilder:
             )
         self.compiled.add(key)
         self._kernels.put(key, data)
-        self._kernels.put(make_latest_key(spec), key.encode())
+        self._remember_latest(spec, key, toolchain)
         return data
+
+    def _remember_latest(self, spec: KernelSpec, key: str, toolchain: Toolchain) -> None:
+        if not toolchain.is_cross:
+            self._kernels.put(make_latest_key(spec), key.encode())
 
     def _file(self, key: str) -> Path | None:
         """The library of the kernel with this key, if it was written and is still there: somebody may clean
@@ -294,8 +299,10 @@ class CppBuilder:
         """The folder, with what kernels are linked against."""
         folder = self._folder()
         with self._lock:
-            if not Path(folder, STUB).exists():
+            # `CXX` may have come to name a compiler for another machine
+            if self._stub_machine != toolchain.machine or not Path(folder, STUB).exists():
                 make_stub(toolchain, folder)
+                self._stub_machine = toolchain.machine
         return folder
 
     def _folder(self) -> Path:
@@ -333,7 +340,7 @@ def make_latest_key(spec: KernelSpec) -> str:
 def make_library_key(spec: KernelSpec, toolchain: Toolchain) -> str:
     """The store's key of a kernel's library."""
     flags = " ".join(list_flags(spec.features))
-    return content_key("kernel", "cpp", spec.source, flags, toolchain.version, platform.machine())
+    return content_key("kernel", "cpp", spec.source, flags, toolchain.version, toolchain.machine)
 
 
 # ---- language and compiler ----

@@ -8,7 +8,7 @@ import platform
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -60,13 +60,19 @@ _FEATURE_FLAGS: Final[tuple[tuple[str, str], ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolchain:
-    """A compiler: its program, the arguments that `CXX` gives it (`ccache g++`), and the identity that cache
-    keys contain.
+    """A compiler: its program, the arguments that `CXX` gives it (`ccache g++`), the identity that cache keys
+    contain, and the machine that it builds for, as `platform.machine` names it.
     """
 
     command: str
     arguments: tuple[str, ...] = ()
     version: str
+    machine: str = field(default_factory=platform.machine)
+
+    @property
+    def is_cross(self) -> bool:
+        """True if what it builds does not run on this machine."""
+        return self.machine != platform.machine()
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -92,7 +98,8 @@ def find_toolchain(environ: Mapping[str, str] | None = None) -> Toolchain:
         if program is None:
             continue
         words = (program, *arguments)
-        version = _ask_version(words, tuple(_stamp(word, path) for word in words), _period())
+        stamps = tuple(_stamp(word, path) for word in words)
+        version = _ask_version(words, stamps, _period())
         if version is None and chosen:
             raise _wrong_choice(
                 chosen, "does not answer", f"it was asked for its version for {LONGEST_ANSWER_S:.0f} s"
@@ -100,7 +107,8 @@ def find_toolchain(environ: Mapping[str, str] | None = None) -> Toolchain:
         if version or (chosen and version is not None):
             # one that does not tell its version is known by its name
             identity = " ".join((version, *arguments)) if version else " ".join(words)
-            return Toolchain(command=program, arguments=tuple(arguments), version=identity)
+            machine = _ask_machine(words, stamps, _period()) if chosen else platform.machine()
+            return Toolchain(command=program, arguments=tuple(arguments), version=identity, machine=machine)
     if chosen:
         raise _wrong_choice(chosen, "is no program on this machine", "")
     raise MissingCompilerError(
@@ -150,6 +158,16 @@ def _ask_version(command: Sequence[str], stamps: tuple[tuple[int, ...], ...], pe
     return "" if done.code else done.output.strip().partition("\n")[0]
 
 
+@functools.lru_cache(maxsize=64)
+def _ask_machine(command: Sequence[str], stamps: tuple[tuple[int, ...], ...], period: int) -> str:
+    """The machine that a compiler builds for; this one if it does not tell."""
+    try:
+        done = run_tool([*command, "-dumpmachine"], longest_s=LONGEST_ANSWER_S)
+    except (TimeoutError, OSError):
+        return platform.machine()
+    return (not done.code and done.output.strip().partition("-")[0]) or platform.machine()
+
+
 def list_flags(features: Iterable[str]) -> tuple[str, ...]:
     """Compiler flags for a kernel that uses `features`."""
     wanted = frozenset(features)
@@ -159,11 +177,13 @@ def list_flags(features: Iterable[str]) -> tuple[str, ...]:
     return (*BASE_FLAGS, *flags)
 
 
-def link_flags(folder: Path) -> tuple[str, ...]:
-    """Linker arguments: the stub in `folder`, and glibc's vector math library where there is one."""
+def link_flags(folder: Path, machine: str = "") -> tuple[str, ...]:
+    """Linker arguments for `machine`, or this one: the stub in `folder`, and glibc's vector math library if
+    there is one.
+    """
     if platform.system() != "Linux":
         return (f"-L{folder}", "-ltorch_cpu", "-lm")
-    vector_math = ("-lmvec",) if platform.machine() == "x86_64" else ()
+    vector_math = ("-lmvec",) if (machine or platform.machine()) == "x86_64" else ()
     # without start files and libstdc++, which kernels do not use: linking takes a third of the time
     libraries = (*vector_math, "-lm", "-lc", "-lgcc")
     return (f"-L{folder}", "-nostdlib", "-Wl,--no-as-needed", "-ltorch_cpu", "-Wl,--as-needed", *libraries)
@@ -228,7 +248,7 @@ def compile_library(
     """Compile `source`: the shared library's bytes and an empty text, or `None` and what the
     compiler said.
     """
-    return run_compiler(toolchain, source, list_flags(features), link_flags(stub))
+    return run_compiler(toolchain, source, list_flags(features), link_flags(stub, toolchain.machine))
 
 
 def run_compiler(

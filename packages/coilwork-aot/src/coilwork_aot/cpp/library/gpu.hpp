@@ -25,6 +25,8 @@ class Gpu {
   explicit Gpu(int index);
 
   int index() const { return device_->index; }
+  // The driver's context that torch uses, too.
+  void* context() const { return device_->context; }
   // Its architecture, such as `sm_90`.
   const std::string& name() const { return name_; }
   // Fills in how a kernel is launched. Modules stay loaded as long as the process. Throws Refusal: damaged-kernels.

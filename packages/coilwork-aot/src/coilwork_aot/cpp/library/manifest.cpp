@@ -6,6 +6,7 @@
 #include "record_hashes.hpp"
 #include "refusal.hpp"
 #include "sha256.hpp"
+#include "tensors.hpp"
 
 namespace coilwork_aot {
 namespace {
@@ -180,6 +181,10 @@ void check_positions(const std::vector<Leaf>& leaves) {
     if (positions[k] != static_cast<int64_t>(k)) damage("leaves and nesting do not fit");
 }
 
+void check_dtype(const std::string& name) {
+  if (!is_dtype(name)) damage("a tensor has an element type of no known name");
+}
+
 void check_variant(const Manifest& manifest, const Variant& variant) {
   for (size_t number : variant.state)
     if (number >= manifest.state.size()) damage("a program has a state that is not there");
@@ -193,6 +198,7 @@ void check_variant(const Manifest& manifest, const Variant& variant) {
   check_positions(variant.inputs);
   check_positions(variant.results);
   for (const Leaf& leaf : variant.inputs) {
+    if (leaf.kind == Leaf::TENSOR) check_dtype(leaf.dtype);
     const size_t sizes = leaf.sizes.size(), strides = leaf.strides.size();
     const bool fits = leaf.kind == Leaf::NUMBER ? sizes == 1 && !strides : leaf.kind == Leaf::FIXED ? !sizes && !strides : sizes == strides;
     if (!fits) damage("an input has other sizes than strides");
@@ -206,6 +212,7 @@ void check_manifest(const Manifest& manifest) {
   std::set<std::string> names;
   for (const StateEntry& entry : manifest.state)
     if (!names.insert(entry.name).second) damage("two states have one name");
+  for (const StateEntry& entry : manifest.state) check_dtype(entry.place.dtype);
   for (const auto& [name, variants] : manifest.entries) {
     if (variants.empty()) damage("it has no entry point");
     for (const Variant& variant : variants) check_variant(manifest, variant);

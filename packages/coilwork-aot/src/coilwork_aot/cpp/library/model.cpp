@@ -117,6 +117,22 @@ std::vector<const Variant*> choose_variants(const std::string& entry, const std:
   return best;
 }
 
+// A GPU is the current one of this thread until the end: the driver takes kernels for what is current.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(const Place& place) {
+    if (place.is_cpu() || !torch.aoti_torch_create_cuda_guard) return;
+    if (torch.aoti_torch_create_cuda_guard(place.index, &guard_)) throw Refusal(COILWORK_CALL_ERROR, "call-failed", read_torch_error());
+  }
+  ~CurrentDevice() {
+    if (guard_) torch.aoti_torch_delete_cuda_guard(guard_);
+  }
+  CurrentDevice(const CurrentDevice&) = delete;
+
+ private:
+  CUDAGuardHandle guard_ = nullptr;
+};
+
 }  // namespace
 
 // ---- calling ----
@@ -171,6 +187,10 @@ std::vector<Result> EntryPoint::call(std::vector<Given> given, size_t* chosen) c
   throw *first;
 }
 
+void EntryPoint::prepare() const {
+  for (const auto& variant : variants_) variant->program->prepare();
+}
+
 void EntryPoint::count(CoilworkCounters& counters) const {
   for (const auto& variant : variants_) variant->program->count(counters);
 }
@@ -183,6 +203,7 @@ std::unique_ptr<Model> bind(const Archive& archive, const Manifest& manifest, co
   open_torch(options.torch_library);
   check_versions(manifest, path);
   Device device = choose_device(manifest, options.device);
+  const CurrentDevice current(device.place);
   const std::set<std::string> features = device.gpu ? std::set<std::string>() : read_cpu_features();
   std::vector<std::vector<const Variant*>> chosen;
   for (const auto& [name, variants] : manifest.entries) chosen.push_back(choose_variants(name, variants, device, features));
@@ -192,13 +213,22 @@ std::unique_ptr<Model> bind(const Archive& archive, const Manifest& manifest, co
   made->state = options.share;
   if (made->state && (made->state->entries != manifest.state || made->state->place.text != device.place.text))
     refuse_package("wrong-state", "the model to share with has another state, or another device");
-  if (!made->state) made->state = open_state(archive, manifest.state, device.place, options.weights);
+  std::vector<Upload> uploads;
+  if (!made->state) made->state = open_state(archive, manifest.state, device.place, options.weights, uploads);
+  // beside the programs, which take the memory as it is
+  std::future<void> uploading;
+  if (!uploads.empty()) {
+    const Record& weights = *archive.find(WEIGHTS);
+    uploading = start_upload(*device.gpu, archive.data(weights), weights.size, std::move(uploads));
+  }
   for (size_t k = 0; k < chosen.size(); ++k) {
     const std::string& name = manifest.entries[k].first;
     made->entries.emplace_back(name, made->state);
     for (const Variant* variant : chosen[k])
       made->entries.back().add(*variant, std::make_unique<BoundProgram>(archive, name, *variant, *made->state, device.place, device.gpu.get(), options.left));
   }
+  for (const EntryPoint& entry : made->entries) entry.prepare();
+  if (uploading.valid()) uploading.get();
   return made;
 }
 

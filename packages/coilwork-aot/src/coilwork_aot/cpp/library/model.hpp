@@ -28,6 +28,8 @@ class EntryPoint {
   std::vector<Result> call(std::vector<Given> given, size_t* chosen) const;
   // Adds what has been counted so far.
   void count(CoilworkCounters& counters) const;
+  // Opens what the first call would have to wait for.
+  void prepare() const;
 
  private:
   struct Bound {

@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "call/surroundings.hpp"
 #include "gpu.hpp"
 #include "libraries/opening.hpp"
@@ -458,6 +460,12 @@ BoundProgram::BoundProgram(const Archive& archive, const std::string& entry, con
 }
 
 BoundProgram::~BoundProgram() = default;
+
+void BoundProgram::prepare() const {
+  const Program& program = inside_->program;
+  const auto multiplies = [](const auto& plan) { return plan && plan->multiplication; };
+  if (program.products && std::any_of(program.plans.begin(), program.plans.end(), multiplies)) program.products->prepare(inside_->place.index);
+}
 
 void BoundProgram::count(CoilworkCounters& counters) const {
   const Counters& own = inside_->program.counters;

@@ -33,6 +33,8 @@ class BoundProgram {
   ~BoundProgram();
   BoundProgram(const BoundProgram&) = delete;
 
+  // Opens what the first call would have to wait for.
+  void prepare() const;
   // Inputs are the state's tensors that the variant names, then the caller's. Throws Refusal: a call error.
   std::vector<Result> run(const std::vector<Given>& inputs) const;
   // Adds what has been counted so far.

@@ -10,12 +10,12 @@ namespace coilwork_aot {
 
 constexpr size_t PIECE_BYTES = size_t{4} << 20;
 
-// What one thread does with piece `number` of a record, which begins at `begin` and has `size` bytes.
-using DoPiece = std::function<void(size_t number, size_t begin, size_t size)>;
+// What one thread does with the `size` bytes of a record that begin at `begin`.
+using DoPiece = std::function<void(size_t begin, size_t size)>;
 
-// Does all pieces of a record of `size` bytes by `threads` threads, or fewer: each by what `make` gives it. Throws what one of them
-// throws, when all have ended.
-void do_pieces(size_t size, size_t threads, const std::function<DoPiece()>& make);
+// Does a record of `size` bytes in pieces of `piece` by `threads` threads, or fewer: each by what `make` gives it. Throws what one of
+// them throws, when all have ended.
+void do_pieces(size_t size, size_t piece, size_t threads, const std::function<DoPiece()>& make);
 
 // In hexadecimal.
 std::string hash_record(const void* data, size_t size);

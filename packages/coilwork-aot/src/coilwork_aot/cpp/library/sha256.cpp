@@ -47,36 +47,81 @@ void add_blocks(uint32_t* state, const uint8_t* data, size_t blocks) {
 }
 
 #if defined(__x86_64__)
-// The same with the processor's own instructions, which keep the state as ABEF and CDGH (Intel SDM, SHA256RNDS2).
-__attribute__((target("sha,sse4.1"))) void add_blocks_quickly(uint32_t* state, const uint8_t* data, size_t blocks) {
-  const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
-  const __m128i abcd = _mm_loadu_si128(reinterpret_cast<const __m128i*>(state));
-  const __m128i efgh = _mm_loadu_si128(reinterpret_cast<const __m128i*>(state + 4));
-  const __m128i cdab = _mm_shuffle_epi32(abcd, 0xb1), hgfe = _mm_shuffle_epi32(efgh, 0x1b);
-  __m128i abef = _mm_alignr_epi8(cdab, hgfe, 8), cdgh = _mm_blend_epi16(hgfe, cdab, 0xf0);
-  for (; blocks; --blocks, data += 64) {
-    const __m128i abef_before = abef, cdgh_before = cdgh;
-    __m128i words[4];
+#define COILWORK_WITH_SHA __attribute__((target("sha,sse4.1"), always_inline))
+
+// The state as the processor's own instructions keep it: ABEF and CDGH (Intel SDM, SHA256RNDS2), and sixteen words of a message.
+struct Quick {
+  __m128i abef, cdgh, abef_before, cdgh_before, words[4];
+
+  COILWORK_WITH_SHA inline void read(const uint32_t* state) {
+    const __m128i abcd = _mm_loadu_si128(reinterpret_cast<const __m128i*>(state));
+    const __m128i efgh = _mm_loadu_si128(reinterpret_cast<const __m128i*>(state + 4));
+    const __m128i cdab = _mm_shuffle_epi32(abcd, 0xb1), hgfe = _mm_shuffle_epi32(efgh, 0x1b);
+    abef = _mm_alignr_epi8(cdab, hgfe, 8);
+    cdgh = _mm_blend_epi16(hgfe, cdab, 0xf0);
+  }
+  COILWORK_WITH_SHA inline void write(uint32_t* state) const {
+    const __m128i feba = _mm_shuffle_epi32(abef, 0x1b), dchg = _mm_shuffle_epi32(cdgh, 0xb1);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(state), _mm_blend_epi16(feba, dchg, 0xf0));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(state + 4), _mm_alignr_epi8(dchg, feba, 8));
+  }
+  COILWORK_WITH_SHA inline void begin(const uint8_t* data) {
+    const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
+    abef_before = abef;
+    cdgh_before = cdgh;
     for (int k = 0; k < 4; ++k)
       words[k] = _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data + 16 * k)), swap);
-    for (int k = 0; k < 16; ++k) {
-      const __m128i now = words[k & 3];
-      __m128i sum = _mm_add_epi32(now, _mm_load_si128(reinterpret_cast<const __m128i*>(ROUNDS + 4 * k)));
-      cdgh = _mm_sha256rnds2_epu32(cdgh, abef, sum);
-      sum = _mm_shuffle_epi32(sum, 0x0e);
-      abef = _mm_sha256rnds2_epu32(abef, cdgh, sum);
-      if (k >= 12) continue;
-      // four words that come sixteen later
-      const __m128i second = words[(k + 1) & 3], third = words[(k + 2) & 3], fourth = words[(k + 3) & 3];
-      const __m128i partial = _mm_add_epi32(_mm_sha256msg1_epu32(now, second), _mm_alignr_epi8(fourth, third, 4));
-      words[k & 3] = _mm_sha256msg2_epu32(partial, fourth);
-    }
+  }
+  // Four of the 64 rounds.
+  COILWORK_WITH_SHA inline void round(int k) {
+    const __m128i now = words[k & 3];
+    __m128i sum = _mm_add_epi32(now, _mm_load_si128(reinterpret_cast<const __m128i*>(ROUNDS + 4 * k)));
+    cdgh = _mm_sha256rnds2_epu32(cdgh, abef, sum);
+    sum = _mm_shuffle_epi32(sum, 0x0e);
+    abef = _mm_sha256rnds2_epu32(abef, cdgh, sum);
+    if (k >= 12) return;
+    // four words that come sixteen later
+    const __m128i second = words[(k + 1) & 3], third = words[(k + 2) & 3], fourth = words[(k + 3) & 3];
+    const __m128i partial = _mm_add_epi32(_mm_sha256msg1_epu32(now, second), _mm_alignr_epi8(fourth, third, 4));
+    words[k & 3] = _mm_sha256msg2_epu32(partial, fourth);
+  }
+  COILWORK_WITH_SHA inline void end() {
     abef = _mm_add_epi32(abef, abef_before);
     cdgh = _mm_add_epi32(cdgh, cdgh_before);
   }
-  const __m128i feba = _mm_shuffle_epi32(abef, 0x1b), dchg = _mm_shuffle_epi32(cdgh, 0xb1);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(state), _mm_blend_epi16(feba, dchg, 0xf0));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(state + 4), _mm_alignr_epi8(dchg, feba, 8));
+};
+
+__attribute__((target("sha,sse4.1"))) void add_blocks_quickly(uint32_t* state, const uint8_t* data, size_t blocks) {
+  Quick one;
+  one.read(state);
+  for (; blocks; --blocks, data += 64) {
+    one.begin(data);
+#pragma GCC unroll 16
+    for (int k = 0; k < 16; ++k) one.round(k);
+    one.end();
+  }
+  one.write(state);
+}
+
+// Of two messages: each instruction waits for the one before, so that the processor is busy half the time with one message.
+__attribute__((target("sha,sse4.1"))) void add_two_quickly(uint32_t* state, const uint8_t* data, uint32_t* other_state, const uint8_t* other_data,
+                                                           size_t blocks) {
+  Quick one, other;
+  one.read(state);
+  other.read(other_state);
+  for (; blocks; --blocks, data += 64, other_data += 64) {
+    one.begin(data);
+    other.begin(other_data);
+#pragma GCC unroll 16
+    for (int k = 0; k < 16; ++k) {
+      one.round(k);
+      other.round(k);
+    }
+    one.end();
+    other.end();
+  }
+  one.write(state);
+  other.write(other_state);
 }
 
 bool has_instructions() {
@@ -87,34 +132,61 @@ bool has_instructions() {
 }
 #endif
 
-using AddBlocks = void (*)(uint32_t*, const uint8_t*, size_t);
-
-AddBlocks choose() {
+bool is_quick() {
 #if defined(__x86_64__)
-  if (has_instructions()) return add_blocks_quickly;
+  static const bool has = has_instructions();
+  return has;
+#else
+  return false;
 #endif
-  return add_blocks;
 }
+
+void add(uint32_t* state, const uint8_t* data, size_t blocks) {
+#if defined(__x86_64__)
+  if (is_quick()) return add_blocks_quickly(state, data, blocks);
+#endif
+  add_blocks(state, data, blocks);
+}
+
+struct Message {
+  uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+
+  // With what is left of the message behind its last whole block.
+  Sha256 finish(const uint8_t* bytes, size_t size) {
+    const size_t rest = size % 64;
+    uint8_t last[128] = {};
+    if (rest) memcpy(last, bytes + size - rest, rest);
+    last[rest] = 0x80;
+    const size_t blocks = rest < 56 ? 1 : 2;
+    const uint64_t bits = __builtin_bswap64(static_cast<uint64_t>(size) * 8);
+    memcpy(last + 64 * blocks - 8, &bits, 8);
+    add(state, last, blocks);
+    for (uint32_t& word : state) word = __builtin_bswap32(word);
+    Sha256 made;
+    memcpy(made.data(), state, sizeof state);
+    return made;
+  }
+};
 
 }  // namespace
 
 Sha256 compute_sha256(const void* data, size_t size) {
-  static const AddBlocks add = choose();
-  uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   const uint8_t* bytes = static_cast<const uint8_t*>(data);
-  const size_t whole = size / 64, rest = size % 64;
-  if (whole) add(state, bytes, whole);
-  uint8_t last[128] = {};
-  if (rest) memcpy(last, bytes + 64 * whole, rest);
-  last[rest] = 0x80;
-  const size_t blocks = rest < 56 ? 1 : 2;
-  const uint64_t bits = __builtin_bswap64(static_cast<uint64_t>(size) * 8);
-  memcpy(last + 64 * blocks - 8, &bits, 8);
-  add(state, last, blocks);
-  for (uint32_t& word : state) word = __builtin_bswap32(word);
-  Sha256 made;
-  memcpy(made.data(), state, sizeof state);
-  return made;
+  Message message;
+  if (size >= 64) add(message.state, bytes, size / 64);
+  return message.finish(bytes, size);
+}
+
+std::pair<Sha256, Sha256> compute_two_sha256(const void* data, const void* other, size_t size) {
+#if defined(__x86_64__)
+  if (is_quick()) {
+    const uint8_t *bytes = static_cast<const uint8_t*>(data), *other_bytes = static_cast<const uint8_t*>(other);
+    Message one, two;
+    add_two_quickly(one.state, bytes, two.state, other_bytes, size / 64);
+    return {one.finish(bytes, size), two.finish(other_bytes, size)};
+  }
+#endif
+  return {compute_sha256(data, size), compute_sha256(other, size)};
 }
 
 std::string write_hexadecimal(const Sha256& digest) {

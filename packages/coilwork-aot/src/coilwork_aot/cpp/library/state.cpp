@@ -129,10 +129,11 @@ void check_place(const TensorPlace& place, const Stored& stored) try {
   refuse_package("damaged-weights", error.what());
 }
 
-// Makes the tensors of a package: on the CPU on the mapped file, else on copies of whole storages.
+// Makes the tensors of a package: on the CPU on the mapped file, else on memory for whole storages, whose bytes are added to `uploads`.
 class TensorMaker {
  public:
-  TensorMaker(std::shared_ptr<MappedFile> file, const Place& device) : file_(std::move(file)), device_(device) {}
+  TensorMaker(std::shared_ptr<MappedFile> file, const Place& device, std::vector<Upload>& uploads)
+      : file_(std::move(file)), device_(device), uploads_(uploads) {}
 
   Handle make(const TensorPlace& place, const Stored& stored) {
     check_place(place, stored);
@@ -140,7 +141,7 @@ class TensorMaker {
     const int64_t offset = place.offset * static_cast<int64_t>(get_width(dtype));
     if (device_.is_cpu()) return make_on_file(file_, stored.data + offset, place.size, place.stride, dtype);
     Handle& storage = storages_[place.storage];
-    if (!storage.get()) storage = move(stored);
+    if (!storage.get()) storage = reserve(stored);
     AtenTensorHandle made = nullptr;
     if (torch.aoti_torch__alloc_from_pool(storage.get(), offset, dtype, static_cast<int64_t>(place.size.size()), place.size.data(),
                                           place.stride.data(), &made))
@@ -149,16 +150,19 @@ class TensorMaker {
   }
 
  private:
-  Handle move(const Stored& stored) const {
+  Handle reserve(const Stored& stored) {
     const auto size = static_cast<int64_t>(stored.size);
     const int64_t one = 1;
     Handle made = make_empty(&size, &one, 1, torch.aoti_torch_dtype_uint8(), device_);
-    if (size) copy(made.get(), make_on_file(file_, stored.data, {size}, {1}, torch.aoti_torch_dtype_uint8()).get());
+    void* address = nullptr;
+    if (torch.aoti_torch_get_data_ptr(made.get(), &address)) throw Refusal(COILWORK_CALL_ERROR, "call-failed", read_torch_error());
+    if (size) uploads_.push_back({stored.data, stored.size, reinterpret_cast<uint64_t>(address)});
     return made;
   }
 
   std::shared_ptr<MappedFile> file_;
   const Place& device_;
+  std::vector<Upload>& uploads_;
   std::map<std::string, Handle> storages_;
 };
 
@@ -201,10 +205,10 @@ void State::load(const NamedTensors& values, bool assigns) {
 }
 
 std::shared_ptr<State> open_state(const Archive& archive, const std::vector<StateEntry>& entries, const Place& place,
-                                  const NamedTensors* given) {
+                                  const NamedTensors* given, std::vector<Upload>& uploads) {
   const Record* record = archive.find(WEIGHTS);
   const auto stored = record ? read_weights(archive.data(*record), record->size) : std::map<std::string, Stored>();
-  TensorMaker maker(archive.file, place);
+  TensorMaker maker(archive.file, place, uploads);
   Tensors tensors;
   for (size_t k = 0; k < entries.size(); ++k) {
     const StateEntry& entry = entries[k];

@@ -7,6 +7,7 @@
 
 #include "manifest.hpp"
 #include "tensors.hpp"
+#include "upload.hpp"
 
 namespace coilwork_aot {
 
@@ -39,8 +40,9 @@ struct SafetensorsFile {
   std::map<std::string, Handle> tensors;
 };
 
-// The state of a package on a device: of its own weights, or, of persistent state, of `given` if that is not null.
+// The state of a package on a device: of its own weights, or, of persistent state, of `given` if that is not null. On a GPU the own
+// weights are memory that has yet to be filled, by `uploads`.
 std::shared_ptr<State> open_state(const Archive& archive, const std::vector<StateEntry>& entries, const Place& place,
-                                  const NamedTensors* given);
+                                  const NamedTensors* given, std::vector<Upload>& uploads);
 
 }  // namespace coilwork_aot

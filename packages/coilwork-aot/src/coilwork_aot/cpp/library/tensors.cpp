@@ -1,5 +1,7 @@
 #include "tensors.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <mutex>
 
 #include "json.hpp"
@@ -12,11 +14,15 @@ struct Named {
   const char *name, *torchs;
 };
 // coilwork_runtime/dtypes.py
-constexpr Named DTYPES[] = {{"f64", "float64"},   {"f32", "float32"},       {"f16", "float16"},          {"bf16", "bfloat16"},
-                            {"f8e4m3", "float8_e4m3fn"}, {"f8e5m2", "float8_e5m2"}, {"i64", "int64"},    {"i32", "int32"},
-                            {"i16", "int16"},     {"i8", "int8"},           {"u64", "uint64"},           {"u32", "uint32"},
-                            {"u16", "uint16"},    {"u8", "uint8"},          {"bool", "bool"},            {"c32", "complex32"},
-                            {"c64", "complex64"}, {"c128", "complex128"},   {"f8e4m3fnuz", "float8_e4m3fnuz"}};
+constexpr Named DTYPES[] = {
+    {"f64", "float64"}, {"f32", "float32"}, {"f16", "float16"}, {"bf16", "bfloat16"},
+    {"f8e4m3", "float8_e4m3fn"}, {"f8e5m2", "float8_e5m2"}, {"i64", "int64"}, {"i32", "int32"},
+    {"i16", "int16"}, {"i8", "int8"}, {"u64", "uint64"}, {"u32", "uint32"}, {"u16", "uint16"},
+    {"u8", "uint8"}, {"bool", "bool"}, {"c32", "complex32"}, {"c64", "complex64"}, {"c128", "complex128"},
+    {"f8e4m3fnuz", "float8_e4m3fnuz"}, {"f8e5m2fnuz", "float8_e5m2fnuz"}, {"f8e8m0", "float8_e8m0fnu"},
+    {"f4e2m1x2", "float4_e2m1fn_x2"}, {"qi8", "qint8"}, {"qu8", "quint8"}, {"qi32", "qint32"},
+    {"qu4x2", "quint4x2"}, {"qu2x4", "quint2x4"}, {"bits8", "bits8"}, {"bits16", "bits16"},
+    {"bits4x2", "bits4x2"}, {"bits2x4", "bits2x4"}, {"bits1x8", "bits1x8"}};
 
 std::string find_fault(const std::string& path) {
   const auto is_loaded = [] { return dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY) != nullptr; };
@@ -80,6 +86,10 @@ int64_t compute_span(const std::vector<int64_t>& sizes, const std::vector<int64_
       throw NotThere("a tensor is larger than any memory");
   }
   return span;
+}
+
+bool is_dtype(const std::string& name) {
+  return std::any_of(std::begin(DTYPES), std::end(DTYPES), [&](const Named& one) { return name == one.name; });
 }
 
 int32_t find_dtype(const std::string& name) {

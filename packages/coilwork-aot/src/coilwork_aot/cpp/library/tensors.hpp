@@ -60,6 +60,8 @@ struct TensorFacts {
 // Elements from the first one in memory to behind the last; throws NotThere if that is beyond 64 bits.
 int64_t compute_span(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides);
 
+// Whether kernels call an element type so.
+bool is_dtype(const std::string& name);
 // The number of an element type that kernels call `name`, -1 without one; and its bytes.
 int32_t find_dtype(const std::string& name);
 size_t get_width(int32_t dtype);

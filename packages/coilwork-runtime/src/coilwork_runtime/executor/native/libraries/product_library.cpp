@@ -147,4 +147,16 @@ ProductLibrary* ProductLibrary::open(void* handle, const char** missing) {
 
 Product* ProductLibrary::find(const ProductKey& key) { return known_->find(key); }
 
+void ProductLibrary::prepare(int32_t device) {
+  constexpr int64_t SIDE = 64;
+  ProductKey key;
+  memset(static_cast<void*>(&key), 0, sizeof key);
+  key.m = key.n = key.k = key.leading[0] = key.leading[1] = key.leading[2] = SIDE;
+  key.batch = 1;
+  key.type = lt::R_16BF;
+  key.device = device;
+  for (uint8_t& bytes : key.alignment) bytes = 16;
+  find(key);
+}
+
 }  // namespace coilwork

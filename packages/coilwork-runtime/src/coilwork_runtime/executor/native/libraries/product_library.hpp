@@ -44,6 +44,8 @@ class ProductLibrary {
 
   // The product for `key`; null if the library has none, or there are too many.
   Product* find(const ProductKey& key);
+  // Works out some product of the device's, for which the library reads what it needs for any: tens of milliseconds in a new process.
+  void prepare(int32_t device);
 
   lt::Functions functions;
 
