@@ -78,7 +78,9 @@ def report_chosen_strides(gm: fx.GraphModule, chosen: Mapping[int, Strides]) -> 
     numbers: list[Strides | None] = [None] * len(results)
     for position, strides in chosen.items():
         if any(step < 0 for step in strides):
-            results[position].meta[SAVED_LAYOUT].order = strides
+            saved = results[position]
+            assert isinstance(saved, fx.Node)
+            saved.meta[SAVED_LAYOUT].order = strides
         else:
             numbers[position] = strides
     report_output_strides(numbers)
