@@ -89,7 +89,7 @@ class AtenGraph:
         inputs = self.gm.graph.find_nodes(op="placeholder")
         return [
             _strides(value, is_open=find_saved_order(node) is not None)
-            for node, value in zip(inputs, self.example_inputs, strict=True)
+            for node, value in zip(inputs, self.example_inputs, strict=False)
         ]
 
     @property
