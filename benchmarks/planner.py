@@ -22,7 +22,11 @@ from coilwork.job import open_job
 from coilwork.registries import find_codegen
 from coilwork.stage_settings import list_rewrites, make_layout_options
 from coilwork.stages import lower_to_program
-from coilwork_frontend.calling_convention.activation_strides import list_chosen_strides, report_chosen_strides
+from coilwork_frontend.calling_convention.activation_strides import (
+    lay_out_saved,
+    list_chosen_strides,
+    report_chosen_strides,
+)
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.capture.operator_fixes import keep_resize_operators
 from coilwork_frontend.likely_sizes import list_likely_arguments, list_likely_sizes
@@ -103,6 +107,8 @@ class Planner:
         options = self.options
         if role == "inference":
             gm, _ = clean_up_copy(gm, list_rewrites("aten", options, on_gpu=self._is_gpu))
+        if role == "backward":
+            example_inputs = lay_out_saved(gm, example_inputs)
         reports_strides = role == "forward"
         job = open_job(gm, example_inputs, role=role, options=options, reports_strides=reports_strides)
         gm = job.gm

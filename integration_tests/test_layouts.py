@@ -386,12 +386,16 @@ def test_one_copy_of_a_weight_serves_both_halves(dtype: torch.dtype, moved_mb: f
 
 
 @pytest.mark.usefixtures("no_patches")
-def test_dynamic_training_saves_activations_channels_last() -> None:
-    """Autograd is told strides as numbers, as those of channels-last are if the batch alone is open."""
+@pytest.mark.parametrize("opened", [(0,), (2, 3), (0, 2, 3)], ids=["batch", "sides", "all"])
+def test_dynamic_training_saves_activations_channels_last(opened: tuple[int, ...]) -> None:
+    """Autograd is told strides as numbers, as those of channels-last are if the batch alone is open; of open
+    sides the backward graph is told the order.
+    """
     torch.manual_seed(0)
     model, planner, x = Neighbours().train(), Planner(target="sm_90"), torch.zeros(16, 3, 128, 128)
     torch._dynamo.reset()
-    torch._dynamo.mark_dynamic(x, 0)
+    for side in opened:
+        torch._dynamo.mark_dynamic(x, side)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = torch.compile(model, backend=planner)(x)
     found.sum().backward()

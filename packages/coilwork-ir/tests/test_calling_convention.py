@@ -13,7 +13,7 @@ ROWS: tuple[tuple[Role, str], ...] = (
     (InputRole(value=i[1], kind="aligned", is_update=True), "in 1 aligned update"),
     (InputRole(value=i[1], kind="resolved", is_conjugate=True), "in 1 resolved conjugate"),
     (InputRole(value=i[2], kind="set", source=o[2]), "in 2 set to out 2"),
-    (InputRole(value=i[2], kind="strided", strides=(3, 1)), "in 2 strided 3 1"),
+    (InputRole(value=i[2], kind="strided", strides=(-2, -1)), "in 2 strided -2 -1"),
     (OutputRole(value=o[0], kind="number", number=bool), "out 0 number bool"),
     (OutputRole(value=o[0], kind="constant", number=0.5), "out 0 constant 0.5"),
     (OutputRole(value=o[0], kind="constant", number=False), "out 0 constant False"),

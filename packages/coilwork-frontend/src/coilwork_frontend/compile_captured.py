@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 
 from torch import fx
 
+from coilwork_frontend.calling_convention.activation_strides import lay_out_saved
 from coilwork_frontend.calling_convention.convention import Role, Roles
 from coilwork_frontend.calling_convention.lazy_conjugation import restore_marks
 from coilwork_frontend.calling_convention.result_aliasing import (
@@ -544,9 +545,8 @@ class _Compilers:
     def compile_backward(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
         # It is often compiled at its first call, outside of the pause around AOTAutograd.
         with pause_collector():
-            return self.stages.compile(
-                gm, example_inputs, role="backward", shared=(), is_refused=lambda: False
-            )
+            inputs = lay_out_saved(gm, example_inputs)
+            return self.stages.compile(gm, inputs, role="backward", shared=(), is_refused=lambda: False)
 
     def compile_inference(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
         if has_mixed_meta_tensors(gm):

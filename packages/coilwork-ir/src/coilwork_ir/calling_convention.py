@@ -57,7 +57,7 @@ class InputRole:
         is_update: the program writes it, so what a copy holds goes back.
         is_conjugate: it was captured as a conjugate, which the program takes into account.
         source: the result that it is set to.
-        strides: of what is laid out.
+        strides: of what is laid out; below zero, the order of its dimensions: -1 the innermost, without gaps.
     """
 
     value: Value
@@ -98,7 +98,7 @@ class OutputRole:
         number: the type of a number, or the constant.
         marks: torch's bits: negated, conjugated.
         is_gradient: a marked view may show what it is a view of.
-        strides: of what is laid out.
+        strides: of what is laid out, as those of an input.
     """
 
     value: Value

@@ -49,10 +49,23 @@ def resolve(value: Any, is_conjugate: bool) -> Any:
 
 
 def lay_out(value: Any, strides: tuple[int, ...]) -> Any:
-    """`value`, or a copy with these strides."""
-    if not isinstance(value, torch.Tensor) or value.stride() == strides:
+    """`value`, or a copy with these strides; below zero, the order of dimensions: -1 the innermost."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if any(step < 0 for step in strides):
+        strides = _nest(value.shape, strides)
+    if value.stride() == strides:
         return value
     return value.new_empty_strided(value.shape, strides).copy_(value)
+
+
+def _nest(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """The strides of memory without gaps, in which dimensions are nested in `order`."""
+    strides, step = [0] * len(shape), 1
+    for dimension in sorted(range(len(shape)), key=lambda k: -order[k]):
+        strides[dimension] = step
+        step *= shape[dimension]
+    return tuple(strides)
 
 
 def detach_view(value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from coilwork_frontend.calling_convention.activation_strides import Strides
+from coilwork_frontend.calling_convention.activation_strides import Strides, find_saved_order
 from coilwork_frontend.calling_convention.convention import (
     NOTHING_MOVED,
     Convention,
@@ -81,9 +81,16 @@ class AtenGraph:
         )
 
     @property
-    def strides(self) -> list[tuple[int, ...] | None]:
-        """Strides of each static tensor input; `None` leaves what the captured graph says."""
-        return [_strides(value) for value in self.example_inputs]
+    def strides(self) -> list[tuple[int | torch.SymInt, ...] | None]:
+        """Strides of each tensor input of known ones; `None` leaves what the captured graph says.
+
+        Inputs whose sizes are open have the strides that the forward graph gives them.
+        """
+        inputs = self.gm.graph.find_nodes(op="placeholder")
+        return [
+            _strides(value, is_open=find_saved_order(node) is not None)
+            for node, value in zip(inputs, self.example_inputs, strict=False)
+        ]
 
     @property
     def aligned_updates(self) -> tuple[int, ...]:
@@ -165,8 +172,8 @@ def list_devices(gm: torch.fx.GraphModule) -> tuple[str, ...]:
     return tuple(sorted(devices - {"meta"}))
 
 
-def _strides(value: object) -> tuple[int, ...] | None:
+def _strides(value: object, *, is_open: bool) -> tuple[int | torch.SymInt, ...] | None:
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return None
     strides = value.stride()
-    return strides if all(type(s) is int for s in strides) else None
+    return strides if is_open or all(type(s) is int for s in strides) else None

@@ -77,6 +77,12 @@ def is_unequal(condition: object, size: torch.SymInt, number: int) -> bool:
     return are_symbolic and bool(left.node.expr == right.node.expr)
 
 
+def is_same_size(one: int | torch.SymInt, other: int | torch.SymInt) -> bool:
+    """Tell if two sizes are one number, or one expression."""
+    first, second = (getattr(getattr(size, "node", None), "expr", size) for size in (one, other))
+    return bool(first == second)
+
+
 def is_from_data(size: int | torch.SymInt) -> bool:
     """Tell if a size is unbacked: only run-time data decides it."""
     return isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size))

@@ -13,10 +13,13 @@ import torch
 
 from coilwork_ir.fx_metadata import FREE_STRIDES
 from coilwork_ir.operators import find_target_info
+from coilwork_ir.saved_layouts import SAVED_LAYOUT, SavedLayout, find_order
+from coilwork_lowering.aten_layouts.formats import is_same_size
 from coilwork_lowering.facts.alias_analysis import list_mutated_operands
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.torch_compat.operators import Overload, get_schema
+from coilwork_lowering.torch_compat.sizes import is_from_data
 
 
 def free_saved_strides(
@@ -28,7 +31,8 @@ def free_saved_strides(
 ) -> int:
     """Mark the values that `forward` saves and that nothing in `backward` reads the strides of; their number.
 
-    Strides have to be known, since they are reported to autograd as numbers. So the batch may be open.
+    Sizes may be open, but not from data. Autograd carries strides as numbers; how values of open sizes lie,
+    which have no gaps, both halves find in the `SavedLayout` that is put into them here.
     """
     results = forward.graph.output_node().args[0]
     assert isinstance(results, list | tuple)
@@ -39,13 +43,10 @@ def free_saved_strides(
         if not isinstance(node, torch.fx.Node) or node.op != "call_function" or node in returned:
             continue
         reader = inputs.get(node.name)
-        if (
-            reader is None
-            or not _has_static_strides(node.meta.get("val"))
-            or _reads_strides(reader, lowering)
-        ):
+        if reader is None or not _has_known_strides(node.meta.get("val")) or _reads_strides(reader, lowering):
             continue
         node.meta[FREE_STRIDES] = True
+        node.meta[SAVED_LAYOUT] = reader.meta[SAVED_LAYOUT] = SavedLayout()
         count += 1
     return count
 
@@ -55,12 +56,13 @@ def has_free_strides(node: Any) -> bool:
     return isinstance(node, torch.fx.Node) and bool(node.meta.get(FREE_STRIDES))
 
 
-def _has_static_strides(value: Any) -> bool:
-    return (
-        isinstance(value, torch.Tensor)
-        and value.layout == torch.strided
-        and all(type(number) is int for number in value.stride())
-    )
+def _has_known_strides(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return False
+    if all(type(number) is int for number in value.stride()):
+        return True
+    is_known = not any(map(is_from_data, (*value.shape, *value.stride())))
+    return is_known and find_order(value.shape, value.stride(), is_same_size) is not None
 
 
 def _reads_strides(node: torch.fx.Node, lowering: LoweringOptions) -> bool:

@@ -59,7 +59,7 @@ class Row(NamedTuple):
         flags: what further words say, bit by bit: of inputs `update`, `conjugate`; of a number: it is a bool;
             of views `unless view`; of what is shown `as view`; of marks `negated`, `conjugated`, `gradient`.
         name: of a way to make views, or of a callable.
-        strides: of what is laid out.
+        strides: of what is laid out; below zero, the order of its dimensions: -1 the innermost.
         constant: what a result is.
         takes, gives: values of a callable.
     """
@@ -169,7 +169,7 @@ def _strides(text: str) -> tuple[int, ...]:
 
 _Make = Callable[[At, "re.Match[str]"], Row]
 _STRIDED: Final[tuple[re.Pattern[str], _Make]] = (
-    re.compile(r"strided((?: \d+)*)"),
+    re.compile(r"strided((?: -?\d+)*)"),
     lambda value, m: Row(Act.STRIDED, value, strides=_strides(m[1])),
 )
 _INPUTS: Final[tuple[tuple[re.Pattern[str], _Make], ...]] = (

@@ -22,6 +22,7 @@ from coilwork_ir.loops.layouts import (
     Layout,
     Strides,
     ViewsOf,
+    find_dense_order,
     find_layouts,
     find_memory_roots,
     restride_view,
@@ -212,12 +213,15 @@ class _Group:
             context.buffers,
             names,
         )
-        saved = {context.roots[name] for name in context.graph.free_results}
+        saved: dict[str, list[str]] = {}
+        for name in context.graph.free_results:
+            saved.setdefault(context.roots[name], []).append(name)
         for name, numbers in touching.items():
             offered = candidates[name]
             if name in saved:
-                # autograd is told strides as numbers
-                offered = tuple(s for s in offered if all(as_int(step) is not None for step in s))
+                captured, *others = offered
+                told = (s for s in others if _can_tell(s, saved[name], context))
+                offered = (captured, *told)
             if len(offered) > 1:
                 self.variables.append(_Variable(name, offered, tuple(numbers)))
         choosing: dict[str, tuple[Choice, list[int]]] = {}
@@ -402,6 +406,20 @@ class _Group:
             runner_up_us=saved / self.bytes_per_us,
             copied_bytes=float(copy.bytes_moved),
         )
+
+
+def _can_tell(strides: Strides, results: Iterable[str], context: LayoutContext) -> bool:
+    """Tell if a backward graph can be told how `results`, in memory with `strides`, lie: by numbers, or by
+    the order of their dimensions.
+    """
+    for name in results:
+        lying = context.views.strides_of(name, strides)
+        if lying is None:
+            return False
+        is_known = all(as_int(step) is not None for step in lying)
+        if not is_known and find_dense_order(replace(context.buffers[name], strides=lying)) is None:
+            return False
+    return True
 
 
 def _text(strides: Strides) -> str:

@@ -134,7 +134,7 @@ class CompileReport:
         prepared_bytes: the memory that they take.
         mappings: how each kernel runs, as text that parses, by name; empty without a trace.
         saved_strides: strides of results of a forward graph that lie otherwise for its backward graph than
-            captured, by position.
+            captured, by position; below zero, the order of dimensions of open sizes: -1 the innermost.
         guards: demands on sizes that compiling added to those of the capture, with operator and line, one per
             line; there should be none.
         operators: the calls of torch's own operators: of each operator and line of the user's its name, how
