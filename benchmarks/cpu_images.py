@@ -30,12 +30,12 @@ from benchmarks.report import table
 from benchmarks.stream_layouts import build_vit
 
 PROGRAMS: Final[Mapping[str, tuple[Callable[[], nn.Module], tuple[int, ...]]]] = {
-    "resnet": (networks.build_resnet, (2, 3, 112, 112)),
-    "mobile": (images.build_mobile, (2, 3, 112, 112)),
-    "convnext": (images.build_convnext, (2, 3, 112, 112)),
-    "vit": (lambda: build_vit(2), (1, 3, 224, 224)),
-    "excited": (networks.Excited, (4, 40, 28, 28)),
-    "denoiser": (networks.Denoiser, (1, 4, 32, 32)),
+    "resnet": (networks.build_resnet, (4, 3, 224, 224)),
+    "mobile": (images.build_mobile, (4, 3, 224, 224)),
+    "convnext": (images.build_convnext, (4, 3, 224, 224)),
+    "vit": (lambda: build_vit(2), (4, 3, 224, 224)),
+    "excited": (networks.Excited, (8, 40, 28, 28)),
+    "denoiser": (networks.Denoiser, (4, 4, 32, 32)),
 }
 """How each module is made, and the shape of its input."""
 
