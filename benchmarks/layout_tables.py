@@ -91,7 +91,8 @@ def page() -> str:
         f"```text\n{format_rules()}```",
         "`fixed` memory lies as captured, for the reason given; `free` memory might lie otherwise, but "
         "does not gain by it; `moved` memory "
-        "lies otherwise than captured. What follows is the runner-up, and what it would cost more.",
+        "lies otherwise than captured. What follows is the runner-up, and what it would cost more. A second "
+        "table has copies, and what libraries convert and loops read across memory nevertheless.",
     ]
     for title, make, shape in MODELS:
         parts += [f"## {title}", f"```text\n{tabulate(capture(make(), shape))}```"]

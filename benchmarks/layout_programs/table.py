@@ -4,8 +4,9 @@
 
 Each process compiles one case after another, by each backend, until none is left or `--seconds` have passed.
 Then the cases are measured, one at a time. Without `--cases` there is one for each combination of
-`--programs`, `--modes`, `--precisions` and `--orders`; its text is `convnext/train/bf16/own`. `--from` makes
-the page from results of earlier commands instead, the last of which count.
+`--programs`, `--modes`, `--precisions` and `--orders`; its text is `convnext/train/bf16/own`. `--backends`
+may name more than the three, as `inductor-max` with its widest search. `--from` makes the page from results
+of earlier commands instead; of several for a case and a backend the last counts.
 """
 
 from __future__ import annotations
@@ -42,14 +43,20 @@ Said = dict[str, Any]
 class Process:
     """A process of `table_worker`. What it says is put into `heard`, beside its number."""
 
-    def __init__(self, number: int, folder: Path, heard: queue.Queue[tuple[int, Said | None]]) -> None:
+    def __init__(
+        self,
+        number: int,
+        folder: Path,
+        heard: queue.Queue[tuple[int, Said | None]],
+        backends: Sequence[str] = BACKENDS,
+    ) -> None:
         self.number = number
         paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         threads = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "COILWORK_WORKERS": "1", "OMP_NUM_THREADS": "1"}
         folder.mkdir()
         environment = {**os.environ, **cache_variables(folder), **threads, "PYTHONPATH": paths}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", WORKER],
+            [sys.executable, "-m", WORKER, *backends],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=(folder.parent / f"{folder.name}.log").open("w"),
@@ -76,14 +83,17 @@ class Process:
         self._process.wait()
 
 
-def measure(cases: Sequence[str], processes: int, seconds: float) -> Iterator[dict[str, Said]]:
+def measure(
+    cases: Sequence[str], processes: int, seconds: float, backends: Sequence[str] = BACKENDS
+) -> Iterator[dict[str, Said]]:
     """Yield what is found so far after each case, in `processes` that compile for at most so many seconds."""
     heard: queue.Queue[tuple[int, Said | None]] = queue.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        workers = [Process(n, Path(folder) / str(n), heard) for n in range(min(processes, len(cases)))]
+        numbers = range(min(processes, len(cases)))
+        workers = [Process(n, Path(folder) / str(n), heard, backends) for n in numbers]
         try:
             found, owners = _compile_all(cases, workers, heard, time.monotonic() + seconds)
-            for _ in _measure_all(found, owners, workers, heard):
+            for _ in _measure_all(found, owners, workers, heard, backends):
                 yield found
         finally:
             for worker in workers:
@@ -126,12 +136,13 @@ def _measure_all(
     owners: Mapping[str, int],
     workers: Sequence[Process],
     heard: queue.Queue[tuple[int, Said | None]],
+    backends: Sequence[str],
 ) -> Iterator[str]:
     """Add the times of kernels to what is `found`, and yield each case when that is done.
 
     While one process reads its profile, another has the GPU.
     """
-    waiting = {(case, backend) for case in owners for backend in BACKENDS if f"{backend} MB" in found[case]}
+    waiting = {(case, backend) for case in owners for backend in backends if f"{backend} MB" in found[case]}
     # of neighbours in the order, which are of different processes, one after another
     order = sorted(waiting, key=lambda pair: (list(owners).index(pair[0]) // len(workers), pair[1]))
     for pair in [*order, None]:
@@ -172,6 +183,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--precisions", nargs="+", choices=get_args(Precision), default=["bf16"])
     parser.add_argument("--orders", nargs="+", choices=("own", "last"), default=["own"])
     parser.add_argument("--cases", nargs="+", help="these instead, in this order")
+    parser.add_argument("--backends", nargs="+", default=list(BACKENDS), help="the first says what is right")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=600.0, help="to compile for")
     parser.add_argument("--from", nargs="+", type=Path, dest="given", help="results to make the page from")
@@ -183,12 +195,15 @@ def main(arguments: list[str]) -> int:
     for path in asked.given or ():
         given = json.loads(path.read_text())
         machine = given["machine"]
-        found.update({case: said for case, said in given["cases"].items() if "kernels" in said})
+        for case, said in given["cases"].items():
+            if "kernels" in said:
+                kernels = {**found.get(case, {}).get("kernels", {}), **said["kernels"]}
+                found[case] = {**found.get(case, {}), **said, "kernels": kernels}
     if not asked.given:
         machine = machine_description("cuda")
         listed = list_cases(asked.programs, asked.modes, asked.precisions, asked.orders)
         cases = [str(Case.parse(text)) for text in asked.cases or map(str, listed)]
-        for found in measure(cases, asked.processes, asked.seconds):
+        for found in measure(cases, asked.processes, asked.seconds, asked.backends):
             if asked.results:
                 asked.results.write_text(json.dumps({"machine": machine, "cases": found}))
     page = make_page(found, machine)

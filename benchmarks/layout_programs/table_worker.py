@@ -1,7 +1,8 @@
 """A process that compiles cases of the table, and measures each when it is told to.
 
-It reads lines `compile CASE` and `measure CASE BACKEND`, and answers each with a line of JSON. Before the
-answer to the latter comes an empty object, when the GPU is free for another process.
+It is started with the names of the backends. It reads lines `compile CASE` and `measure CASE BACKEND`, and
+answers each with a line of JSON. Before the answer to the latter comes an empty object, when the GPU is free
+for another process.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 import torch
@@ -32,23 +34,24 @@ def main() -> None:
     def answer(**said: object) -> None:
         print(json.dumps(said), file=answers, flush=True)
 
+    backends = sys.argv[1:] or BACKENDS
     compiled: dict[str, dict[str, Compiled]] = {}
     for line in sys.stdin:
         verb, text, *backend = line.split()
         if verb == "compile":
-            compiled[text], said = _compile(Case.parse(text))
+            compiled[text], said = _compile(Case.parse(text), backends)
             answer(case=text, **said)
             continue
         found = time_call(compiled[text][backend[0]].call, answer)
         answer(case=text, backend=backend[0], kernels=[asdict(kernel) for kernel in found])
 
 
-def _compile(case: Case) -> tuple[dict[str, Compiled], dict[str, object]]:
+def _compile(case: Case, backends: Sequence[str]) -> tuple[dict[str, Compiled], dict[str, object]]:
     found: dict[str, Compiled] = {}
     said: dict[str, object] = {}
     seconds: dict[str, float] = {}
     expected: tuple[Tensor, ...] = ()
-    for backend in BACKENDS:
+    for backend in backends:
         begin = time.perf_counter()
         try:
             one = compile_program(PROGRAMS[case.program], backend, case.setting)

@@ -206,3 +206,30 @@ def test_identities_go_but_for_what_is_returned() -> None:
         aten.detach.default,
     ]
     torch.testing.assert_close(gm(torch.ones(3)), expected)
+
+
+def test_a_residual_sum_of_saved_terms_is_computed_again() -> None:
+    """Both terms are saved for products and for a scale, so the wide sum, or the norm of it, need not be."""
+
+    def block(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+        stream = nn.functional.gelu(x).bfloat16()
+        branch = stream @ weight
+        total = stream + scale * branch
+        return nn.functional.layer_norm(total, (1024,)).sin().sum()
+
+    torch._dynamo.reset()
+    halves = Halves()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2048, 1024, generator=generator, requires_grad=True)
+    weight = (torch.randn(1024, 1024, generator=generator) / 32).bfloat16().requires_grad_()
+    scale = torch.randn(1024, generator=generator, requires_grad=True)
+    torch.compile(block, backend=halves)(x, weight, scale).backward()
+    large = [n.meta["val"].dtype for n in halves.saved() if n.meta["val"].numel() >= 2048 * 1024]
+    assert large == [torch.bfloat16, torch.bfloat16]
+    found = [one.grad for one in (x, weight, scale)]
+    for one in (x, weight, scale):
+        one.grad = None
+    block(x, weight, scale).backward()
+    for gradient, expected in zip(found, (x.grad, weight.grad, scale.grad), strict=True):
+        assert gradient is not None and expected is not None
+        assert float((gradient - expected).norm()) < 0.02 * float(expected.norm())

@@ -109,6 +109,18 @@ def test_a_value_of_the_graph_may_be_returned_for_its_copy() -> None:
     assert made.calls() == ["aten.sin.default"]
 
 
+def test_a_copy_stays_whose_result_shows_other_strides_of_one_element() -> None:
+    x = torch.randn(2, 1, 3, 3)
+
+    def copied(x: Tensor) -> Tensor:
+        return torch.exp(x).clone(memory_format=torch.channels_last)
+
+    made = check_same(copied, (x,), NOOPS)
+    assert made.names == () and made.gm(x).stride() == copied(x).stride() == (9, 1, 3, 1)
+    # who reads it does not see them
+    assert rewritten(lambda x: copied(x).sum(), (x,), NOOPS).names == ("clone",)
+
+
 def test_a_copy_of_a_conjugate_is_kept_where_its_memory_is_read() -> None:
     z = torch.randn(2, 3, dtype=torch.complex64)
     made = check_same(lambda z: torch.view_as_real(z.conj().clone().unsqueeze(0)) * 2, (z,), NOOPS)

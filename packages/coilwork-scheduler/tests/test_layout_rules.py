@@ -764,9 +764,29 @@ def test_all_buffers_are_told_with_their_reasons() -> None:
     table = explain_layouts(
         steps, made.decisions, targets=Targets(main=TARGETS["sm_90"]), options=ScheduleOptions()
     )
-    lines = {line.split()[0]: line for line in table.splitlines()}
-    assert list(lines) == ["buffer", "%a", "%a_1", "%u_1", "%b", "%c", "%w_1", "%d", "%e"]
+    layouts, moves = table.split("\n\n")
+    lines = {line.split()[0]: line for line in layouts.splitlines()}
+    assert list(lines) == ["buffer", "%x", "%u", "%w", "%a", "%a_1", "%u_1", "%b", "%c", "%w_1", "%d", "%e"]
+    assert lines["%x"].endswith("fixed   an input")
     assert "fixed   a result whose strides the caller sees; copied for a call: 6422528 bytes" in lines["%a"]
     assert lines["%a_1"].endswith("copy    a copy between layouts")
     assert " moved " in lines["%b"] and " moved " in lines["%c"]
     assert lines["%e"].endswith("fixed   a result whose strides the caller sees")
+    found = [line.split("  ")[0] for line in moves.splitlines()[1:]]
+    # copies for calls, and the kernels that read across memory: these, and what makes a result
+    assert found[:3] == ["%a_1 of %a", "%u_1 of %u", "%w_1 of %w"] and "%e" in found[3:]
+    assert "a copy, which costs less" in moves
+
+
+def test_what_a_library_converts_by_itself_is_told() -> None:
+    steps: list[tuple[str, Graph]] = []
+    options = ScheduleOptions(convolution_layout="captured")
+    targets = Targets(main=TARGETS["sm_90"])
+    made = schedule(convolutions(), targets, options, observe=lambda name, after: steps.append((name, after)))
+    auto = explain_layouts(steps, made.decisions, targets=targets, options=ScheduleOptions())
+    losses = {line.split()[0]: line for line in auto.split("\n\n")[1].splitlines()}
+    # its image and its result, each read and written once more
+    assert {"%b", "%d"} <= losses.keys() and "and convert what lies otherwise around each call" in losses[
+        "%b"
+    ]
+    assert int(losses["%b"].split()[1]) > 2 * 2 * 6422528

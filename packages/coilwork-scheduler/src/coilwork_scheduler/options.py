@@ -41,6 +41,8 @@ class ScheduleOptions:
             costs.
         tf32_convolutions: convolutions in `f32` round their operands to TF32 on GPUs, so matrix units compute
             them.
+        calls_onednn: torch has oneDNN, which may multiply matrices in `f32` on CPUs instead of MKL, under
+            `fast` numerics. Default: False.
         max_ops: scalar operations that inlining may gather in one stage; fused kernels hold at most twice as
             many.
         max_body_size: nodes of what inlining may gather in one stage, conditions and written-out index
@@ -88,6 +90,7 @@ class ScheduleOptions:
     contractions: ContractionChoice = "auto"
     convolution_layout: ConvolutionLayout = "auto"
     tf32_convolutions: bool = False
+    calls_onednn: bool = False
     max_ops: int = 256
     max_body_size: int = 1024
     max_index_size: int = 256

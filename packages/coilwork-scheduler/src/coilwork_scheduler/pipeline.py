@@ -31,6 +31,7 @@ from coilwork_scheduler.choose_implementations import implement_attention, imple
 from coilwork_scheduler.chunking.chunk_products import chunk_products
 from coilwork_scheduler.chunking.surroundings import find_surroundings
 from coilwork_scheduler.contractions.implementations import NamesBlocks
+from coilwork_scheduler.contractions.onednn_products import call_onednn
 from coilwork_scheduler.contractions.registry import REGISTRY, Registry
 from coilwork_scheduler.cost_model import CostModel, RooflineCost
 from coilwork_scheduler.dependence import Dependence, analyse, remove_dead
@@ -169,6 +170,12 @@ ORDER: Final = (
     Before("widen-convolutions", "layouts", "a call over two dimensions has a choice of layouts"),
     Before("linear-sums", "layouts", "sums that others take the place of read other memory"),
     Before("layouts", "equal-copies", "a source may get the layout of its copy"),
+    Before(
+        "layouts", "onednn", "rows of a factor, and pixels of images, may come to lie one behind the other"
+    ),
+    Before("equal-copies", "onednn", "a copy that is left out is no operand"),
+    Before("onednn", "split-scans", "they change different nodes, so either order does"),
+    Before("onednn", "fuse", "a turned result is copied by a kernel like others"),
     Before("equal-copies", "split-scans", "a scan of a copy is one of its source"),
     Before("equal-copies", "split", "a reduction of a copy shares its pass with those of the source"),
     Before("layouts", "split-scans", "how a scan is cut depends on the steps with which it is read"),
@@ -407,6 +414,11 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
             name="equal-copies",
             run=_graph_pass(share_equal_copies),
             why="a copy that lies as its source does is read where the source lies",
+        ),
+        Pass(
+            name="onednn",
+            run=_graph_pass(call_onednn),
+            why="of products in f32 on CPUs oneDNN has the faster kernels",
         ),
         Pass(
             name="split-scans",

@@ -17,6 +17,7 @@ from coilwork_lowering.facts.fx_nodes import CONVOLUTION
 from coilwork_lowering.options import is_listed
 from coilwork_lowering.rewrites import Rewrite, choose_rewrites
 from coilwork_lowering.rewrites.rewrite import Level
+from coilwork_lowering.torch_compat.operators import list_packed_types
 from coilwork_runtime import Search
 from coilwork_runtime.executor.choice import ExecutorOptions
 from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Trial
@@ -125,6 +126,7 @@ def make_schedule_options(options: CompileOptions, *, apart: frozenset[str] = fr
         contractions=options.contractions,
         convolution_layout=options.conv_layout,
         tf32_convolutions=can_convolve_in_tf32(),
+        calls_onednn=torch.float32 in list_packed_types() and not _keeps_operators(options),
         batch_invariant=options.batch_invariant,
         chunk_products=_chunks_products(options),
         apart=apart,

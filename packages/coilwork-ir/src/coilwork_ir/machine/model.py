@@ -630,6 +630,8 @@ class Loops:
         packed_rows: rows of a library's product up to which packing its frozen weight shows in a call.
         least_packed_terms: terms of a convolution of one tap in `f32` from which the call that takes a packed
             weight is as fast as a product of matrices.
+        least_onednn_terms: terms of a product in `f32` from which on oneDNN's call is faster than MKL's.
+        terms_of_copy: terms that oneDNN has to save for each number of an operand that it copies.
         widened_rows_16: rows in 16 bits up to which a kernel that widens a narrow weight again for each row
             beats a library's product of the weight widened in memory.
         widened_rows_32: the same in f32.
@@ -657,6 +659,8 @@ class Loops:
     least_library_terms: int
     packed_rows: int
     least_packed_terms: int
+    least_onednn_terms: int
+    terms_of_copy: int
     widened_rows_16: int
     widened_rows_32: int
 

@@ -66,7 +66,8 @@ def recompute_from_memory(
 
     A value is marked if generated code computes it, point by point, from tensors in memory that are together
     no larger than it is, give or take values of rows, and if no reader needs it in memory. Then nothing more
-    is read, less is written, and no product, reduction or random number is computed twice. Marks are those of
+    is read, less is written, and no product, reduction or random number is computed twice. Its sources are
+    saved already, or it shares a row's statistics with them. Marks are those of
     selective checkpointing; a graph where the user decided is left alone.
     """
     if any("recompute" in node.meta for node in gm.graph.nodes):
@@ -164,7 +165,10 @@ def _find_candidate(
         if len(chain) > _LONGEST:
             return None
     read = sum(_count_bytes(s) for s in sources if _count_bytes(s) * _SMALL > size)
-    if not 0 < read <= _SLACK * size or not _saves_memory(chain, sources):
+    if not 0 < read <= _SLACK * size:
+        return None
+    large = [source for source in sources if _count_bytes(source) * _SMALL > size]
+    if not _saves_memory(chain, sources) and not all(_is_saved_anyway(one, forward) for one in large):
         return None
     return Recomputed(node=node, chain=tuple(chain), sources=tuple(sources))
 
@@ -172,10 +176,21 @@ def _find_candidate(
 def _saves_memory(chain: dict[torch.fx.Node, None], sources: dict[torch.fx.Node, None]) -> bool:
     """Tell if a small operand is a reduction over the chain itself, as in a softmax.
 
-    Elsewhere the minimum cut sees as much as this pass: distances are short.
+    Elsewhere the minimum cut mostly sees as much as this pass: distances are short.
     """
     small = any(is_reduction(source) or is_pointwise(source) for source in sources)
     return small and any(is_reduction(user) for link in chain for user in link.users)
+
+
+def _is_saved_anyway(node: torch.fx.Node, forward: frozenset[torch.fx.Node]) -> bool:
+    """Tell if the backward reads `node`, and nothing computes it again from less.
+
+    Of a residual sum behind products the cut does not see that its terms are saved: since one of them is read
+    far before the sum, it takes the sum for a value of another kernel.
+    """
+    readers = [user for user in iterate_readers(node) if user not in forward and user.op != "output"]
+    is_made_once = node.op == "call_function" and not is_view(node) and not is_pointwise(node)
+    return bool(readers) and (is_made_once or not all(map(can_read_any_strides, readers)))
 
 
 def _needs_memory(node: torch.fx.Node) -> bool:

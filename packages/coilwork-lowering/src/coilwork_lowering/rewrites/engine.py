@@ -34,6 +34,7 @@ from coilwork_lowering.rewrites.rewrite import (
     Match,
     Rewrite,
     find_matches,
+    has_equal_strides,
     has_outline,
     is_like,
     iterate_names,
@@ -328,6 +329,9 @@ def _can_replace(
 ) -> bool:
     value = state.vocabulary.value
     if not is_like(value(new), value(old), strides=not rewrite.restrides):
+        return False
+    # the caller sees the strides of dimensions of one element, too
+    if is_returned(old) and not has_equal_strides(value(new), value(old)):
         return False
     if state.memory is None:
         return True

@@ -477,6 +477,17 @@ def same_sizes(found: Any, wanted: Any) -> bool:
     return len(found) == len(wanted) and all(is_surely(a == b) for a, b in zip(found, wanted, strict=True))
 
 
+def has_equal_strides(found: Any, wanted: Any) -> bool:
+    """Tell if two fake tensors of one shape surely have the same strides, those of dimensions of one element
+    included; True if they have none. Adds no guard.
+    """
+    if not isinstance(found, torch.Tensor) or not isinstance(wanted, torch.Tensor):
+        return True
+    if found.layout != torch.strided or wanted.layout != torch.strided:
+        return True
+    return same_sizes(found.stride(), wanted.stride())
+
+
 def _same_strides(found: torch.Tensor, wanted: torch.Tensor) -> bool:
     # nobody steps along a dimension of one element
     return all(

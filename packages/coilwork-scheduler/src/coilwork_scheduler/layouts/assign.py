@@ -7,7 +7,7 @@ decision about each buffer as a table.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -27,6 +27,7 @@ from coilwork_ir.loops.layouts import (
     find_memory_roots,
     restride_view,
 )
+from coilwork_ir.scalar import list_loads
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.sum_of_products import match_contraction_node
 from coilwork_scheduler.cost_model import SizeHints
@@ -469,7 +470,11 @@ def explain_layouts(
     options: ScheduleOptions,
     rules: Sequence[LayoutRule] = RULES,
 ) -> str:
-    """One line for each buffer with memory of its own: its shape, how it lies, and why. Columns are aligned.
+    """Two tables, whose columns are aligned: layouts, and what they cost.
+
+    The first has a line for each tensor of two dimensions or more with memory of its own: its shape, how it
+    lies, and why. The second has a line for each copy, and for each node that moves more than it would if all
+    lay as it likes: a library converts, or a loop runs across memory.
 
     Args:
         steps: what `schedule` told its observer, in order: the name of each pass and the graph that it made.
@@ -487,7 +492,8 @@ def explain_layouts(
     copies = {d.subjects[0]: d for d in decisions if d.rule == "layout-copy"}
     roots = find_memory_roots(after)
     rows = [("buffer", "shape", "strides", "layout", "why")]
-    for buffer in (b for node in after.nodes for b in list_defined_buffers(node)):
+    given = (entry for entry in after.inputs if isinstance(entry, Buffer))
+    for buffer in (*given, *(b for node in after.nodes for b in list_defined_buffers(node))):
         if roots[buffer.name] != buffer.name or len(buffer.shape) < 2:
             continue
         layout, decision = layouts.get(buffer.name), chosen.get(buffer.name)
@@ -503,7 +509,50 @@ def explain_layouts(
         if copy is not None:
             why += f"; copied for a call: {dict(copy.numbers)['copied_bytes']:.0f} bytes"
         rows.append((f"%{buffer.name}", _list(buffer.shape), _list(buffer.strides), kind, why))
-    widths = [max(len(row[k]) for row in rows) for k in range(5)]
+    made = collect_layout_facts(after, analyse(after), targets=targets, sizes=hints)
+    moved = [("what moves more", "bytes", "us", "why")]
+    moved += _list_copies(made, frozenset(context.buffers))
+    moved += _list_losses(made, rules, options)
+    if len(moved) == 1:
+        moved.append(("nothing", "0", "0.00", "all lies as those around it like"))
+    return f"{_align(rows)}\n{_align(moved)}"
+
+
+def _list_copies(context: LayoutContext, known: frozenset[str]) -> Iterator[tuple[str, ...]]:
+    """Yield a line for each copy of what is `known`."""
+    for node in context.graph.nodes:
+        if not isinstance(node, Pointwise):
+            continue
+        sources = {access.buffer for access in list_loads((node.body,))}
+        if node.output.name not in known or not sources <= known:
+            (source,) = sources
+            moved = context.sizes.size_bytes(node.output) + context.sizes.size_bytes(context.buffers[source])
+            why = "a copy, which costs less than the call that would lie otherwise"
+            yield (f"%{node.output.name} of %{source}", *_measure(moved, node.output, context), why)
+
+
+def _list_losses(
+    context: LayoutContext, rules: Sequence[LayoutRule], options: ScheduleOptions
+) -> Iterator[tuple[str, ...]]:
+    """Yield a line for each node and rule by which it moves more than at its best."""
+    for rule in rules:
+        for position, sites in list_sites(context, (rule,), options).items():
+            made = list_defined_buffers(context.graph.nodes[position])
+            lost = [site.cost(context.strides_of_capture) - site.least() for site in sites]
+            # a site that cannot be as it is was given its wish by a copy
+            total = sum(each for each in lost if 0 < each < IMPOSSIBLE) // SCALE
+            if total and made:
+                yield (f"%{made[0].name}", *_measure(total, made[0], context), rule.why)
+
+
+def _measure(moved: float, buffer: Buffer, context: LayoutContext) -> tuple[str, str]:
+    """Return `moved` bytes as a text, and the time that they take."""
+    return f"{moved:.0f}", f"{moved / context.bytes_per_us(buffer.device):.2f}"
+
+
+def _align(rows: Sequence[tuple[str, ...]]) -> str:
+    """Return a line for each of `rows`, with columns of one width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
     return "".join(f"{line}\n" for line in lines)
 
