@@ -29,7 +29,7 @@ from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.facts.alias_analysis import view_source
 from coilwork_lowering.ops.elementwise import elementwise, overloads, scalar_operand
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import both, either, ge, le, round_to, to_dtype
+from coilwork_lowering.scalar_math import ge, le, logical_and, logical_or, round_to, to_dtype
 
 # ---- Conversions ----
 
@@ -132,10 +132,10 @@ def make_conversion_checks(
 
     def checks(point: tuple[Expr, ...]) -> Sequence[Check]:
         number = scalar_operand(builder, value, (), wide)
-        fits = both(ge(number, const(low, wide)), le(number, const(high, wide)))
+        fits = logical_and(ge(number, const(low, wide)), le(number, const(high, wide)))
         if wide.is_float:
             # what is infinite, or no number, is so in every type of floats
-            fits = either(fits, either(op("isnan", number), op("isinf", number)))
+            fits = logical_or(fits, logical_or(op("isnan", number), op("isinf", number)))
         message = f"value cannot be converted to type {name} without overflow"
         return (Check(condition=fits, message=message, error="RuntimeError"),)
 

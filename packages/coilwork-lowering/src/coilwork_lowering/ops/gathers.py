@@ -22,7 +22,7 @@ from coilwork_lowering.facts.static_tensors import (
 )
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
-from coilwork_lowering.scalar_math import add, both, ge, index, lt, select
+from coilwork_lowering.scalar_math import add, ge, index, logical_and, lt, select
 
 # Which dimension of an index tensor its positions depend on, and how.
 AxisMap: TypeAlias = tuple[int, PositionMap]
@@ -46,7 +46,7 @@ def check_in_range(position: Scalar, size: Expr, call: Call) -> Check:
 def check_bounds(position: Scalar, size: Expr, what: str, error: CheckError) -> Check:
     """The check `0 <= position < size` for `what`."""
     return Check(
-        condition=both(ge(position, const(0, DType.I64)), lt(position, index(size))),
+        condition=logical_and(ge(position, const(0, DType.I64)), lt(position, index(size))),
         message=f"index out of range in {what}",
         error=error,
     )

@@ -35,15 +35,15 @@ from coilwork_lowering.ops.windows import fits_32_bits
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import (
     add,
-    both,
     div,
-    either,
     eq,
     ge,
     gt,
     index,
     le,
     like,
+    logical_and,
+    logical_or,
     lt,
     mul,
     neg,
@@ -191,7 +191,7 @@ def _clip_position(position: Scalar, extent: Scalar, sampling: Sampling) -> tupl
         inside = select(le(position, zero), zero, select(lt(position, last), position, last))
     else:
         inside = select(gt(position, zero), select(lt(position, last), position, last), zero)
-    slope = select(either(le(position, zero), ge(position, last)), zero, one)
+    slope = select(logical_or(le(position, zero), ge(position, last)), zero, one)
     return inside, slope
 
 
@@ -216,7 +216,7 @@ def _reflect_position(position: Scalar, extent: Scalar, sampling: Sampling) -> t
 
 def _tap(position: Scalar, extent: Scalar, weight: Scalar, slope: Scalar) -> Tap:
     zero = like(0, position)
-    inside = both(ge(position, zero), lt(position, extent))
+    inside = logical_and(ge(position, zero), lt(position, extent))
     return Tap(at=cast(select(inside, position, zero), DType.I64), inside=inside, weight=weight, slope=slope)
 
 
@@ -328,7 +328,7 @@ class _Sampled:
 
 
 def _inside(taps: Sequence[Tap]) -> Scalar:
-    return reduce(both, [tap.inside for tap in taps])
+    return reduce(logical_and, [tap.inside for tap in taps])
 
 
 def _product(factors: Sequence[Scalar]) -> Scalar:

@@ -41,7 +41,7 @@ from coilwork_lowering.building.values import (
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.reductions import map_elements
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, wrap_dim
-from coilwork_lowering.scalar_math import add, either, eq, gt, index, lt, mul, select, sub
+from coilwork_lowering.scalar_math import add, eq, gt, index, logical_or, lt, mul, select, sub
 
 # ---- One or two extreme elements ----
 
@@ -138,7 +138,7 @@ def _choose_positions(
             taken = [eq(index(axis), load(b.name, point, DType.I64)) for b in chosen]
             gone = taken[0]
             for other in taken[1:]:
-                gone = either(gone, other)
+                gone = logical_or(gone, other)
             left = select(gone, lowest, key)
         output = builder.declare(rows, DType.I64, value.device, name=f"{builder.hint}_{number}")
         builder.add(

@@ -38,7 +38,7 @@ from coilwork_lowering.building.values import Shape, TensorValue, make_coordinat
 from coilwork_lowering.ops.binary_search import choose_position_type, lower_bound
 from coilwork_lowering.ops.scattering.elements import PIECE, Elements, Sums
 from coilwork_lowering.ops.scattering.fixed_point_sums import can_sum_in_fixed_point, sum_in_fixed_point
-from coilwork_lowering.scalar_math import add, both, eq, ge, index, le, lt, select, sub
+from coilwork_lowering.scalar_math import add, eq, ge, index, le, logical_and, lt, select, sub
 
 # ---- Tables of few rows ----
 
@@ -364,7 +364,7 @@ def _sum_pieces(
             width = choose_position_type(elements.count)
             length = cast(index(elements.run_length), width)
             places = [cast(order.place(end), width) for end in ends]
-            one_row = both(one_row, eq(*(op("truncdiv", place, length) for place in places)))
+            one_row = logical_and(one_row, eq(*(op("truncdiv", place, length) for place in places)))
         length = select(one_row, const(PIECE, DType.I64), const(0, DType.I64))
         inside = lt(index(axes[0]), length)
         place = order.place(point[0] * PIECE + axes[0], mask=inside)
@@ -405,9 +405,9 @@ def _rows(
     else:
         walk = _walk(start, end)
         inside = lt(step, walk.count)
-        in_piece = both(ge(step, walk.head), lt(step, add(walk.head, walk.pieces)))
+        in_piece = logical_and(ge(step, walk.head), lt(step, add(walk.head, walk.pieces)))
         behind = ge(step, walk.head)
-        single = both(inside, op("bitwise_not", in_piece))
+        single = logical_and(inside, op("bitwise_not", in_piece))
         position = add(select(behind, walk.behind, start), step)
         piece = add(walk.first_piece, step)
         summed = load(
@@ -415,7 +415,7 @@ def _rows(
             (placeholder(0), *point[1:]),
             elements.dtype,
             indirect=(piece,),
-            mask=both(inside, in_piece),
+            mask=logical_and(inside, in_piece),
         )
         body = select(inside, select(in_piece, summed, element(position, single)), zero)
     output = builder.declare(shape, elements.dtype, device, name=f"{builder.hint}_sums")
