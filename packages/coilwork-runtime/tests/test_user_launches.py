@@ -232,7 +232,7 @@ def test_what_triton_tells_apart_it_is_asked_for(
     # what was known stays known, and an empty grid launches nothing
     assert call(x, out, 16, 1) == 0 and stub.launch()[0] == 0x2001
     assert call(x, out, 32, 0) == 0 and stub.launch()[1] == 1
-    assert program.counters()["python_calls"] == 5 and not program.in_python
+    assert program.counters()["python_calls"] == 5 and not program.python_calls
 
 
 def test_texts_and_large_numbers(

@@ -426,7 +426,7 @@ def _write_nest(
     ranges = (r.symbol.name for work in works for r in work.kernel.ranges)
     names = FreshNames({*args, *(s.name for s in original.sizes), *ranges})
     top = Block(args=args, symbols=sizes, facts=works[0].region.facts, names=names)
-    unit = top.inside()
+    unit = top.open_nested()
     together = plan.together
     if together:
         axis = plan.threaded[0]

@@ -151,7 +151,7 @@ class Builder:
         candidates, parts = started[spec.name]
         return lambda: tuple(
             (built.config, built.binary)
-            for built in self._triton.usable(spec, candidates, [part.result() for part in parts])
+            for built in self._triton.require_compiled(spec, candidates, [part.result() for part in parts])
         )
 
     def _count_compiled(self) -> int:

@@ -302,7 +302,7 @@ class LayoutMemory:
     match: Callable[..., bool]
 
     def __init__(self) -> None:
-        self.match = _never
+        self.match = _match_nothing
         self._lessons = 0
 
     def learn(self, *tensors: torch.Tensor) -> None:
@@ -312,5 +312,5 @@ class LayoutMemory:
             self.match = make_layout_predicate(*tensors)
 
 
-def _never(*_tensors: torch.Tensor) -> bool:
+def _match_nothing(*_tensors: torch.Tensor) -> bool:
     return False

@@ -80,7 +80,7 @@ def select_first_points(proposal: Proposal) -> tuple[Directive, ...]:
     axis = proposal.region.reduction[-1]
     directives: list[Directive] = []
     for number, step in enumerate(_list_passes(proposal)):
-        count = count_first_points(step, axis) if step.ordered else None
+        count = count_first_points(step, axis) if step.finished_sorts else None
         if count is not None:
             directives.append(Select(range=axis.name, first=count, step=number))
     return tuple(directives)

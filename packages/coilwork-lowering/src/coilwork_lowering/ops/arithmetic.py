@@ -67,7 +67,7 @@ def make_divisor_checks(
     """Checks of the operands of a division that is computed in `compute`; None if the divisor cannot be 0."""
     divisor = call["other"]
     # what torch decomposes into divisions asks of no divisor of its own making whether it is 0
-    captured = find_target_info(call.captured)
+    captured = find_target_info(call.captured_operator)
     refused = compute.is_integer and has_trait(call.device, ATEN_CPU) and captured.rejects_zero_divisor
     if not refused or _is_never_zero(divisor, compute):
         return None

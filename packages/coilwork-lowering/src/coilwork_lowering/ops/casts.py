@@ -64,7 +64,7 @@ def _make_narrowing(call: Call, source: TensorValue) -> Callable[[Scalar], Scala
     """Return what rounds elements of `source` to the type of the result before they are converted, where that
     is to be seen.
     """
-    is_conversion = find_target_info(call.captured).is_conversion
+    is_conversion = find_target_info(call.captured_operator).is_conversion
     narrows = call.dtype.is_low_precision and source.dtype.is_float and is_conversion
     if narrows and _is_wider_somewhere(call.node):
         return partial(round_to, narrow=call.dtype)

@@ -314,7 +314,7 @@ def _declare_image(builder: Builder, call: Call, fake: Any) -> Buffer:
         raise NotLowered("a result that is no tensor")
     shape: tuple[Expr, ...] = builder.sizes.exprs(fake.shape)
     # a distance in memory that nothing but memory tells: the run copies what lies otherwise
-    is_dense = UNPADDED in call.node.meta or bool(builder.sizes.unmet(fake.stride()))
+    is_dense = UNPADDED in call.node.meta or bool(builder.sizes.find_unmet(fake.stride()))
     strides = make_contiguous_strides(shape) if is_dense else builder.sizes.exprs(fake.stride())
     return builder.declare(shape, get_dtype(fake.dtype), format_device(fake.device), strides=strides)
 

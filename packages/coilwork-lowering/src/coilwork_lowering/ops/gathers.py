@@ -40,7 +40,7 @@ def read_position(
 
 def check_in_range(position: Scalar, size: Expr, call: Call) -> Check:
     """The check `0 <= position < size` for what the program called, which raises what eager raises."""
-    return check_bounds(position, size, call.captured, _error(call))
+    return check_bounds(position, size, call.captured_operator, _error(call))
 
 
 def check_bounds(position: Scalar, size: Expr, what: str, error: CheckError) -> Check:
@@ -54,13 +54,13 @@ def check_bounds(position: Scalar, size: Expr, what: str, error: CheckError) -> 
 
 def _error(call: Call) -> CheckError:
     """Return what eager's kernel raises. Those for one dimension, or along rows, are not the others'."""
-    if call.captured == "aten.index_select.default":
+    if call.captured_operator == "aten.index_select.default":
         given = call.fakes["self"]
         along_rows = given.dim() > 1 and wrap_dim(call.integer("dim"), given.dim()) == 1
         return "RuntimeError" if along_rows and given.is_contiguous() else "IndexError"
-    if call.captured.startswith("aten.index_add") and call.fakes["self"].dim() <= 1:
+    if call.captured_operator.startswith("aten.index_add") and call.fakes["self"].dim() <= 1:
         return "IndexError"
-    return find_target_info(call.captured).index_error
+    return find_target_info(call.captured_operator).index_error
 
 
 def _lower_embedding(builder: Builder, call: Call) -> Value:
@@ -174,7 +174,7 @@ class AdvancedIndex:
         """The positions at `point`, counted from the front."""
         inner, _ = self.split(point)
         # torch decomposes such operators into writes by index
-        wraps = not find_target_info(call.captured).counts_from_start
+        wraps = not find_target_info(call.captured_operator).counts_from_start
         results = []
         for place, tensor in zip(self.places, self.tensors, strict=True):
             own = inner[len(inner) - len(tensor.shape) :]

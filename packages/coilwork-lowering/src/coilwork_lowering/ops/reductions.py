@@ -187,7 +187,7 @@ def require_elements(
     sizes = [value.shape[k] for k in positions]
     if any(as_int(size) == 0 for size in sizes):
         raise NotLowered("the extreme of no elements")
-    name = call.captured.split(".")[1]
+    name = call.captured_operator.split(".")[1]
     for size in sizes:
         lower_nonzero(builder, size, f"{name}(): a dimension without elements has no extreme", error)
 

@@ -163,7 +163,7 @@ class CppBuilder:
         toolchain = find_toolchain()
         by_key = {make_library_key(spec, toolchain): spec for spec in specs}
         self._flights.run_for(
-            by_key, lambda keys: self._together({key: by_key[key] for key in keys}, toolchain)
+            by_key, lambda keys: self._build_together({key: by_key[key] for key in keys}, toolchain)
         )
 
     def library(self, spec: KernelSpec) -> bytes:
@@ -224,7 +224,7 @@ class CppBuilder:
         self._shared.add(key)
         return library
 
-    def _together(self, specs: Mapping[str, KernelSpec], toolchain: Toolchain) -> Mapping[str, Path]:
+    def _build_together(self, specs: Mapping[str, KernelSpec], toolchain: Toolchain) -> Mapping[str, Path]:
         """One library for all, or what another process has made of them meanwhile; nothing if they do not
         compile, for then it has to be said which.
         """

@@ -48,7 +48,7 @@ def reduce_blocks(operation: Any, blocks: Sequence[Any]) -> list[Any]:
         block.handle.data.flatten() if axis is None else numpy.moveaxis(block.handle.data, axis, 0)
         for block in blocks
     ]
-    combine = _whole_levels(operation, blocks)
+    combine = _combine_by_levels(operation, blocks)
     while len(arrays[0]) > 1:
         arrays = list(combine([x[0::2] for x in arrays], [x[1::2] for x in arrays]))
     results = [x[0] for x in arrays]
@@ -71,7 +71,7 @@ def scan_blocks(operation: Any, blocks: Sequence[Any]) -> list[Any]:
     import numpy
 
     arrays = [numpy.moveaxis(block.handle.data, operation.axis, 0) for block in blocks]
-    results = _scan(arrays, _whole_levels(operation, blocks))
+    results = _scan(arrays, _combine_by_levels(operation, blocks))
     return _tensors(
         operation, [numpy.ascontiguousarray(numpy.moveaxis(x, 0, operation.axis)) for x in results], blocks
     )
@@ -99,7 +99,7 @@ def _scan(arrays: Arrays, combine: Combine) -> Arrays:
     return results
 
 
-def _whole_levels(operation: Any, blocks: Sequence[Any]) -> Combine:
+def _combine_by_levels(operation: Any, blocks: Sequence[Any]) -> Combine:
     """The combine function of `operation` on arrays of any length, in the types of `blocks`."""
     import numpy
     import triton.language as tl

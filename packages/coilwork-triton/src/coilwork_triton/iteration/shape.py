@@ -355,12 +355,12 @@ class Shape:
         return next((t for t in self.tiles if t.letter == "r"), None)
 
     @cached_property
-    def staged(self) -> bool:
+    def has_stages(self) -> bool:
         """How many iterations of a loop are in flight is a parameter."""
         return STAGES in self.parameters
 
     @cached_property
-    def in_runs(self) -> bool:
+    def has_thread_runs(self) -> bool:
         """A block's positions along r are dealt out in runs of neighbours, each of which one thread scans."""
         return RUN in self.parameters
 

@@ -189,7 +189,7 @@ class Space:
 
     def _lanes(self, tile: Tile) -> Expression:
         block = Name(tile.block)
-        if tile.letter != "r" or not self.shape.in_runs:
+        if tile.letter != "r" or not self.shape.has_thread_runs:
             lanes = tl("arange", Number(0), block)
             if tile.letter != "r" or not self.shape.narrow_width:
                 return lanes

@@ -157,7 +157,7 @@ def _find_single_axis(shape: Shape) -> Tile | None:
     """The tile that is the only dimension of blocks, if lanes may stand elsewhere along it."""
     axes = [tile for tile in shape.tiles if tile.axis is not None]
     plain = shape.sharing is None and shape.topk is None and shape.walked is None
-    if len(axes) != 1 or not plain or shape.in_runs or shape.step > 1 or shape.zeros or shape.program:
+    if len(axes) != 1 or not plain or shape.has_thread_runs or shape.step > 1 or shape.zeros or shape.program:
         return None
     (tile,) = axes
     rows = tile.letter == "r" and shape.walk in ("persistent", "looped")

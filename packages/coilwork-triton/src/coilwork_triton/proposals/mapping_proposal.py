@@ -451,8 +451,10 @@ def _memory(setting: Setting, proposal: Proposal) -> Iterator[Directive]:
     if setting.draft.bins:
         args = tuple(dict.fromkeys(store.buffer for store in kernel.stores))
         yield Privatise(args=args, bins=setting.draft.bins)
-    if setting.streamed:
-        yield Evict(args=tuple(a.name for a in kernel.args if a.name in setting.streamed), priority="first")
+    if setting.streamed_args:
+        yield Evict(
+            args=tuple(a.name for a in kernel.args if a.name in setting.streamed_args), priority="first"
+        )
     if proposal.index_dtype is DType.I64:
         yield Index(dtype="i64")
     else:

@@ -52,7 +52,7 @@ class Setting:
         return KernelAnalysis(self.kernel, self.target.machine)
 
     @cached_property
-    def streamed(self) -> frozenset[str]:
+    def streamed_args(self) -> frozenset[str]:
         """Arguments that pass through the second-level cache."""
         return find_streaming_args(self.kernel, self.analysis.roots, self.target)
 

@@ -266,7 +266,7 @@ def _loop(values: Values, inner: Scope, backwards: bool, end: Expression | None)
     block = Name(tile.block)
     end = space.end(tile) if end is None else end
     body = (*space.reduction_lines(looped=True), *inner.writer.statements)
-    stages = Name(STAGES) if values.shape.staged else None
+    stages = Name(STAGES) if values.shape.has_stages else None
     if not backwards:
         return loop(LOOP_OFFSET.id, end, block, body, stages=stages)
     last = Binary("*", Binary("-", tl("cdiv", end, block), Number(1)), block)

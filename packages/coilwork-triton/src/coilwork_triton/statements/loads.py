@@ -121,7 +121,12 @@ def make_column_address(shape: Shape, space: Space, load: Load) -> Expression | 
     tile = shape.reduced
     if load.indirect or tile is None or tile.parts or shape.walk != "looped" or not shape.scalar_access:
         return None
-    if shape.in_runs or shape.index_dtype is not DType.I32 or shape.rank < 2 or shape.vectors is not None:
+    if (
+        shape.has_thread_runs
+        or shape.index_dtype is not DType.I32
+        or shape.rank < 2
+        or shape.vectors is not None
+    ):
         return None
     step = find_stride(space.simplify(load.index[0]), tile.index)
     distance = None if step is None else as_int(step)

@@ -198,7 +198,7 @@ def emit_scan(values: ValueWriter, scope: Scope, node: Scan) -> None:
         axis=tile.axis,
         positions=values.space.index(node.axis),
         index_dtype=values.shape.index_dtype,
-        run=RUN if values.shape.in_runs else "",
+        run=RUN if values.shape.has_thread_runs else "",
     )
     sharing = values.shape.sharing
     if sharing is not None:
@@ -230,7 +230,7 @@ def _mask_deciding_lanes(values: ValueWriter, node: Scan) -> Expression | None:
     if not has_deciding_lanes(node.kind):
         return None
     # running sums behind the end are that at the end
-    last = not isinstance(node.kind, Combine) and not node.reverse and not values.shape.in_runs
+    last = not isinstance(node.kind, Combine) and not node.reverse and not values.shape.has_thread_runs
     return _mask_points(values, node, without="r" if last else "")
 
 

@@ -105,7 +105,7 @@ class Registers:
         return pending
 
     @property
-    def beyond(self) -> Sequence[int]:
+    def computed_constants(self) -> Sequence[int]:
         """Constants that do not fit 64 bits, which are computed."""
         return self._beyond
 
@@ -354,7 +354,7 @@ class Part:
         inputs = self._inputs()
         for instruction in order:
             write(self, instruction)
-        for value in self.registers.beyond:
+        for value in self.registers.computed_constants:
             self.refuse(f"the number {value}", "the native executor computes in 64 bits")
         known = [
             u32(self.slot(constant.buffer.name)) + u32(self.shared.keys[constant.key])

@@ -76,7 +76,7 @@ class Elements:
         return DType.I64, 0
 
     @property
-    def one_run(self) -> bool:
+    def has_one_run(self) -> bool:
         """Tell if keys are rows."""
         return as_int(self.runs) == 1
 

@@ -165,7 +165,7 @@ class Points:
         self._width = as_expr(_count_neighbours(elements, near, few))
         self._groups = floordiv(elements.runs, self._width)
         self._shape = (self._groups, elements.run_length, self._width)
-        laid_out = not elements.one_run and as_int(self._width) == 1
+        laid_out = not elements.has_one_run and as_int(self._width) == 1
         self._stored = (self._keys(), self._numbers()) if laid_out else None
 
     def extreme(self, which: ReduceKind, value: Callable[[Scalar], Scalar]) -> Scalar:
@@ -177,7 +177,7 @@ class Points:
             flat = point[0] if len(point) == 1 else point[1] * length + point[0]
             return value(self._number_at(flat))
 
-        one_behind_the_other = self._elements.one_run or self._stored is not None
+        one_behind_the_other = self._elements.has_one_run or self._stored is not None
         axes = (self._elements.count,) if one_behind_the_other else (length, self._elements.runs)
         (result,) = self._builder.reduce(which, (), axes, self._device, body, (DType.I32,))
         assert result is not None
