@@ -18,7 +18,7 @@ import torch
 from coilwork_ir.buffers import Argument, Buffer, list_references
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, substitute
-from coilwork_ir.kernels.nodes import Combined, Kernel, Range
+from coilwork_ir.kernels.nodes import ComboKernel, Kernel, Range
 from coilwork_ir.mapping import Keep, Share, Unit
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.walk import index_buffers
@@ -108,7 +108,7 @@ def kernel_traffic(kernel: Kernel, sizes: Mapping[Expr, Expr] = MappingProxyType
     return Moved(name=kernel.name, walk=_walk(kernel, sizes), read=read, written=written)
 
 
-def _count_combined_traffic(kernel: Kernel, combined: Combined) -> Moved:
+def _count_combined_traffic(kernel: Kernel, combined: ComboKernel) -> Moved:
     body = combined.body
     parts = [
         kernel_traffic(body, dict(zip(body.sizes, member.sizes, strict=True))) for member in combined.members

@@ -42,7 +42,7 @@ def counted_from_the_end(number: Scalar, end: int) -> Scalar:
 
 
 def kernel_of(*ranges: Range, value: Scalar, checks: list[Scalar], checked: bool = True) -> Kernel:
-    """`value`, stored at each point of the parallel and walked `ranges`, with `checks` if `checked`."""
+    """`value`, stored at each point of the parallel and sequential `ranges`, with `checks` if `checked`."""
     used = checks if checked else []
     place, size = index_value(ranges[0].symbol).expr * 0, 1
     for r in ranges:

@@ -341,9 +341,9 @@ def _require_cpu_kernel(kernel: Kernel) -> None:
             origins=kernel.origins,
             remedy="schedule for a CPU, or with combine=False",
         )
-    if any(r.kind == "walked" for r in kernel.ranges):
+    if any(r.kind == "sequential" for r in kernel.ranges):
         raise EmitError(
-            "walked",
+            "sequential",
             f"kernel {kernel.name} reduces rows and columns together, for registers that only GPUs have",
             origins=kernel.origins,
             remedy="schedule it for the CPU, where rows and columns are reduced by kernels of their own",

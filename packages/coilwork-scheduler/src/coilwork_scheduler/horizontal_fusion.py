@@ -18,7 +18,7 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr, as_int, get_extent, substitute, symbol
-from coilwork_ir.kernels import Combined, Kernel, KernelCall, Member, Range, Store, TensorArg
+from coilwork_ir.kernels import ComboKernel, Kernel, KernelCall, Member, Range, Store, TensorArg
 from coilwork_ir.kernels.verify import find_member_aliasing
 from coilwork_ir.loc import UNKNOWN, merge_origins
 from coilwork_ir.scalar import Scalar, substitute_ranges
@@ -288,7 +288,7 @@ def make_combo_kernel(calls: Sequence[tuple[Kernel, KernelCall]]) -> tuple[Kerne
         sizes=tuple(sizes.values()),
         aliasing=_find_aliasing(body, members),
         stores=(),
-        combined=Combined(body=body, members=tuple(members)),
+        combined=ComboKernel(body=body, members=tuple(members)),
         numerics=first.numerics,
         origins=merge_origins(*(kernel.origins for kernel, _, _ in parts)),
     )

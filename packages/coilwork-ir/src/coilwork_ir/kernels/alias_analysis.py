@@ -101,7 +101,7 @@ def time_accesses(stores: Sequence[Store], conditions: Iterable[Scalar], reduced
         if isinstance(node, Reduce | Contraction | Scan | Sort):
             roots.append((node.operands, Moment(below, True)))
         depth[node] = below + 1 if isinstance(node, Reduce | Contraction) else below
-        # what is reduced along walked ranges still varies along the reduced ones
+        # what is reduced along sequential ranges still varies along the reduced ones
         row = isinstance(node, Reduce | Contraction) and along == frozenset(node.axes)
         walks[node] = not row and (_varies(node, along) or any(walks[o] for o in node.operands))
     moments: dict[Store, Moment] = {}

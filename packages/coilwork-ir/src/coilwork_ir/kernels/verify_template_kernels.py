@@ -127,8 +127,8 @@ def _check_ranges(kernel: Kernel, core: Core, place: Place) -> None:
             place.fail(
                 "core-ranges", f"the core has ({shown}), the kernel ({', '.join(r.name for r in theirs)})"
             )
-    if any(r.kind == "walked" for r in kernel.ranges):
-        place.fail("core-ranges", "there are walked ranges")
+    if any(r.kind == "sequential" for r in kernel.ranges):
+        place.fail("core-ranges", "there are sequential ranges")
 
 
 def _check_convolution(core: ConvolutionCore, check: CheckScalar, place: Place) -> None:

@@ -349,7 +349,7 @@ def _step(place: Expr, symbol: Expr) -> int | None:
 
 
 def explain_no_ranges(
-    kernel: Kernel, names: Iterable[str], kinds: Sequence[str] = ("parallel", "walked", "reduction")
+    kernel: Kernel, names: Iterable[str], kinds: Sequence[str] = ("parallel", "sequential", "reduction")
 ) -> str | None:
     """Why `names` are not distinct ranges of `kernel`, each of one of `kinds`; None if they are.
 

@@ -230,7 +230,7 @@ class Index(Directive):
         for arg in get_body(kernel).args:
             if not provably_le(arg.span, INT32_MAX):
                 return f"{arg.name} may have {find_bounds(arg.span).hi or 'any number of'} elements"
-        for kind in ("parallel", "walked", "reduction"):
+        for kind in ("parallel", "sequential", "reduction"):
             if not provably_le(
                 multiply_all(r.extent for r in get_body(kernel).ranges if r.kind == kind), INT32_MAX
             ):

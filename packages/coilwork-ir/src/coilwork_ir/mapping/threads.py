@@ -320,10 +320,10 @@ class Invariant(Directive):
             return reason
         if self.block % self.lanes:
             return f"{self.lanes} lanes do not divide {self.block}"
-        walked = {name for name, entry in index_ranges(kernel).items() if entry.kind == "walked"}
+        sequential = {name for name, entry in index_ranges(kernel).items() if entry.kind == "sequential"}
         for directive in directives:
             if isinstance(directive, Share) or (
-                isinstance(directive, Sequential) and walked.intersection(directive.ranges)
+                isinstance(directive, Sequential) and sequential.intersection(directive.ranges)
             ):
                 return f"`{directive.text}` walks rows in pieces, whose number decides the order"
         return None

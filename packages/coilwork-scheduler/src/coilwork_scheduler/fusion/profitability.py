@@ -77,7 +77,7 @@ class Traffic:
         """The work of a kernel that computes `candidate` and leaves its buffers `stored` in memory."""
         sizes, target = self.sizes, self.targets.of(candidate.device)
         groups = max(sizes.numel(tuple(get_extent(s) for s in candidate.parallel)), 1)
-        rows = groups * max(sizes.numel(tuple(get_extent(s) for s in candidate.walked)), 1)
+        rows = groups * max(sizes.numel(tuple(get_extent(s) for s in candidate.sequential)), 1)
         length = max(sizes.numel(tuple(get_extent(s) for s in candidate.reduced)), 1)
         written = candidate.written
         writes = sum(self._access_bytes(written[name]) for name in stored)
@@ -104,7 +104,7 @@ class Traffic:
             operations=operations,
             rows=rows,
             row_length=length if candidate.reduced else 1,
-            programs=groups if candidate.walked else self._programs(candidate, rows),
+            programs=groups if candidate.sequential else self._programs(candidate, rows),
         )
 
     def _programs(self, candidate: FusionCandidate, rows: int) -> int:
@@ -390,7 +390,7 @@ class Weigher:
             if not (one.reduced and two.reduced and all(self._is_launch_bound(one, work) for work in works)):
                 return Verdict(None, "", "")
         work = self.work(both)
-        if both.walked:
+        if both.sequential:
             # what rows and columns compute alike is most of it: counted once
             works = [self._distinct(one, works[0]), self._distinct(two, works[1])]
             work = self._distinct(both, work)
@@ -405,7 +405,7 @@ class Weigher:
         if together >= apart:
             times = together / apart if apart else 1.0
             return Verdict(None, "reject-bytes", f"fused would take {times:.1f}x as long", numbers)
-        kind = "fuse-walked" if both.walked else "fuse-vertical" if flows else "fuse-horizontal"
+        kind = "fuse-row-column" if both.sequential else "fuse-vertical" if flows else "fuse-horizontal"
         return Verdict(
             both,
             kind,
@@ -453,7 +453,7 @@ class Weigher:
                 return Verdict(
                     None, "reject-registers", "too many values per row to keep", (("values", len(rows)),)
                 )
-        if both.walked and not can_stay_in_registers(
+        if both.sequential and not can_stay_in_registers(
             both, self.context.settings.targets.capabilities_of(both.device).rows
         ):
             return Verdict(None, "reject-registers", "rows and sums of columns are too many values to keep")
@@ -471,7 +471,7 @@ class Weigher:
         traffic = self.traffic
         if (
             not (one.reduced and two.reduced)
-            or both.walked
+            or both.sequential
             or traffic.is_column_reduction(one) == traffic.is_column_reduction(two)
         ):
             return False

@@ -193,9 +193,9 @@ def canonicalize(
         **{old: substitute(e, {**symbols, **renamed}) for old, e in tiling.mapping.items()},
     }
     axes = tuple(r.symbol for r in ranges if r.kind == "reduction")
-    walked = tuple(r.symbol for r in ranges if r.kind == "walked")
+    sequential = tuple(r.symbol for r in ranges if r.kind == "sequential")
     names = {name: a.name for name, a in arguments.items()}
-    stores, checks = _rename(draft, whole, {draft.reduced: axes, draft.walked: walked}, names)
+    stores, checks = _rename(draft, whole, {draft.reduced: axes, draft.sequential: sequential}, names)
     args = tuple(
         TensorArg(
             name=argument.name,
@@ -256,7 +256,7 @@ def _parametrize_starts(draft: Draft, buffers: Mapping[str, Buffer]) -> tuple[Dr
     """
     starts: dict[Expr, Expr] = {}
     stores: list[Store] = []
-    zeros = {r: as_expr(0) for r in (*draft.parallel, *draft.walked, *draft.reduced)}
+    zeros = {r: as_expr(0) for r in (*draft.parallel, *draft.sequential, *draft.reduced)}
     for store in draft.stores:
         begin = as_int(substitute(store.index, zeros)) if store.buffer in draft.boxes else None
         if begin is not None:

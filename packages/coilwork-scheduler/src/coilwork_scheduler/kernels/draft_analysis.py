@@ -89,7 +89,7 @@ def list_scalars(draft: Draft) -> tuple[Scalar, ...]:
 
 def find_accesses(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints) -> tuple[Access, ...]:
     """Distinct loads and stores, largest first, stores before loads of the same size."""
-    ranges = (*draft.parallel, *draft.walked, *draft.reduced)
+    ranges = (*draft.parallel, *draft.sequential, *draft.reduced)
     found: dict[tuple[str, Expr, bool, frozenset[Expr]], Access] = {}
     touches: list[tuple[str, Expr, bool, Sequence[Scalar]]] = [
         (store.buffer, store.index, True, store.indirect) for store in draft.stores
@@ -233,7 +233,7 @@ def is_contraction(draft: Draft) -> bool:
     """True if the kernel `draft` is contractions, and what becomes of their sums at the same points."""
     scalars = list_scalars(draft)
     found = contractions_in(scalars, draft.parallel)
-    if not found or draft.walked or draft.bound is not None:
+    if not found or draft.sequential or draft.bound is not None:
         return False
     if any(frozenset(node.axes) != frozenset(draft.reduced) for node in found):
         return False

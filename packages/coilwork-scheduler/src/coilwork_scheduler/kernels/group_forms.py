@@ -97,7 +97,7 @@ def describe_group(
             for buffer in map(buffers.__getitem__, names)
         ]
     )
-    space = (group.parallel, group.walked, group.reduced, group.bound)
+    space = (group.parallel, group.sequential, group.reduced, group.bound)
     return Form((space, tuple(members), bodies, facts), names)
 
 

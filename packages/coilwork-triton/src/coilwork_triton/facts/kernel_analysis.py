@@ -177,8 +177,8 @@ class KernelAnalysis:
         )
 
     def _column_sums(self) -> int:
-        walked = frozenset(r.symbol for r in self.kernel.ranges if r.kind == "walked")
-        sums = [v for v in self.nodes if isinstance(v, Reduce) and not walked.isdisjoint(v.axes)]
+        sequential = frozenset(r.symbol for r in self.kernel.ranges if r.kind == "sequential")
+        sums = [v for v in self.nodes if isinstance(v, Reduce) and not sequential.isdisjoint(v.axes)]
         return len({(v.kind, v.operands) for v in sums})
 
 

@@ -345,7 +345,7 @@ class Shape:
         return tuple(t for t in reversed(self.tiles) if t.letter not in "wr")
 
     @cached_property
-    def walked(self) -> Tile | None:
+    def sequential(self) -> Tile | None:
         """The w tile."""
         return next((t for t in self.tiles if t.letter == "w"), None)
 

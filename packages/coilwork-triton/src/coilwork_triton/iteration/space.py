@@ -207,8 +207,8 @@ class Space:
         return (Assign((tile.index.name,), self._expand_axes(lanes, tile)), *self._define_parts(tile))
 
     def walk_lines(self) -> tuple[Statement, ...]:
-        """Definitions of the walked tile's positions and mask, for the body of the loop over it."""
-        tile = self.shape.walked
+        """Definitions of the sequential tile's positions and mask, for the body of the loop over it."""
+        tile = self.shape.sequential
         if tile is None or (tile.index not in self._used and not self._parts_used(tile)):
             return ()
         position: Expression = WALK_OFFSET

@@ -156,7 +156,7 @@ def _is_at_vector(access: Access, begin: Expr) -> bool:
 def _find_single_axis(shape: Shape) -> Tile | None:
     """The tile that is the only dimension of blocks, if lanes may stand elsewhere along it."""
     axes = [tile for tile in shape.tiles if tile.axis is not None]
-    plain = shape.sharing is None and shape.topk is None and shape.walked is None
+    plain = shape.sharing is None and shape.topk is None and shape.sequential is None
     if len(axes) != 1 or not plain or shape.has_thread_runs or shape.step > 1 or shape.zeros or shape.program:
         return None
     (tile,) = axes

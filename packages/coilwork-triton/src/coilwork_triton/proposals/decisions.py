@@ -321,7 +321,7 @@ class _WalkQuestion:
     @property
     def is_in_row_loop(self) -> bool:
         """Rows are taken one after the other, for sums of their columns."""
-        return any(r.kind == "walked" for r in self.setting.kernel.ranges)
+        return any(r.kind == "sequential" for r in self.setting.kernel.ranges)
 
     def fits(self, limit: int) -> bool:
         """A row takes at most `limit` lanes."""
@@ -429,7 +429,7 @@ def choose_walk(setting: Setting, proposal: Proposal) -> Walk:
     walk = WALKS.answer(question)
     if walk != "persistent" and question.is_in_row_loop:
         raise EmitError(
-            "walked-rows",
+            "sequential-rows",
             f"rows of kernel {setting.kernel.name} are walked, but do not stay in registers",
             origins=setting.kernel.origins,
             remedy="schedule rows and columns as two kernels",

@@ -60,10 +60,10 @@ MOST_SUMS: Final = 4
 def _build_unnamed_site(values: ValueWriter, scope: Scope, node: Reduce) -> Site:
     """The site of the reduction `node` in `scope`, where its operands are known."""
     along_walk = values.reduces_along_walk(node)
-    tile = values.shape.walked if along_walk else values.shape.reduced
+    tile = values.shape.sequential if along_walk else values.shape.reduced
     if tile is None or (tile.axis is None and not along_walk):
         raise EmitError("reduce-axes", f"{node.kind} in kernel {values.kernel.name}, which reduces no range")
-    all_of = values.walked_symbols if along_walk else values.reduced_symbols
+    all_of = values.sequential_symbols if along_walk else values.reduced_symbols
     missing = [s for s in all_of - frozenset(node.axes) if s.extent is None or as_int(s.extent) != 1]
     if missing:
         names = ", ".join(sorted(s.name for s in missing))
