@@ -22,7 +22,6 @@ from coilwork_runtime.torch_compat import (
 from coilwork_runtime.torch_compat import reinterpret as reinterpret_tensor
 
 __all__ = [
-    "aligned",
     "check_aligned_layout",
     "check_layout",
     "check_memory",
@@ -31,6 +30,7 @@ __all__ = [
     "empty_strided",
     "empty_strided_cpu",
     "empty_strided_cuda",
+    "ensure_aligned",
     "ensure_aligned_layout",
     "ensure_layout",
     "find_pool_part",
@@ -253,7 +253,7 @@ def check_memory(value: torch.Tensor, name: str) -> None:
         )
 
 
-def aligned(*values: torch.Tensor) -> Sequence[torch.Tensor]:
+def ensure_aligned(*values: torch.Tensor) -> Sequence[torch.Tensor]:
     """`values`; any whose address is no multiple of 16 bytes is replaced by an aligned copy."""
     for value in values:
         if value.data_ptr() % ALIGNMENT_BYTES:

@@ -69,11 +69,11 @@ def check_aligned_layout(
 ) -> torch.Tensor:
     """As `check_layout`; an input whose address is no multiple of 16 bytes is replaced by an aligned copy."""
     check_layout(value, name, dtype, device, size, stride)
-    (value,) = aligned(value)
+    (value,) = ensure_aligned(value)
     return value
 
 
-def aligned(*values: torch.Tensor) -> Sequence[torch.Tensor]:
+def ensure_aligned(*values: torch.Tensor) -> Sequence[torch.Tensor]:
     """`values`; any whose address is no multiple of 16 bytes is replaced by an aligned copy."""
     return [
         value
@@ -168,7 +168,7 @@ def ensure_aligned_layout(
     """As `ensure_layout`; a result whose address is no multiple of 16 bytes is replaced by an
     aligned copy.
     """
-    (value,) = aligned(ensure_layout(value, size, stride, dtype))
+    (value,) = ensure_aligned(ensure_layout(value, size, stride, dtype))
     return value
 
 

@@ -40,7 +40,6 @@ from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.layout_checks import (
     ALIGNMENT_BYTES,
     LayoutMemory,
-    aligned,
     check_aligned_layout,
     check_layout,
     check_rank,
@@ -48,6 +47,7 @@ from coilwork_runtime.layout_checks import (
     empty_strided,
     empty_strided_cpu,
     empty_strided_cuda,
+    ensure_aligned,
     ensure_aligned_layout,
     ensure_layout,
     find_pool_part,
@@ -282,7 +282,7 @@ class _Maker:
                         break
                 else:
                     return
-                for place, value in zip(on_multiples, aligned(*values), strict=True):
+                for place, value in zip(on_multiples, ensure_aligned(*values), strict=True):
                     frame[place] = value
 
         return check
@@ -373,7 +373,7 @@ class _Maker:
             )
 
         def align(frame: Frame) -> None:
-            (frame[place],) = aligned(frame[place])
+            (frame[place],) = ensure_aligned(frame[place])
 
         if not is_asserted:
             return align
