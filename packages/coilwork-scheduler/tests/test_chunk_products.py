@@ -21,7 +21,7 @@ from coilwork_ir.machine import change_figures
 from coilwork_ir.target import Target, get_target
 from coilwork_scheduler import RooflineCost, ScheduleOptions
 from coilwork_scheduler.chunking.chunk_products import ChunkedGraph, chunk_products
-from coilwork_scheduler.chunking.surroundings import find_surroundings
+from coilwork_scheduler.chunking.chunk_barrier import find_chunk_barrier
 from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.optimization_remarks import Remarks
@@ -393,7 +393,7 @@ def test_a_chunk_is_done_with_before_the_next_one_is_computed() -> None:
 
 def test_no_kernel_makes_what_chunks_wait_for_and_what_waits_for_them() -> None:
     _, made, _ = chunk(BOTH)
-    around = find_surroundings(made.graph, made.chunks)
+    around = find_chunk_barrier(made.graph, made.chunks)
     assert "count" in around.before and {"mean", "dw", "dh"} <= around.behind
     assert not around.before & around.behind and made.chunks.keys() <= around.behind
     assert around.forbids(frozenset({"count", "mean"}))

@@ -29,7 +29,7 @@ from coilwork_scheduler.assemble import (
 )
 from coilwork_scheduler.choose_implementations import implement_attention, implement_contractions
 from coilwork_scheduler.chunking.chunk_products import chunk_products
-from coilwork_scheduler.chunking.surroundings import find_surroundings
+from coilwork_scheduler.chunking.chunk_barrier import find_chunk_barrier
 from coilwork_scheduler.contractions.implementations import NamesBlocks
 from coilwork_scheduler.contractions.registry import REGISTRY, Registry
 from coilwork_scheduler.cost_model import CostModel, RooflineCost
@@ -283,7 +283,7 @@ def _fuse(draft: Draft, settings: Settings) -> Draft:
         facts=draft.facts,
         settings=settings,
         chunks=draft.chunks,
-        around=find_surroundings(draft.graph, draft.chunks),
+        chunk_barrier=find_chunk_barrier(draft.graph, draft.chunks),
     )
     return replace(draft, groups=Fuser(context, stages, settings.remarks).run())
 

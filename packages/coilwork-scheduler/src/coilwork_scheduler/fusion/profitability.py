@@ -17,7 +17,7 @@ from coilwork_ir.machine.model import Memory
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Op, Reduce, iterate_postorder
 from coilwork_ir.target import RowWalks, Targets
-from coilwork_scheduler.chunking.surroundings import ALONE, Surroundings
+from coilwork_scheduler.chunking.chunk_barrier import NO_BARRIER, ChunkBarrier
 from coilwork_scheduler.cost_model import KernelWork, SizeHints
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.fusion_candidate import (
@@ -299,14 +299,14 @@ class FusionContext:
     """Facts that fusion reads besides the stages.
 
     `chunks` are the numbers of the chunks that buffers belong to. No kernel is about several chunks, or makes
-    what they wait for and what waits for them, which is in `around`.
+    what they wait for and what waits for them, which is in `chunk_barrier`.
     """
 
     graph: Graph
     facts: Dependence
     settings: Settings
     chunks: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    around: Surroundings = ALONE
+    chunk_barrier: ChunkBarrier = NO_BARRIER
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +348,7 @@ class Weigher:
         chunks = self.context.chunks
         if chunks and len({chunks[name] for name in one.names | two.names if name in chunks}) > 1:
             return Verdict(None, "reject-chunks", "both chunks would be in memory at once")
-        if chunks and self.context.around.forbids(frozenset((*one.written, *two.written))):
+        if chunks and self.context.chunk_barrier.forbids(frozenset((*one.written, *two.written))):
             return Verdict(None, "reject-chunks", "the first chunk would wait for the last one")
         if one.ops + two.ops > 2 * options.max_ops or len(one.parts) + len(two.parts) > MOST_STAGES:
             return Verdict(
