@@ -20,8 +20,8 @@ from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.machine import change_figures
 from coilwork_ir.target import Target, get_target
 from coilwork_scheduler import RooflineCost, ScheduleOptions
-from coilwork_scheduler.chunking.chunk_products import ChunkedGraph, chunk_products
 from coilwork_scheduler.chunking.chunk_barrier import find_chunk_barrier
+from coilwork_scheduler.chunking.chunk_products import ChunkedGraph, chunk_products
 from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.optimization_remarks import Remarks

@@ -28,8 +28,8 @@ from coilwork_scheduler.assemble import (
     share_launches,
 )
 from coilwork_scheduler.choose_implementations import implement_attention, implement_contractions
-from coilwork_scheduler.chunking.chunk_products import chunk_products
 from coilwork_scheduler.chunking.chunk_barrier import find_chunk_barrier
+from coilwork_scheduler.chunking.chunk_products import chunk_products
 from coilwork_scheduler.contractions.implementations import NamesBlocks
 from coilwork_scheduler.contractions.registry import REGISTRY, Registry
 from coilwork_scheduler.cost_model import CostModel, RooflineCost
