@@ -44,7 +44,7 @@ class Moved:
 
 
 def traffic(program: Program) -> tuple[Moved, ...]:
-    """What each launch and each ATen call of `program` moves, in order. Sizes must be known."""
+    """Return what each launch and each ATen call of `program` moves, in order. Sizes must be known."""
     known = index_buffers(program)
     kernels = {kernel.name: kernel for kernel in program.kernels}
     found: list[Moved] = []
@@ -86,7 +86,7 @@ def _is_view(target: str) -> bool:
 
 
 def kernel_traffic(kernel: Kernel, sizes: Mapping[Expr, Expr] = MappingProxyType({})) -> Moved:
-    """What one launch of `kernel` moves, whose size symbols are `sizes`."""
+    """Return what one launch of `kernel` moves, whose size symbols are `sizes`."""
     if kernel.combined is not None:
         return _count_combined_traffic(kernel, kernel.combined)
     args = {arg.name: replace(arg, span=substitute(arg.span, sizes)) for arg in kernel.args}
@@ -136,8 +136,8 @@ def _walk(kernel: Kernel, sizes: Mapping[Expr, Expr]) -> str:
 
 
 def _walks(kernel: Kernel) -> str:
-    """How a GPU goes through the rows of `kernel`, if it reduces any: kept in registers, shared by programs,
-    or in a loop.
+    """Return how a GPU goes through the rows of `kernel`, if it reduces any: kept in registers, shared by
+    programs, or in a loop.
     """
     if all(r.kind == "parallel" for r in kernel.ranges):
         return "pointwise"

@@ -69,7 +69,7 @@ def _endings(paths: Iterable[str]) -> frozenset[str]:
 
 
 def _stands_for_something(root: Path, name: str, paths: frozenset[str], near: frozenset[str]) -> bool:
-    """Whether `name` is that of a file, folder or module that there is, or none at all. `NAME` and `*` are
+    """Tell if `name` is that of a file, folder or module that there is, or none at all. `NAME` and `*` are
     any name.
     """
     if not _PATH.fullmatch(name):
@@ -83,7 +83,7 @@ def _stands_for_something(root: Path, name: str, paths: frozenset[str], near: fr
 
 
 def _is_module(root: Path, parts: list[str], paths: frozenset[str]) -> bool:
-    """Whether modules of ours lead to a module, or to a name that a package gives out; names in modules are
+    """Tell if modules of ours lead to a module, or to a name that a package gives out; names in modules are
     not looked up.
     """
     folder = f"packages/{parts[0].replace('_', '-')}/src/{parts[0]}/"

@@ -363,7 +363,7 @@ class LocalStore:
         return tuple(key for number, key in uses if number > since)
 
     def count_uses(self) -> int:
-        """How often this process has read or written an entry so far."""
+        """Return how often this process has read or written an entry so far."""
         return self._process.count
 
     def _path(self, key: str) -> Path:

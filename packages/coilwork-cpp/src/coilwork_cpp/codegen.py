@@ -290,7 +290,7 @@ def _write_file(
 
 
 def plan_core(kernel: Kernel, target: Target, options: CppOptions) -> AttentionPlan:
-    """How `kernel`, whose core is attention or its gradient, runs.
+    """Return how `kernel`, whose core is attention or its gradient, runs.
 
     Raises:
         EmitError: the kernel holds something that has no C++ form, or a user's mapping has no loops.

@@ -209,8 +209,9 @@ class Target:
 
     @property
     def code_text(self) -> str:
-        """As `key_text`, of what code needs in order to run. Code for a processor is laid out for its number
-        of threads, and runs with any."""
+        """Do as `key_text`, of what code needs in order to run. Code for a processor is laid out for its
+        number of threads, and runs with any.
+        """
         return self.key_text if self.is_gpu else replace(self, multiprocessors=0).key_text
 
     def has(self, trait: str) -> bool:

@@ -155,7 +155,7 @@ class Builder:
         )
 
     def _count_compiled(self) -> int:
-        """How many kernels were compiled so far, instead of found in the store."""
+        """Return how many kernels were compiled so far, instead of found in the store."""
         return len(self._cpp.compiled) + len(self._triton.compiled)
 
     def _report(self, tasks: list[Building], before: int) -> None:

@@ -269,7 +269,7 @@ class Group:
 
     @property
     def pieces(self) -> int:
-        """In how many pieces programs are to share its rows; 1 where each has rows of its own."""
+        """Return in how many pieces programs are to share its rows; 1 where each has rows of its own."""
         return max(member.stage.split for member in self.members)
 
 

@@ -225,7 +225,7 @@ def group_launches(
 def _obstacle(
     launch: _Launch, unit: SchedulingUnit, candidate: LaunchCandidate, place: Mapping[int, int], max_args: int
 ) -> str:
-    """Why the call of `candidate` cannot move to `launch`; empty if it can."""
+    """Return why the call of `candidate` cannot move to `launch`; empty if it can."""
     if any(place[earlier] >= launch.place for earlier in unit.before):
         return "waits for a step behind the earlier call of its kind"
     new = sum(name not in launch.names for name in dict.fromkeys(candidate.names))

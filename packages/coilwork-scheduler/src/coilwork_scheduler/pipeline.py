@@ -494,7 +494,7 @@ def _schedule_whole(
     observe: Callable[[str, Graph], None] | None,
     registry: Registry,
 ) -> Schedule:
-    """As `schedule`, every region of the graph by itself."""
+    """Do as `schedule`, every region of the graph by itself."""
     settings = Settings(
         targets=targets,
         options=options,

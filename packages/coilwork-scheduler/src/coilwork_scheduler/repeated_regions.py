@@ -65,7 +65,7 @@ class ShorterGraph:
 
     @property
     def omitted_count(self) -> int:
-        """How many regions were left out."""
+        """Return how many regions were left out."""
         return self.repetition.last - self.repetition.first - KEPT
 
     @property

@@ -126,7 +126,7 @@ class PlannedAttention:
 
 
 def propose_attention(kernel: Kernel, target: Target, options: TritonOptions) -> PlannedAttention:
-    """How `kernel`, whose core is attention, is to run.
+    """Return how `kernel`, whose core is attention, is to run.
 
     Raises:
         EmitError: it is no attention that Triton has text for.
@@ -151,8 +151,8 @@ def propose_attention(kernel: Kernel, target: Target, options: TritonOptions) ->
 def plan_attention_mapping(
     kernel: Kernel, mapping: Mapping, target: Target, *, check: Callable[[Mapping], None], max_configs: int
 ) -> PlannedAttention:
-    """How `kernel`, whose core is attention, runs as `mapping` says, whoever chose that. `check` judges it,
-    and each of its choices if it is open; of these `max_configs` are the first.
+    """Return how `kernel`, whose core is attention, runs as `mapping` says, whoever chose that. `check`
+    judges it, and each of its choices if it is open; of these `max_configs` are the first.
 
     Raises:
         EmitError: there is no text for a directive, which the error names.

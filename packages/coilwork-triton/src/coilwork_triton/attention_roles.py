@@ -87,7 +87,7 @@ def _is_result(value: Scalar) -> bool:
 
 
 def explain_no_roles(kernel: Kernel, target: Target) -> str | None:
-    """Why warps cannot have roles in `kernel`, which is attention or its gradient; None if they can."""
+    """Return why warps cannot have roles in `kernel`, attention or its gradient; None if they can."""
     core = find_core(kernel)
     if core is None:
         return "it is no attention"

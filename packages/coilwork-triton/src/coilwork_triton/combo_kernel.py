@@ -160,7 +160,7 @@ def check_member(kernel: Kernel, mapping: Mapping) -> None:
 
 
 def plan_member_mapping(kernel: Kernel, combined: ComboKernel, mapping: Mapping, target: Target) -> Planned:
-    """How the body of `kernel`, which is `combined`, runs as `mapping` says.
+    """Return how the body of `kernel`, which is `combined`, runs as `mapping` says.
 
     Raises:
         EmitError: there is no text for a directive, which the error names.
@@ -254,7 +254,7 @@ def _first_programs(programs: list[Expr], printer: IndexPrinter, lines: list[Sta
 def _first_programs_by_block(
     shape: Shape, body: Kernel, members: Sequence[Member], lines: list[Statement]
 ) -> list[Expression]:
-    """As `_first_programs`, for members of known sizes in open blocks: `lines` compute constants of a
+    """Do as `_first_programs`, for members of known sizes in open blocks: `lines` compute constants of a
     launch.
     """
     (tile,) = shape.parallel

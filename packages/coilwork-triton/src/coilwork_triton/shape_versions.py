@@ -147,12 +147,12 @@ class PlannedVersions:
 
     @property
     def shape(self) -> Shape:
-        """That of the most particular one."""
+        """Return that of the most particular one."""
         return self.versions[0].shape
 
     @property
     def general_shape(self) -> Shape:
-        """That of the one for all sizes."""
+        """Return that of the one for all sizes."""
         return self.versions[-1].shape
 
     @property

@@ -67,7 +67,7 @@ def check_layout(
 def check_aligned_layout(
     value: torch.Tensor, name: str, dtype: torch.dtype, device: str, size: Sizes, stride: Sizes
 ) -> torch.Tensor:
-    """As `check_layout`; an input whose address is no multiple of 16 bytes is replaced by an aligned copy."""
+    """Do as `check_layout`; an aligned copy replaces an input whose address is no multiple of 16 bytes."""
     check_layout(value, name, dtype, device, size, stride)
     (value,) = ensure_aligned(value)
     return value
@@ -120,7 +120,7 @@ def reinterpret(source: torch.Tensor, size: Sizes, stride: Sizes, offset: int) -
 def reinterpret_dtype(
     source: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype, offset: int
 ) -> torch.Tensor:
-    """As `reinterpret`, with the bits read as `dtype`; `offset` counts elements of `dtype`.
+    """Do as `reinterpret`, with the bits read as `dtype`; `offset` counts elements of `dtype`.
 
     Raises:
         LayoutError: the memory starts between two elements of `dtype`.
@@ -165,7 +165,7 @@ def ensure_layout(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.
 def ensure_aligned_layout(
     value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype
 ) -> torch.Tensor:
-    """As `ensure_layout`; a result whose address is no multiple of 16 bytes is replaced by an
+    """Do as `ensure_layout`; a result whose address is no multiple of 16 bytes is replaced by an
     aligned copy.
     """
     (value,) = ensure_aligned(ensure_layout(value, size, stride, dtype))

@@ -62,7 +62,8 @@ class AttentionPlan:
 
 
 def propose_attention(kernel: Kernel, common: Sequence[Directive]) -> AttentionPlan:
-    """How `kernel`, whose core is attention or its gradient, is to run, with directives that are `common`.
+    """Return how `kernel`, whose core is attention or its gradient, is to run, with directives that are
+    `common`.
 
     Raises:
         EmitError: it is none that is computed in blocks.
@@ -74,7 +75,7 @@ def propose_attention(kernel: Kernel, common: Sequence[Directive]) -> AttentionP
 
 
 def plan_attention(kernel: Kernel, mapping: Mapping) -> AttentionPlan:
-    """How `kernel` runs as `mapping` says, whoever chose that.
+    """Return how `kernel` runs as `mapping` says, whoever chose that.
 
     Raises:
         EmitError: there are no loops for a directive, which the error names.

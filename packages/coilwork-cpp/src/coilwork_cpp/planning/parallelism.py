@@ -163,7 +163,7 @@ def _accesses(region: Region, args: MappingOf[str, TensorArg]) -> list[_Access]:
 
 
 def _scores(region: Region, args: MappingOf[str, TensorArg]) -> dict[Expr, int]:
-    """For each range: bytes accessed at unit stride along it, minus bytes accessed at other strides.
+    """Return for each range: bytes accessed at unit stride along it, minus bytes accessed at other strides.
 
     Real and imaginary parts side by side, each at a stride of 2, are as good as at unit stride: vectors of
     both are shuffled.

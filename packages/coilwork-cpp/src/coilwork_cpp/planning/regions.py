@@ -156,7 +156,9 @@ def _survey_stores(kernel: Kernel) -> _Survey:
 
 
 def _nest_keys(kernel: Kernel, survey: _Survey) -> list[tuple[frozenset[Expr], frozenset[Expr]]]:
-    """For each store of `kernel` the parallel ranges, and the reduced ones, at whose points it happens."""
+    """Return for each store of `kernel` the parallel ranges, and the reduced ones, at whose points it
+    happens.
+    """
     parallel = frozenset(r.symbol for r in kernel.ranges if r.kind == "parallel")
     pairs = zip(survey.domains, survey.combines, strict=True)
     combining = {domain & parallel for domain, combines in pairs if combines}

@@ -666,7 +666,7 @@ def _meaningful_strides(tensor: Tensor) -> list[int]:
 
 
 def _find_shared_memory(values: Sequence[Any]) -> list[int]:
-    """For each value the first position that has the same memory; its own if none or no tensor."""
+    """Return for each value the first position that has the same memory; its own if none or no tensor."""
     seen: dict[int, int] = {}
     return [
         seen.setdefault(value.untyped_storage().data_ptr(), position)

@@ -84,7 +84,9 @@ class Sharing:
 
 
 def find_sharing(kernel: Kernel, roles: Roles, index: Expr) -> tuple[Sharing, ...] | None:
-    """How points of the other ranges share the elements at `index`, by range; None if that is not found."""
+    """Return how points of the other ranges share the elements at `index`, by range; None if that is not
+    found.
+    """
     found: list[Sharing] = []
     for r in roles.others:
         count = _count_sharing(index, r)
@@ -121,7 +123,7 @@ def index_of_store(kernel: Kernel, number: int) -> Expr | None:
 
 
 def find_key_sharing(kernel: Kernel) -> tuple[Sharing, ...]:
-    """How points of the other ranges share keys and values."""
+    """Return how points of the other ranges share keys and values."""
     roles = roles_of(kernel)
     found = []
     for number in (1, 2):

@@ -444,8 +444,8 @@ def _check_store(
 
 
 def find_levels(kernel: Kernel) -> dict[Scalar, frozenset[Expr]]:
-    """For every scalar node of `kernel` the ranges that its value varies along; a `Reduce` or `Contraction`
-    removes its axes.
+    """Return the ranges that the value of each scalar node of `kernel` varies along; a `Reduce` or
+    `Contraction` removes its axes.
     """
     ranges = frozenset(r.symbol for r in kernel.ranges)
     found: dict[Scalar, frozenset[Expr]] = {}

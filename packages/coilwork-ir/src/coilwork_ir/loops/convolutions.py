@@ -242,7 +242,7 @@ def find_places(
 def _places_of_transposed(
     node: Windowed, extents: Roles, *, image: Sequence[Expr], inner: Expr, taps: Sequence[Expr]
 ) -> Places:
-    """As `find_places`, at a point of the image and a feature of its group.
+    """Do as `find_places`, at a point of the image and a feature of its group.
 
     A tap reaches a point from one window at most.
     """

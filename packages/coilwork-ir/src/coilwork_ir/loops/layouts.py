@@ -197,7 +197,7 @@ def _list_fixed_buffers(node: Node) -> Iterator[tuple[str, str]]:
 
 
 def _irregular(buffer: Buffer) -> str | None:
-    """Why the strides of computed memory are not just one order of its dimensions."""
+    """Return why the strides of computed memory are not just one order of its dimensions."""
     if any(as_int(extent) == 0 for extent in buffer.shape):
         return "it has no elements"
     return None if find_dense_order(buffer) is not None else "its rows are padded"

@@ -224,7 +224,7 @@ class Index(Directive):
     promised: bool = False
 
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
-        """In 32 bits: every argument's span and every product of ranges is proved to fit."""
+        """Legal in 32 bits if every argument's span and every product of ranges is proved to fit."""
         if self.dtype == "i64" or self.promised:
             return None
         for arg in get_body(kernel).args:

@@ -284,7 +284,7 @@ class Straddle(Directive):
 
 
 def _why_walked(directive: Directive, names: Sequence[str], directives: Sequence[Directive]) -> str | None:
-    """Why another directive says already how the reduced ranges `names` are walked; None if none does."""
+    """Return why another directive already says how ranges `names` are walked; None if none does."""
     for other in directives:
         if other != directive and isinstance(other, Keep | Loop | Share) and set(other.ranges) & set(names):
             return f"`{other.text}` says how they are walked"

@@ -110,7 +110,7 @@ class Saved:
 
 
 def settle_saved(joint: IndexedJoint, chosen: Iterable[int]) -> Saved:
-    """Of `chosen` values those that the backward reads, and the sizes in what it is given."""
+    """Return those of the `chosen` values that the backward reads, and the sizes in what it is given."""
     sizes: list[int] = []
     tensors: list[int] = []
     for at in chosen:

@@ -101,7 +101,7 @@ def _read_per_dim(call: Call, name: str, rank: int, default: tuple[int, ...] = (
 
 
 def _rank(call: Call) -> int:
-    """How many dimensions are pooled: the digit in `aten.avg_pool2d.default`."""
+    """Return how many dimensions are pooled: the digit in `aten.avg_pool2d.default`."""
     return int(call.target.partition("pool")[2][0])
 
 
@@ -121,7 +121,7 @@ def _dims(call: Call, source: Shape, result: Shape) -> list[PooledDim]:
 
 
 def _count_unrolled(dims: Sequence[PooledDim], device: torch.device) -> int:
-    """How many elements of a window are unrolled."""
+    """Return how many elements of a window are unrolled."""
     uneven = any(d.is_uneven for d in dims) and not _is_left_to_aten(device)
     return _UNROLLED_UNEVEN if uneven else UNROLLED
 

@@ -139,7 +139,7 @@ def _accumulate(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
 
 
 def element_count(value_shape: Shape, positions: Sequence[int]) -> Expr:
-    """How many elements one result combines."""
+    """Return how many elements one result combines."""
     return multiply_all(value_shape[k] for k in positions)
 
 

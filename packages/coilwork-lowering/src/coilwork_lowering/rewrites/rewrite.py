@@ -181,7 +181,7 @@ def _outline_call(pattern: Call) -> Outline:
 
 
 def _count_operands(pattern: Pattern) -> float:
-    """How many nodes an argument that `pattern` fits holds at most."""
+    """Return how many nodes an argument that `pattern` fits holds at most."""
     match pattern:
         case Tensor() | Call():
             return 1

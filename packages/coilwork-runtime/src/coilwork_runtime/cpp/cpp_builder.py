@@ -347,7 +347,7 @@ class CppLanguage:
         self._workers = workers
 
     def start(self, specs: Sequence[KernelSpec], threads: Threads) -> Mapping[str, Building]:
-        """As `Language.start`."""
+        """Do as `Language.start`."""
         together = self._start_together(specs, threads)
         return {
             spec.name: Building(

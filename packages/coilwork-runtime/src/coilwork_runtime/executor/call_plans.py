@@ -316,7 +316,7 @@ def plan_call(
 
 
 def _explain_launch(call: RecordedCall, kernel: UserKernel) -> str:
-    """Why each launch of `kernel` is made in Python; empty if none but the first is."""
+    """Return why each launch of `kernel` is made in Python; empty if none but the first is."""
     if any(isinstance(value, Item) for value in (*call.args, *call.kwargs.values())):
         return "it takes a number from a tensor"
     return explain_obstacle(kernel)

@@ -60,7 +60,7 @@ class FrameLayout:
 
     @property
     def kept(self) -> tuple[Any, ...]:
-        """What lies in every frame, behind all that a call is given."""
+        """Return what lies in every frame, behind all that a call is given."""
         return tuple(self._kept)
 
     def find(self, kind: Kind, number: int) -> int:

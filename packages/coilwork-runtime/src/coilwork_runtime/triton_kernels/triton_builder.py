@@ -320,7 +320,7 @@ class TritonLanguage:
         self._gpu = gpu
 
     def start(self, specs: Sequence[KernelSpec], threads: Threads) -> Mapping[str, Building]:
-        """As `Language.start`."""
+        """Do as `Language.start`."""
         if is_interpreting():
             return {
                 spec.name: Building([threads.submit(self._builder.interpret, spec)], lambda parts: parts[0])

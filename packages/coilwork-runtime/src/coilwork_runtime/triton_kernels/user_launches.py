@@ -78,7 +78,7 @@ class _PythonOnlyError(Exception):
 
 
 def explain_obstacle(kernel: UserKernel) -> str:
-    """Why each launch of `kernel` is made in Python; empty if none but the first is."""
+    """Return why each launch of `kernel` is made in Python; empty if none but the first is."""
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.jit import JITFunction
 

@@ -339,7 +339,7 @@ class Weigher:
     links: frozenset[str]
 
     def limits(self, one: FusionCandidate, two: FusionCandidate) -> Verdict | None:
-        """Why the two are too large for one kernel; `None` if they are not."""
+        """Return why the two are too large for one kernel; `None` if they are not."""
         options = self.context.settings.options
         if one.device != two.device:
             return Verdict(None, "", "")
@@ -415,7 +415,7 @@ class Weigher:
         )
 
     def _find_obstacle(self, both: FusionCandidate) -> Verdict | None:
-        """Why `both` cannot be a kernel, or would keep too many values, whatever it saves."""
+        """Return why `both` cannot be a kernel, or would keep too many values, whatever it saves."""
         scan = find_misplaced_scan(both)
         if scan is not None:
             return Verdict(

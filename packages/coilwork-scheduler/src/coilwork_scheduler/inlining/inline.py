@@ -601,8 +601,8 @@ class Inliner:
         return found
 
     def _shares_of(self, position: int) -> dict[str, float]:
-        """For each buffer that the node at `position` loads, the shares of its points at which it does, added
-        up.
+        """Return for each buffer that the node at `position` loads, the shares of its points at which it
+        does, added up.
         """
         if position not in self._shares:
             found = self._shares[position] = {}

@@ -244,8 +244,8 @@ def _places_of(value: Scalar, symbol: Expr, extent: int) -> range | None:
 
 
 def _line(value: Scalar, symbol: Expr) -> tuple[int, int] | None:
-    """By how much a position grows at each step along `symbol`, and where it starts; None if it does not grow
-    evenly.
+    """Return by how much a position grows at each step along `symbol`, and where it starts; None if it does
+    not grow evenly.
     """
     match value:
         case Const(value=number) if number == int(number):

@@ -162,7 +162,7 @@ def _shares(touched: Sequence[Access], ranges: Sequence[Expr], *, near: int) -> 
 
 
 def _find_transposed_shares(order: Sequence[_Run], touched: Sequence[Access]) -> list[float]:
-    """For each of `order`, the share of bytes at unit stride along it alone, and not along the
+    """Return for each of `order`, the share of bytes at unit stride along it alone, and not along the
     innermost one. A buffer counts once, though all elements of a window are read from it.
     """
     if not order:

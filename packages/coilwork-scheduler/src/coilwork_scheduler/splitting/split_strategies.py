@@ -280,8 +280,8 @@ class ShortRunSplit:
 def find_short_run_split(
     cost: ReductionCost, group: ReductionGroup, *, on_chip: bool
 ) -> ShortRunSplit | None:
-    """How to reduce across short runs first, if `group` reads memory by them. Rows `on_chip` are read once
-    for all that needs them.
+    """Return how to reduce across short runs first, if `group` reads memory by them. Rows `on_chip` are read
+    once for all that needs them.
     """
     if any(member.kind not in SELF_COMBINING | {"welford"} for member in group.members):
         return None

@@ -219,8 +219,8 @@ def should_access_scalars(
 def find_uniform_width(
     ranges: Sequence[Range], touched: Sequence[Access], grids: Grids, *, flat: bool
 ) -> int:
-    """How many neighbours along the last of `ranges` each access may have at a time, where that is one number
-    for all; else 1.
+    """Return how many neighbours along the last of `ranges` each access may have at a time, where that is one
+    number for all; else 1.
 
     Then threads with so many each leave no gaps, though accesses are narrower than 16 bytes. See
     `should_access_scalars`. What is read again along other ranges counts as well: threads have as many as the
@@ -446,7 +446,8 @@ _FEWEST_LANES: Final = 32
 
 
 def count_padded_lanes(kernel: Kernel, touched: Sequence[Access], grids: Grids) -> int:
-    """How many lanes each row along the innermost range of `kernel` is padded to; 0 if it is not worth while.
+    """Return how many lanes each row along the innermost range of `kernel` is padded to; 0 if it is not worth
+    while.
 
     Where elements are read out of order, at reflected or clamped places or from the end, every point has to
     know its row and its column, and over flat positions that takes a division or two. Rows of 118 that stand

@@ -95,7 +95,7 @@ def build_flat_tile(letter: Letter, ranges: list[Range], axis: int | None, maske
 def build_padded_tile(
     letter: Letter, ranges: list[Range], axis: int | None, masked: bool, lanes: int
 ) -> Tile:
-    """As `build_flat_tile`, with rows padded to `lanes`, of which the innermost range fills the first
+    """Do as `build_flat_tile`, with rows padded to `lanes`, of which the innermost range fills the first
     ones.
     """
     *outer, last = ranges
@@ -262,7 +262,9 @@ class RowSharing:
 
 
 def find_row_sharing(kernel: Kernel, values: tuple[Scalar, ...], target: Target) -> RowSharing | None:
-    """How the programs of `kernel`, which computes `values`, share rows on `target`; None if they do not."""
+    """Return how the programs of `kernel`, which computes `values`, share rows on `target`; None if they do
+    not.
+    """
     length = find_piece_length(kernel)
     rows = as_int(multiply_all(r.extent for r in kernel.ranges if r.kind == "parallel"))
     points = as_int(multiply_all(r.extent for r in kernel.ranges if r.kind == "reduction"))
@@ -356,7 +358,7 @@ class Shape:
 
     @cached_property
     def has_stages(self) -> bool:
-        """How many iterations of a loop are in flight is a parameter."""
+        """Tell if the number of a loop's iterations in flight is a parameter of the kernel."""
         return STAGES in self.parameters
 
     @cached_property

@@ -82,7 +82,7 @@ class Space:
         return conjunction(tuple(found))
 
     def mask_of_vectors(self, tile: Tile, end: Expression, lanes: int) -> Expression:
-        """As `position < end` along `tile`, but true for all or for none of each `lanes` positions."""
+        """Do as `position < end` along `tile`, but true for all or for none of each `lanes` positions."""
         self._used.add(tile.index)
         first = Binary("*", Binary("//", Name(tile.index.name), Number(lanes)), Number(lanes))
         return Binary("<", first, end)

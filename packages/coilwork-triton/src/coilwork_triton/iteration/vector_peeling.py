@@ -334,7 +334,7 @@ class VectorLanes:
         return Binary("//", self.lane, Number(lanes))
 
     def _count_vectors(self, lanes: int, *, up: bool) -> Expression:
-        """How many vectors there are up to the end."""
+        """Return how many vectors there are up to the end."""
         exact = None if self.vectors.shifted else as_int(self.vectors.tile.numel)
         if exact is not None:
             return Number(

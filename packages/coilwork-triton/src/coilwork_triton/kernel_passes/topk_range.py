@@ -83,7 +83,8 @@ def find_topk_symbol(kernel: Kernel) -> Expr | None:
 
 
 def compute_topk_block(topk: Expr) -> int:
-    """How many first elements of sorted rows the range `topk` stands for, rounded up to a power of two.
+    """Return how many first elements of sorted rows the range `topk` stands for, rounded up to a power of
+    two.
 
     Raises:
         EmitError: nothing says how many.

@@ -420,7 +420,7 @@ def can_keep_rows(setting: Setting, longest: int | None) -> bool:
 
 
 def choose_walk(setting: Setting, proposal: Proposal) -> Walk:
-    """How rows are walked.
+    """Return how rows are walked.
 
     Raises:
         EmitError: rows that are walked along with their columns do not stay in registers.

@@ -195,7 +195,7 @@ def _zero_outside(factor: Scalar) -> bool:
 def _find_places(
     shape: ContractionShape, spaces: Sequence[Space], library: set[str]
 ) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
-    """How many tiles there are, and where the tile `program` lies: its positions along all sides."""
+    """Return how many tiles there are, and where the tile `program` lies: its positions along all sides."""
     counting = [line for space in spaces for line in space.extents()]
     for tile in (shape.rows, shape.columns):
         count = tl("cdiv", spaces[-1].numel(tile), Name(tile.block))

@@ -56,12 +56,12 @@ class Elements:
 
     @property
     def sums(self) -> Expr:
-        """How many rows there are in all."""
+        """Return how many rows there are in all."""
         return self.rows * self.runs
 
     @property
     def run_length(self) -> Expr:
-        """How many elements a run has."""
+        """Return how many elements a run has."""
         return floordiv(self.count, self.runs)
 
     @property

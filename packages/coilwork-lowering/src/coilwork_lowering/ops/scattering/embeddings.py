@@ -260,7 +260,7 @@ def _store(
 
 
 def _counts(builder: Builder, bags: Bags) -> Callable[[Expr], Scalar]:
-    """How many elements of a bag count, in `i64`."""
+    """Return how many elements of a bag count, in `i64`."""
     if bags.padding < 0:
         return lambda bag: bags.length(builder, bag)
     result = bags.reduce(builder, "sum", (), 0, DType.I64, lambda one: const(1, DType.I64))

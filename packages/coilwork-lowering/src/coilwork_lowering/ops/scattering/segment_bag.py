@@ -72,7 +72,7 @@ class Bags:
 
     @property
     def elements(self) -> Expr:
-        """How many elements there are in all."""
+        """Return how many elements there are in all."""
         return self.indices.shape[0]
 
     def row(
