@@ -179,7 +179,7 @@ _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a store keeps.
+    """The limits of what a store keeps.
 
     Attributes:
         max_bytes: size on disk; beyond it the least recently used entries go.
@@ -489,7 +489,7 @@ def open_local_store(
 
 
 class _ProcessRecord:
-    """What all store objects of one process have in common for one folder.
+    """The state that all store objects of one process share for one folder.
 
     Each compilation opens the store anew, and its folder ails as it did before.
     """

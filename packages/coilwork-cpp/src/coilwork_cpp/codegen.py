@@ -1,4 +1,4 @@
-"""From a kernel to the text of a C++ file: the code generator as other packages see it.
+"""Write a kernel as the text of a C++ file: the code generator as other packages see it.
 
 `plan_kernel` rewrites a kernel into pieces and settles a mapping for each. `write_planned` writes their
 nests, the functions these need, and the entry that runs the nests in order. `CppCodegen` offers both as

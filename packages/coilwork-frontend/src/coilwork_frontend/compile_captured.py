@@ -126,7 +126,7 @@ logger = logging.getLogger("coilwork")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promises:
-    """What a compilation guarantees.
+    """The guarantees of a compilation.
 
     Attributes:
         strict: a graph that cannot be compiled is an error, instead of running in eager mode with a warning.

@@ -1,4 +1,4 @@
-"""What the compiler knows about the device it compiles for: plain data, no device needed.
+"""Describe the device that the compiler compiles for: plain data, no device needed.
 
 `Capabilities` say what a code generator can do for a target, and how its kernels run as far as costs depend
 on it. The generator declares them (`Codegen.capabilities`) and decides by the same value; schedulers and

@@ -1,4 +1,4 @@
-"""What generated modules use, under the name `rt`. This is the stable surface of the runtime."""
+"""The functions that generated modules use, under the name `rt`. The runtime's stable surface."""
 
 from coilwork_runtime.layout_checks import (
     LayoutMemory,

@@ -1,4 +1,5 @@
-"""Who defines, reads and overwrites which memory, the order that follows, and dead code elimination.
+"""Find which node defines, reads and overwrites which memory, the order that follows, and dead code
+elimination.
 
 Memory is followed through its names: a view, an aliasing result and a buffer `into` another share that
 buffer's memory, and all names of one memory have one root. A node that overwrites memory runs after every

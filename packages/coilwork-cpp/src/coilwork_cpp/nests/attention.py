@@ -277,7 +277,8 @@ class AttentionBlock:
         roots: Callable[[bool], Sequence[Scalar]],
         write: Callable[[Block, bool], None],
     ) -> None:
-        """Write what `write` adds, without the mask where `full` tells that all keys count, and with it elsewhere.
+        """Write what `write` adds, without the mask where `full` tells that all keys count, and with it
+        elsewhere.
 
         `roots` are what it computes.
         """

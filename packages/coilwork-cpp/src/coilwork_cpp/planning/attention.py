@@ -1,4 +1,4 @@
-"""How a kernel of attention, or of its gradient, runs: blocks of rows, which go through blocks of keys.
+"""Plan how a kernel of attention, or of its gradient, runs: blocks of rows go through blocks of keys.
 
 tile y0 by 1         other ranges: a unit of work has one point of them
 tile y1 by 64        rows, lanes of vectors
@@ -33,7 +33,7 @@ _LEAST_KEYS: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionPlan:
-    """How an attention or its gradient runs.
+    """The way in which an attention or its gradient runs.
 
     Attributes:
         kernel, core, roles: what is computed, and the ranges by their roles.

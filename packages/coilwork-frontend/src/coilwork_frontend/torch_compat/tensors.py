@@ -226,7 +226,7 @@ def get_marks(value: object) -> Marks:
 
 
 class Creation(NamedTuple):
-    """How a view was made, which decides if autograd accepts writes to it.
+    """The way in which a view was made, which decides if autograd accepts writes to it.
 
     Attributes:
         name: torch's name for it.

@@ -1,4 +1,4 @@
-"""When a kernel may write memory that it reads.
+"""Decide when a kernel may write memory that it reads.
 
 The outputs of a kernel may lie in the memory of its inputs where every load comes before the store that
 overwrites it: the proof, and the verifier's rule `aliasing`. `can_load_ahead` says if a loop may load what

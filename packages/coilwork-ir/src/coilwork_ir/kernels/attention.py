@@ -1,4 +1,4 @@
-"""What programs of attention read off their kernel: the roles of its ranges, and which points share keys."""
+"""Read facts of attention off its kernel: the roles of its ranges, and which points share keys."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def roles_of(kernel: Kernel) -> Roles:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How neighbouring points of one of the other ranges share keys: `count` of them in a row."""
+    """Neighbouring points of one of the other ranges that share keys: `count` of them in a row."""
 
     symbol: Expr
     extent: Expr

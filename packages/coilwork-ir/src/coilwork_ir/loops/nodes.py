@@ -125,7 +125,7 @@ class Sort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scatter:
-    """For every point of `ranges`, combine `value` into `output[index]`.
+    """Combine `value` into `output[index]` at every point of `ranges`.
 
     `output` takes over the memory of the buffer `into`; elements not hit keep their values. `indirect[k]`
     stands for `placeholder(k)` in `index`. With mode `store` and repeated targets any one of the values wins;

@@ -332,7 +332,7 @@ class Libraries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionTiles:
-    """What attention takes in tiles of rows, each of which goes through blocks of keys.
+    """The times of attention in tiles of rows, each of which goes through blocks of keys.
 
     Attributes:
         rows: rows of a tile.

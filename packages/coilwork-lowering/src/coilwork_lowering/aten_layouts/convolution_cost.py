@@ -1,4 +1,4 @@
-"""What convolutions lose as captured: the bytes that their kernels convert, beside the bytes of copies."""
+"""Estimate what convolutions lose as captured: the bytes that their kernels convert, and those of copies."""
 
 from __future__ import annotations
 

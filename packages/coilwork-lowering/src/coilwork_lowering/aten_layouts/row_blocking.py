@@ -26,7 +26,7 @@ _aten: Final = torch.ops.aten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """How a product is cut.
+    """The cut of a product.
 
     Attributes:
         rows: rows of each block; the last one has what is left.

@@ -64,7 +64,7 @@ class _Operand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Result:
-    """How the wider result is read.
+    """The way in which the wider result is read.
 
     Attributes:
         copied: whether the columns that matter are copied into dense memory, for the caller.

@@ -49,7 +49,7 @@ class Buffers:
         return self.fresh(f"{_SUCCESSOR.sub('', name)}_new")
 
     def declare(self, buffer: Buffer) -> None:
-        """From here on `buffer` is found by its name."""
+        """Let `buffer` be found by its name from here on."""
         self._declared[buffer.name] = buffer
 
     def __getitem__(self, name: str) -> Buffer:
@@ -104,7 +104,7 @@ class Buffers:
     # memory that was overwritten
 
     def overwrite(self, old: str, new: Buffer) -> None:
-        """From here on the memory called `old` is called `new.name`."""
+        """Call the memory `old` from here on `new.name`."""
         self._successor[old] = new.name
 
     def is_stale(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What an FX value is while a graph is lowered: for a tensor, a buffer and a map of coordinates.
+"""Represent an FX value while a graph is lowered: for a tensor, a buffer and a map of coordinates.
 
 The map goes from the tensor's logical coordinates to the buffer's, over the symbols `make_dims(shape)`: `d0`,
 `d1`, ... for dimensions of more than one element, and 0 for dimensions of exactly one. View operators compose
@@ -188,7 +188,7 @@ def expand(value: TensorValue, shape: Shape) -> TensorValue:
 
 
 def drop(value: TensorValue, positions: Sequence[int]) -> TensorValue:
-    """Without the dimensions `positions`, whose coordinate is taken as 0."""
+    """Return `value` without the dimensions `positions`, whose coordinate is taken as 0."""
     remaining = [k for k in range(len(value.shape)) if k not in set(positions)]
     shape = tuple(value.shape[k] for k in remaining)
     new = iter(make_dims(shape))
@@ -206,7 +206,7 @@ def insert(value: TensorValue, positions: Sequence[int]) -> TensorValue:
 
 
 def select(value: TensorValue, dim: int, at: Expr) -> TensorValue:
-    """Without dimension `dim`, taken at `at`."""
+    """Return `value` at `at` of dimension `dim`, without that dimension."""
     shape = value.shape[:dim] + value.shape[dim + 1 :]
     new = make_dims(shape)
     return reindex(value, shape, (*new[:dim], at, *new[dim:]))

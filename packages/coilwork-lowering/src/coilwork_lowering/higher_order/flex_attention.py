@@ -111,7 +111,7 @@ class _Function:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """What a call says: its arguments by name as FX arguments, and its functions.
+    """The parts of a call: its arguments by name as FX arguments, and its functions.
 
     `score` and `mask` are those of the user, `slope` is the derivative of `score`, if that is asked for, and
     `captured` that of a tensor that `score` reads.

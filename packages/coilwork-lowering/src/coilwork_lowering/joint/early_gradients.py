@@ -75,7 +75,7 @@ def _get_least(figures: Products) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Region:
-    """What the backward computes of a large product.
+    """The values that the backward computes of a large product.
 
     Attributes:
         large: the values as large as the product, of both halves.

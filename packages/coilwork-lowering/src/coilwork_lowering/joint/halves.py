@@ -99,7 +99,7 @@ def _find_result(joint: IndexedJoint, known: bytearray, result: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """What the forward hands over, by positions: tensors and sizes.
+    """The values that the forward hands over, by positions: tensors and sizes.
 
     The tensors from number `unchecked` on are saved without a check of their version.
     """

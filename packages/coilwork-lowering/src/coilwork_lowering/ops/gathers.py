@@ -131,7 +131,8 @@ def _gather(builder: Builder, call: Call) -> Value:
 
 
 class AdvancedIndex:
-    """Which dimensions a list of index tensors replaces, and where the result puts the indices' dimensions.
+    """The dimensions that a list of index tensors replaces, and where the result puts the indices'
+    dimensions.
 
     Adjacent index tensors put their broadcast dimensions where they stand; separated ones put them first.
     """

@@ -93,7 +93,7 @@ class Kernel(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How a grid samples an image.
+    """The way in which a grid samples an image.
 
     Attributes:
         corners: -1 and 1 are the centres of the outermost elements, not their edges.

@@ -172,7 +172,8 @@ Draw: TypeAlias = Callable[[Stream, Point, Shape], Scalar]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """What generated code draws for one operator: `make` computes its result from a stream of its own.
+    """The numbers that generated code draws for one operator: `make` computes its result from a stream of its
+    own.
 
     `is_dropout`: it is numbered among the dropouts of its graph, not among the other operators.
     """

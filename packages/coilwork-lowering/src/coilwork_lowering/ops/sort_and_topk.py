@@ -166,7 +166,7 @@ _KEYLESS: Final = (DType.F8E4M3, DType.F8E5M2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """What is sorted: `element` of each point of `shape`, along dimension `dim`."""
+    """The rows to sort: `element` of each point of `shape`, along dimension `dim`."""
 
     shape: Shape
     device: str

@@ -136,7 +136,7 @@ def iterate_names(pattern: Pattern) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a call has to look like for a pattern to fit, told by operators alone: quick to compare.
+    """The outline of a call that a pattern can fit, told by operators alone: quick to compare.
 
     Attributes:
         ops: operators that the call may be of.

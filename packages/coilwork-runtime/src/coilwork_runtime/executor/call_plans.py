@@ -1,4 +1,4 @@
-"""How each call of an operator is made: by its own C function, by the dispatcher, or in Python.
+"""Plan how each call of an operator is made: by its own C function, by the dispatcher, or in Python.
 
 `plan_call` chooses the route and writes the plan that the native executor reads. `make_callback` is the call
 in Python, with what is the same in every call laid out beforehand.

@@ -1,4 +1,4 @@
-"""What kernels in Triton's dialect Gluon use of it, for Triton's interpreter, which knows Triton alone.
+"""Run kernels in Gluon, Triton's dialect, in Triton's interpreter, which knows Triton alone.
 
 Layouts mean nothing here. The roles of a program's warps are threads that run one at a time, each until it
 waits at a barrier that is not through; if all of them do, `DeadlockError` says so. A product is computed when

@@ -1,4 +1,4 @@
-"""Whether fusing two candidates is legal and pays: limits, hazards, traffic and cost.
+"""Decide if fusing two candidates is legal and pays: limits, hazards, traffic and cost.
 
 `Traffic` estimates what a kernel made of a candidate would read, write and compute. `Weigher` compares the
 cost of a merged candidate with that of its parts, and gives a `Verdict` with a reason.
@@ -507,7 +507,7 @@ class Weigher:
         )
 
     def _overwrites_in_time(self, both: FusionCandidate) -> bool:
-        """With several passes over a row, nothing may be overwritten before the pass that reads it last."""
+        """Tell if no pass over a row overwrites what a later pass reads."""
         into = both.into
         if not into or not both.reduced:
             return True

@@ -307,7 +307,7 @@ _WRITTEN_AND_READ: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOutcome:
-    """What becomes of the checks of candidates.
+    """The fate of the checks of candidates.
 
     Attributes:
         rejected: candidates that are better stored.

@@ -1,4 +1,4 @@
-"""How large and how costly a computation becomes when producers are inlined into it.
+"""Estimate how large and how costly a computation becomes when producers are inlined into it.
 
 Views of views, gathers of gathers and concatenations of concatenations compose: each step puts an index
 expression or a condition into another one, and a value that is read at two places is there twice. In memory,

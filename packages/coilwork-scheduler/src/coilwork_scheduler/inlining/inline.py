@@ -231,7 +231,7 @@ class Inliner:
         return expander.expand(list_bodies(self._graph.nodes[position]), frozenset(inlined))
 
     def _place(self, position: int, facts: InlinedComputation) -> None:
-        """From here on `facts` are those of the node at `position`."""
+        """Let `facts` from here on be those of the node at `position`."""
         self._facts[position] = facts
         node = self._graph.nodes[position]
         if isinstance(node, Pointwise):

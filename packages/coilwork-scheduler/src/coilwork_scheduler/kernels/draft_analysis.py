@@ -1,4 +1,4 @@
-"""What is known of a draft kernel: its accesses to memory, outputs that may alias inputs, and contractions.
+"""Analyse a draft kernel: its accesses to memory, outputs that may alias inputs, and contractions.
 
 Tiling orders ranges by the accesses. Aliasing pairs let a call write an output over an input. A draft that is
 one contraction, or several of a common factor, becomes a kernel for matrix units.

@@ -32,7 +32,7 @@ from coilwork_scheduler.kernels.rounding import Decisions
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What `key` says is equal for groups that share a kernel; `names` are their buffers by number."""
+    """The form of groups that share a kernel: their `key` is equal; `names` are their buffers by number."""
 
     key: Hashable
     names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Which 16-bit values must be rounded as eager rounds, and which roundings may be dropped.
+"""Decide which 16-bit values are rounded as eager rounds them, and which roundings may be dropped.
 
 With `fast` numerics a kernel keeps what it computes in `f32`, and `elide_rounding` drops casts to 16 bits on
 the way. What the kernel also stores, another kernel or an operator of torch reads rounded. If one finds the

@@ -50,7 +50,7 @@ Place = tuple[str, Expr]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RowCut:
-    """How a reduction is cut along rows whose statistics the node at `position` has."""
+    """The cut of a reduction along rows whose statistics the node at `position` has."""
 
     plan: SplitPlan
     position: int

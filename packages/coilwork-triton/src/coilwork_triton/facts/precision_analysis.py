@@ -1,4 +1,4 @@
-"""Which values of a kernel need less precision or width than their types have.
+"""Find which values of a kernel need less precision or width than their types have.
 
 Values that only reach memory rounded to 16 bits can come from the hardware's approximations. Exponentials
 that are only added to a term of 1 may flush denormal numbers. Positions that are only compared, or become

@@ -1,4 +1,4 @@
-"""Which accesses can be 16 bytes wide per thread, and what follows where most cannot.
+"""Find which accesses can be 16 bytes wide per thread, and what follows where most cannot.
 
 Triton gives each thread as many neighbouring elements as the widest access of a kernel takes. An access that
 is not aligned then goes element by element, at addresses 16 bytes apart between neighbouring threads, and its

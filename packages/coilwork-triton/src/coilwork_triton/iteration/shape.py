@@ -187,7 +187,7 @@ class VectorRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeeledVectors:
-    """How the rows along `tile` are accessed in whole vectors.
+    """Accesses to the rows along `tile` in whole vectors.
 
     Attributes:
         tile: along which they lie.

@@ -188,7 +188,7 @@ def has_room_for_shift(shape: Shape, vectors: PeeledVectors, least_block: int) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowAccess:
-    """How one access along a row is written."""
+    """One access along a row, as it is written."""
 
     lanes: VectorLanes
     buffer: str

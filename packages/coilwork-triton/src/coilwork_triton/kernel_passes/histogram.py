@@ -47,8 +47,8 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bins:
-    """Where a store counts: at the numbers from 0 to `count - 1`. They are `certain` if no other ones have to
-    be left out.
+    """The bins in which a store counts: the numbers from 0 to `count - 1`. They are `certain` if no other
+    ones have to be left out.
     """
 
     count: int

@@ -1,4 +1,4 @@
-"""Which launches to try: block sizes and warps from the shape of the work and the device.
+"""Propose launches to try: block sizes and warps from the shape of the work and the device.
 
 `LAUNCHES` has a rule for each kind of kernel. The reasoning, per kind of kernel (measured on an H200; other
 devices differ in degree):

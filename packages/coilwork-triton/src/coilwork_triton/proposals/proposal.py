@@ -64,7 +64,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """How a kernel is to run, as far as that is decided.
+    """The decisions so far on how a kernel is to run.
 
     Attributes:
         groups: the ranges of each tile.

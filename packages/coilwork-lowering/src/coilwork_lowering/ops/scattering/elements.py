@@ -1,4 +1,4 @@
-"""What is added to rows at positions from tensors, what comes of it, and row-major positions."""
+"""Describe what is added to rows at positions from tensors, its results, and row-major positions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEYS: Final = ((DType.I8, 2**8), (DType.I16, 2**16), (DType.I32, 2**32))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elements:
-    """What is added to rows.
+    """The elements that are added to rows.
 
     Attributes:
         count: how many elements there are.
