@@ -506,7 +506,7 @@ def _call_dispatcher(
             parts = f"parts_{scope.number}" if count == 1 else f"parts_{scope.number}_{position}"
             yield from _list_results(outputs, raw, parts, scope)
         else:
-            yield from _one_result(str(kind), outputs[0], raw, scope)
+            yield from _write_one_result(str(kind), outputs[0], raw, scope)
 
 
 def _call_relay(call: ExternCall, scope: Scope) -> Iterator[Statement]:
@@ -544,7 +544,7 @@ def _group_by_result(call: ExternCall, schema: Schema) -> tuple[tuple[Declared, 
     return tuple((output,) for output in outputs)
 
 
-def _one_result(kind: str, output: Declared, raw: Code, scope: Scope) -> Iterator[Statement]:
+def _write_one_result(kind: str, output: Declared, raw: Code, scope: Scope) -> Iterator[Statement]:
     match kind, output:
         case "Tensor", Buffer(name=name):
             yield Declare("rt::Tensor", scope.name(name), Call("rt::take", (raw,)))

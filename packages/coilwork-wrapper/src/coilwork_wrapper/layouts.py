@@ -58,7 +58,7 @@ def check_layout(
         differences.append(f"element type {value.dtype}, expected {dtype}")
     if tuple(value.shape) != tuple(size):
         differences.append(f"shape {tuple(value.shape)}, expected {tuple(size)}")
-    elif not _same_strides(value, stride):
+    elif not _has_strides(value, stride):
         differences.append(f"strides {value.stride()}, expected {tuple(stride)}")
     if differences:
         raise LayoutError("input-layout", f"input {name}: {'; '.join(differences)}", remedy=INPUT_REMEDY)
@@ -157,7 +157,7 @@ def ensure_layout(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.
     if tuple(value.stride()) == tuple(stride) or value.is_quantized:
         # scales and zero points belong to the tensor that the operator made: only operators read it, as it is
         return value
-    if _same_strides(value, stride):
+    if _has_strides(value, stride):
         return torch.as_strided(value, size, stride)
     return torch.empty_strided(size, stride, dtype=dtype, device=value.device).copy_(value)
 
@@ -177,7 +177,7 @@ def _is_on(device: torch.device, wanted: torch.device) -> bool:
     return device.type == wanted.type and (device.index or 0) == (wanted.index or 0)
 
 
-def _same_strides(value: torch.Tensor, stride: Sizes) -> bool:
+def _has_strides(value: torch.Tensor, stride: Sizes) -> bool:
     pairs = zip(value.shape, value.stride(), stride, strict=True)
     return value.numel() == 0 or all(extent == 1 or a == b for extent, a, b in pairs)
 

@@ -411,7 +411,7 @@ class ForwardBlock(AttentionBlock):
         )
         self.transpose(unit, given, self.queries, plan.length)
         unit.add(
-            _for_each(ROWS, Assign(Element(self.most, Name("at")), _NOWHERE)),
+            _write_loop(ROWS, Assign(Element(self.most, Name("at")), _NOWHERE)),
             fill_zeros(self.total, Literal(str(ROWS))),
             fill_zeros(self.sums, Literal(str(ROWS * width))),
         )
@@ -455,7 +455,7 @@ class ForwardBlock(AttentionBlock):
             self.key_count,
             Literal(str(plan.length)),
         )
-        block.add(_for_each(ROWS, Assign(Element(self.base, Name("at")), Element(self.most, Name("at")))))
+        block.add(_write_loop(ROWS, Assign(Element(self.base, Name("at")), Element(self.most, Name("at")))))
         self.branch(block, full, self._roots, self._score)
         self._weigh(block)
         value = self.place_keys(
@@ -612,7 +612,7 @@ def fill_zeros(room: Name, numbers: Code) -> For:
     return For("at", ZERO, numbers, (Assign(Element(room, Name("at")), make_literal(0, _WIDE)),), simd=True)
 
 
-def _for_each(count: int, statement: Statement) -> For:
+def _write_loop(count: int, statement: Statement) -> For:
     return For("at", ZERO, Literal(str(count)), (statement,), simd=True)
 
 

@@ -246,7 +246,7 @@ def _store_region(kernel: Kernel, domain: frozenset[Expr], numbers: Sequence[int
                     "scatter-domain",
                     f"stores to {kernel.stores[number].buffer} do not share their reduction ranges",
                 )
-    free = [r for r in outer if all(_never_collides(store, r) for store in stores)]
+    free = [r for r in outer if all(_is_collision_free(store, r) for store in stores)]
     return Region(
         stores=stores,
         check=None,
@@ -257,7 +257,7 @@ def _store_region(kernel: Kernel, domain: frozenset[Expr], numbers: Sequence[int
     )
 
 
-def _never_collides(store: Store, at: Expr) -> bool:
+def _is_collision_free(store: Store, at: Expr) -> bool:
     """True if points that differ in `at` provably write different elements.
 
     A plain store through a direct index writes each element once, by the kernel's contract, if it depends on

@@ -137,7 +137,7 @@ class Memory:
                 f"%{buffer.name} is declared {buffer.dtype.text}{list(shape)}, "
                 f"computed was {value.dtype}{list(value.shape)}",
             )
-        if not value.is_quantized and not same_strides(value, self.strides(buffer)):
+        if not value.is_quantized and not has_strides(value, self.strides(buffer)):
             copy = torch.empty_strided(shape, self.strides(buffer), dtype=value.dtype, device=value.device)
             value = copy.copy_(value)
         self.tensors[buffer.name] = value
@@ -238,7 +238,7 @@ class Memory:
             )
         if tensor.layout is not torch.strided:
             return  # in blocks of a library's, whose operators alone read it
-        if not same_strides(tensor, strides):
+        if not has_strides(tensor, strides):
             raise InterpretError(
                 "input-layout",
                 f"%{buffer.name} has strides {list(tensor.stride())}, declared {list(strides)}",
@@ -248,7 +248,7 @@ class Memory:
         self.tensors[buffer.name] = tensor.as_strided(shape, strides)
 
 
-def same_strides(value: Tensor, strides: Sequence[int]) -> bool:
+def has_strides(value: Tensor, strides: Sequence[int]) -> bool:
     """True if `value` has the layout `strides`; strides of dimensions with one element, or none, do not
     matter.
     """

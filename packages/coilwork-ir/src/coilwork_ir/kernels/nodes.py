@@ -44,8 +44,8 @@ from coilwork_ir.loops.nodes import (
     View,
     Weights,
     Window,
+    list_saved_bodies,
     read_saved_bodies,
-    saved_bodies,
 )
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar
@@ -390,7 +390,7 @@ class AttentionGradientCore:
     @property
     def bodies(self) -> tuple[Scalar, ...]:
         """Bodies of the weights, then the others."""
-        return (*self.weights.bodies, *saved_bodies(self))
+        return (*self.weights.bodies, *list_saved_bodies(self))
 
     def with_bodies(self, bodies: Sequence[Scalar]) -> AttentionGradientCore:
         """This core with other `bodies`, in order."""

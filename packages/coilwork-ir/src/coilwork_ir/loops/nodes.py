@@ -650,7 +650,7 @@ class AttentionGradient:
     @property
     def bodies(self) -> tuple[Scalar, ...]:
         """All bodies."""
-        return (*self.weights.bodies, *saved_bodies(self))
+        return (*self.weights.bodies, *list_saved_bodies(self))
 
     def with_bodies(self, bodies: Sequence[Scalar]) -> AttentionGradient:
         """This node with other `bodies`, in order."""
@@ -695,7 +695,7 @@ def _list_saved(saved: Saved) -> tuple[tuple[str, Scalar | None], ...]:
     return tuple(zip(_SAVED, values, strict=True))
 
 
-def saved_bodies(saved: Saved) -> tuple[Scalar, ...]:
+def list_saved_bodies(saved: Saved) -> tuple[Scalar, ...]:
     """The bodies of `saved` that there are."""
     return tuple(body for _, body in _list_saved(saved) if body is not None)
 

@@ -23,7 +23,7 @@ from coilwork_ir.interpretation.memory import (
     argument_value,
     call,
     flat,
-    same_strides,
+    has_strides,
     take_results,
 )
 from coilwork_ir.interpretation.ops import torch_dtype
@@ -235,7 +235,7 @@ class _Machine:
         if (
             given.dtype is not torch_dtype(buffer.dtype)
             or tuple(given.shape) != memory.shape(buffer)
-            or not same_strides(given, memory.strides(buffer))
+            or not has_strides(given, memory.strides(buffer))
         ):
             raise InterpretError("input-layout", f"%{buffer.name} has another layout than declared")
 

@@ -125,7 +125,7 @@ def _fits(span: Span | None, dtype: DType) -> bool:
     return span is not None and low <= span[0] and span[1] < high
 
 
-def _either(spans: Sequence[Span]) -> Span:
+def _unite_spans(spans: Sequence[Span]) -> Span:
     return min(low for low, _ in spans), max(high for _, high in spans)
 
 
@@ -142,7 +142,7 @@ def _product(spans: Sequence[Span]) -> Span:
 
 _OF_SPANS: Final[Mapping[str, Callable[[Sequence[Span]], Span]]] = MappingProxyType(
     {
-        "where": _either,
+        "where": _unite_spans,
         "add": lambda spans: (sum(low for low, _ in spans), sum(high for _, high in spans)),
         "sub": _difference,
         "mul": _product,

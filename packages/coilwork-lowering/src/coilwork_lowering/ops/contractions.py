@@ -227,7 +227,7 @@ def _convolution(builder: Builder, call: Call) -> Value:
         dtype=output.dtype,
         accumulate=output.dtype.compute,
     )
-    value, weight = (_whole(name, buffer) for name, buffer in zip("xw", operands, strict=True))
+    value, weight = (_load_whole(name, buffer) for name, buffer in zip("xw", operands, strict=True))
     builder.add(
         Convolution(
             outputs=(output,),
@@ -250,7 +250,9 @@ def _convolution_backward(builder: Builder, call: Call) -> Value:
     outputs = tuple(None if item is None else _declare_image(builder, call, item) for item in call.result)
     if all(output is None for output in outputs):
         raise NotLowered("no gradient is wanted")
-    gradient, value, weight = (_whole(name, buffer) for name, buffer in zip("gxw", operands, strict=True))
+    gradient, value, weight = (
+        _load_whole(name, buffer) for name, buffer in zip("gxw", operands, strict=True)
+    )
     builder.add(
         Convolution(
             outputs=outputs,
@@ -303,7 +305,7 @@ def _take_image(builder: Builder, call: Call, name: str) -> Buffer:
     return builder.materialize(value, strides).buffer
 
 
-def _whole(prefix: str, buffer: Buffer) -> Body:
+def _load_whole(prefix: str, buffer: Buffer) -> Body:
     ranges = make_node_ranges(prefix, buffer.shape)
     return Body(ranges=ranges, value=load(buffer.name, ranges, buffer.dtype))
 

@@ -172,7 +172,7 @@ class CppBuilder:
         """
         toolchain = find_toolchain()
         key = make_library_key(spec, toolchain)
-        return self._flights.run(key, lambda: self._own_library(spec, key, toolchain)).read_bytes()
+        return self._flights.run(key, lambda: self._build_alone(spec, key, toolchain)).read_bytes()
 
     def _load_stored(self, spec: KernelSpec) -> Launcher | None:
         """The launcher of what any compiler made of the kernel before; None if the store has nothing that
@@ -201,7 +201,7 @@ class CppBuilder:
             known = self._find_library(key) if self._kernels.contains(key) else None
             return known or self._keep(key, self._compile(spec, key, toolchain))
 
-    def _own_library(self, spec: KernelSpec, key: str, toolchain: Toolchain) -> Path:
+    def _build_alone(self, spec: KernelSpec, key: str, toolchain: Toolchain) -> Path:
         """Do as `_library`, for a library that holds this kernel alone."""
         library = self._library(spec, key, toolchain)
         return self._keep(key, self._compile(spec, key, toolchain)) if key in self._shared else library

@@ -172,7 +172,7 @@ def repair_interpreter(options: Any) -> Iterator[None]:
         data = cast_impl(source, tl.float32).data if of is None else _float32_of_small(source.data, of)
         if to is None:
             return cast_impl(TensorHandle(data, tl.float32), dtype.scalar)
-        return TensorHandle(_small_bits(data, to), dtype.scalar)
+        return TensorHandle(_round_to_8_bits(data, to), dtype.scalar)
 
     def create_dot(left: Any, right: Any, sums: Any, *precision: Any) -> Any:
         wide = [x if x.dtype.scalar != tl.bfloat16 else cast_impl(x, tl.float32) for x in (left, right)]
@@ -234,7 +234,7 @@ def _float32_of_small(bits: Any, dtype: torch.dtype) -> Any:
     return torch.from_numpy(bits.view("uint8").copy()).view(dtype).float().numpy()
 
 
-def _small_bits(values: Any, dtype: torch.dtype) -> Any:
+def _round_to_8_bits(values: Any, dtype: torch.dtype) -> Any:
     """A float32 NumPy array rounded to 8-bit floats, as uint8."""
     return torch.from_numpy(values.copy()).to(dtype).view(torch.uint8).numpy()
 

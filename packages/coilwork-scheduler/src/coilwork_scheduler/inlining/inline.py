@@ -152,7 +152,7 @@ class Inliner:
         mutable: set[str] = set()
         repeated = repeated_cost = 0
         has_copies = False
-        size, composed = self._growth.own_size(position), False
+        size, composed = self._growth.get_own_size(position), False
         for name, count in self._load_counts[position].items():
             at = self._candidates.get(name)
             root = self._deps.root[name]

@@ -127,7 +127,7 @@ class _Writer:
 
     def _moments_of_unequal(self, mean: Buffer | None, squares: Buffer | None) -> None:
         wide = self._wide()
-        like = self._like()
+        like = self._first_output()
         count = op("maximum", self.pieces.points_in(wide), const(1, wide))
         body = cast(self._body(), wide)
         (part,) = self._partial("sum", self._fill_invalid(body, "sum"), ["part"])
@@ -215,7 +215,7 @@ class _Writer:
         kind, dtype = self.node.kind, self.node.body.dtype
         return dtype.compute if kind in ("sum", "prod", "welford", "online_softmax") else dtype
 
-    def _like(self) -> Buffer:
+    def _first_output(self) -> Buffer:
         return next(b for b in self.node.outputs if b is not None)
 
     def _body(self) -> Scalar:
@@ -231,7 +231,7 @@ class _Writer:
         return where(valid, value, const(get_identity(kind, value.dtype), value.dtype))
 
     def _buffer(self, suffix: str, ranges: Sequence[Expr], dtype: DType) -> Buffer:
-        like = self._like()
+        like = self._first_output()
         shape = tuple(get_extent(r) for r in ranges)
         return Buffer(
             name=self.name(f"{like.name}_{suffix}"),

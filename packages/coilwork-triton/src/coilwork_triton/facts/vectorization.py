@@ -147,7 +147,7 @@ def should_tile_rows(
     # does not (`count_padded_lanes`). To divide by unknown numbers takes longer than that
     known = all(s.extent is not None and as_int(s.extent) is not None for s in real)
     own_order = known and any(_is_irregular(real, a) for a in touched)
-    return not own_order and _mostly_narrow(real, touched, grids, flat=True)
+    return not own_order and _are_mostly_narrow(real, touched, grids, flat=True)
 
 
 def should_tile_column_pieces(
@@ -211,9 +211,9 @@ def should_access_scalars(
         flat: the walk is over flat positions of the ranges, not along the last one alone.
     """
     real = _nontrivial_ranges(ranges)
-    if not _mostly_narrow(real, touched, grids, flat=flat):
+    if not _are_mostly_narrow(real, touched, grids, flat=flat):
         return False
-    return not (flat and _mostly_divides(real, touched, grids))
+    return not (flat and _spends_most_on_division(real, touched, grids))
 
 
 def find_uniform_width(
@@ -291,7 +291,7 @@ def _nontrivial_ranges(ranges: Sequence[Range]) -> tuple[Expr, ...]:
     return tuple(r.symbol for r in ranges if r.symbol.extent is not None and as_int(r.symbol.extent) != 1)
 
 
-def _mostly_narrow(real: Sequence[Expr], touched: Sequence[Access], grids: Grids, *, flat: bool) -> bool:
+def _are_mostly_narrow(real: Sequence[Expr], touched: Sequence[Access], grids: Grids, *, flat: bool) -> bool:
     if not real:
         return False
     whole = _full_accesses(real, touched)
@@ -302,7 +302,7 @@ def _mostly_narrow(real: Sequence[Expr], touched: Sequence[Access], grids: Grids
     return lost > 0 and lost >= grids.narrow_share * sum(a.itemsize for a in (*along, *near))
 
 
-def _mostly_divides(real: Sequence[Expr], touched: Sequence[Access], grids: Grids) -> bool:
+def _spends_most_on_division(real: Sequence[Expr], touched: Sequence[Access], grids: Grids) -> bool:
     """True if points take most of their time to find out where they are, as those of a padding do, and stores
     could be wide.
 

@@ -227,7 +227,7 @@ class Space:
     def _define_parts(self, tile: Tile) -> list[Statement]:
         masks: list[Statement] = []
         if tile.letter in self._masks_used:
-            masks.append(Assign((tile.mask,), self._inside(tile)))
+            masks.append(Assign((tile.mask,), self._is_inside_tile(tile)))
         lines: list[Statement] = []
         # a part may be defined through one before it
         for part, _ in reversed(tile.parts):
@@ -241,7 +241,7 @@ class Space:
             masks += vectors.masks()
         return [*reversed(lines), *masks]
 
-    def _inside(self, tile: Tile) -> Expression:
+    def _is_inside_tile(self, tile: Tile) -> Expression:
         shifted = self._find_shifted_vectors(tile)
         if shifted is not None:
             return shifted.inside()

@@ -240,7 +240,7 @@ def _build_pairs(kernel: Kernel, count: int, ahead: int) -> Kernel | None:
     pair = symbol(row.symbol.name, extent=(count + ahead + 1) // 2)
     stores: list[Store] = []
     for at in (pair * 2 - ahead, pair * 2 - ahead + 1):
-        inside = _inside(at, count)
+        inside = _check_row_number(at, count)
         moved = specialize_stores(kernel.stores, {row.symbol: at})
         # what stores share is looked at once
         values = rewrite([store.value for store in moved], partial(_guard_load, kernel, inside))
@@ -251,7 +251,7 @@ def _build_pairs(kernel: Kernel, count: int, ahead: int) -> Kernel | None:
     return replace(kernel, ranges=ranges, stores=tuple(stores))
 
 
-def _inside(at: Expr, count: int) -> Scalar | None:
+def _check_row_number(at: Expr, count: int) -> Scalar | None:
     """`at` is the number of one of `count` rows; None if it always is."""
     if not provably_le(as_expr(0), at):
         return op("ge", index_value(at), const(0, DType.I64))

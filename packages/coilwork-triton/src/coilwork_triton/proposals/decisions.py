@@ -42,7 +42,7 @@ from coilwork_triton.launch.parameters import (
 from coilwork_triton.launch.reductions import choose_narrow_access
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.proposals.proposal import Proposal, Setting, launch_facts
-from coilwork_triton.rule_table import Rule, RuleTable, always
+from coilwork_triton.rule_table import Rule, RuleTable, match_always
 
 # The table
 
@@ -275,7 +275,7 @@ TILINGS: Final[RuleTable[_TilingQuestion, Groups]] = RuleTable(
         ),
         Rule(
             name="by-strides",
-            matches=always,
+            matches=match_always,
             answer=lambda q: q.groups,
             why="ranges whose neighbours in memory lie along the innermost one are flattened into its tile",
         ),
@@ -389,7 +389,9 @@ WALKS: Final[RuleTable[_WalkQuestion, Walk]] = RuleTable(
             "a row that fits the registers of one program is read once, which the scheduler counts on",
             _is_kept,
         ),
-        _walk_rule("long-rows", "looped", "what does not fit registers goes through them in blocks", always),
+        _walk_rule(
+            "long-rows", "looped", "what does not fit registers goes through them in blocks", match_always
+        ),
     )
 )
 
@@ -552,7 +554,7 @@ WIDTHS: Final[RuleTable[_WidthQuestion, int]] = RuleTable(
             "even-rows",
             _even_width,
             "rows that begin at multiples of fewer bytes are accessed as wide as that allows",
-            always,
+            match_always,
         ),
     )
 )

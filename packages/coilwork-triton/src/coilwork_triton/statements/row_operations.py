@@ -210,7 +210,7 @@ def emit_scan(values: ValueWriter, scope: Scope, node: Scan) -> None:
         edge = Binary("==", values.space.lane(tile), last)
         results = emit_loop_scan(site, scope.writer, start_carry(site, scope.parent.writer), edge)
     for other in values.order:
-        if isinstance(other, Scan) and _same_scan(other, node):
+        if isinstance(other, Scan) and _is_same_scan(other, node):
             wanted = 1 if other.kind in ("argmin", "argmax") else other.output
             result: Expression = results[wanted]
             if other.dtype.is_bool:
@@ -237,7 +237,7 @@ def _mask_deciding_lanes(values: ValueWriter, node: Scan) -> Expression | None:
 def _first_word(values: ValueWriter, node: Scan) -> int:
     """Words of the scans that are written before `node`."""
     scans = list_scans(values.order)
-    place = next(k for k, other in enumerate(scans) if _same_scan(other, node))
+    place = next(k for k, other in enumerate(scans) if _is_same_scan(other, node))
     return count_words(scans[:place])
 
 
@@ -269,7 +269,7 @@ def emit_sort(values: ValueWriter, scope: Scope, node: Sort) -> None:
     )
     results = sort_row(site, scope.writer)
     for other in values.order:
-        if isinstance(other, Sort) and _same_sort(other, node):
+        if isinstance(other, Sort) and _is_same_sort(other, node):
             stem = "position" if other.output else "value"
             scope.bound[other] = scope.writer.bind(stem, results[other.output])
 
@@ -277,7 +277,7 @@ def emit_sort(values: ValueWriter, scope: Scope, node: Sort) -> None:
 def _emit_trivial_scan(values: ValueWriter, scope: Scope, node: Scan) -> None:
     """The running value along an axis of one point is the value, at position 0."""
     for other in values.order:
-        if isinstance(other, Scan) and _same_scan(other, node):
+        if isinstance(other, Scan) and _is_same_scan(other, node):
             position = other.kind in ("argmin", "argmax") or other.output == 1
             if isinstance(other.kind, Combine):
                 value = values.expression(scope, node.operands[other.output])
@@ -297,11 +297,11 @@ def _flat_position(axes: Sequence[Expr]) -> Expr:
     return flat
 
 
-def _same_sort(a: Sort, b: Sort) -> bool:
+def _is_same_sort(a: Sort, b: Sort) -> bool:
     return (a.operands, a.axis, a.descending) == (b.operands, b.axis, b.descending)
 
 
-def _same_scan(a: Scan, b: Scan) -> bool:
+def _is_same_scan(a: Scan, b: Scan) -> bool:
     return (a.kind, a.operands, a.axis, a.reverse) == (b.kind, b.operands, b.axis, b.reverse)
 
 
