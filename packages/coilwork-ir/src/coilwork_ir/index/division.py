@@ -364,9 +364,7 @@ def _list_remainders(terms: dict[Expr, int]) -> list[Expr]:
 
 
 def _may_be_whole(terms: dict[Expr, int], remainder: Expr, others: tuple[Expr, ...]) -> bool:
-    """False if no term has the factors `others` and x//d: then `_undo_division` need not make products that are
-    not there.
-    """
+    """Tell if a term may have the factors `others` and x//d; if not, `_undo_division` makes no products."""
     num, den = remainder._args
     quotient = floordiv(num, den)
     if not SYMBOL <= quotient._tag < PRODUCT:
