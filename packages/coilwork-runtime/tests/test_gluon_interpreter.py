@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="compiles Triton kernels")
 pytestmark = pytest.mark.interpreter
 
 # The loader brings 4 blocks to 2 stages, and the consumer adds the product of each with itself.

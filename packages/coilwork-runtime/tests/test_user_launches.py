@@ -19,7 +19,7 @@ from executor_assembly import Assembly, Captured, listing, u8
 from stub_driver import StubDriver
 from stub_graphs import StubGraphs
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="compiles Triton kernels")
 
 import triton
 import triton.language as tl

@@ -163,7 +163,7 @@ def test_results_are_those_without_checks(name: str, engine: TritonProcess) -> N
 @pytest.fixture(scope="module")
 def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonProcess]:
     """Triton's interpreter alone: an assertion on a device ends what its process can do there."""
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason="compiles Triton kernels")
     process = TritonProcess(interpret=True, cache=tmp_path_factory.mktemp("triton"))
     yield process
     process.close()
