@@ -1,4 +1,4 @@
-"""Pages name files, folders and modules that are there."""
+"""Pages name files, folders and modules that are there, and have no fragments of sentences."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from architecture.sources import Violation
 _PATH: Final = re.compile(r"[\w.*-]+(/[\w.*-]+)*(/|\.(py|hpp|cpp|triton|md|toml))")
 _MODULE: Final = re.compile(r"coilwork(_\w+)?(\.[A-Za-z_]\w*)+")
 _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+# A line that ends a sentence, and one behind it that begins none.
+_FRAGMENT: Final = re.compile(r"(?<=[a-z)`]\.\n)[ ]*[a-z].*")
 # What Coilwork and builds of it write.
 _WRITTEN: Final = frozenset({"dist/", "dump/", "kernels/", "module.py"})
 _TOPS: Final = ("benchmarks", "devtools", "docs", "integration_tests", "packages")
@@ -41,6 +43,17 @@ def check_documents(root: Path) -> list[Violation]:
                     found.append(
                         Violation(path=page, line=number, message=f"a link to {target}, which is not there")
                     )
+    return found
+
+
+def check_fragments(root: Path) -> list[Violation]:
+    """Lines in the middle of a sentence, behind the end of one: what is left where two edits met."""
+    found: list[Violation] = []
+    for page in sorted(path for path in _paths(root) if path.endswith(".md")):
+        text = _FENCE.sub(lambda m: "\n" * m[0].count("\n"), Path(root, page).read_text(encoding="utf-8"))
+        for match in _FRAGMENT.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            found.append(Violation(path=page, line=line, message=f"a fragment: {match[0].strip()[:40]}"))
     return found
 
 
