@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from coilwork_ir.interpretation.memory import flat
+from coilwork_ir.interpretation.memory import view_as_line
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_wrapper.layouts import (
@@ -114,7 +114,7 @@ def _launcher(text: str) -> Callable[..., None]:
 
     def launch(*values: Any) -> None:
         count = len(kernel.args)
-        lines = [flat(value) for value in values[:count]]
+        lines = [view_as_line(value) for value in values[:count]]
         names = [arg.name for arg in kernel.args]
         interpret_kernel(kernel, dict(zip(names, lines, strict=True)), list(values[count:]))
 

@@ -35,7 +35,7 @@ from coilwork_ir.syntax.cpp import (
 # ---- scans by a function ----
 
 
-def combine_types(kind: Combine) -> tuple[str, ...]:
+def list_carried_types(kind: Combine) -> tuple[str, ...]:
     """C++ types of the variables that carry what `kind` combines."""
     return tuple("u8" if value.dtype.is_bool else get_value_type(value.dtype) for value in kind.results)
 
@@ -163,7 +163,7 @@ def scan_start(scan: Scan, state: Sequence[Name], scans: Sequence[Scan]) -> tupl
     """
     if isinstance(scan.kind, Combine):
         # the first point takes no notice of it
-        types = combine_types(scan.kind)
+        types = list_carried_types(scan.kind)
         needed = find_carried(scan.kind, [other.output for other in _list_joint_scans(scan, scans)])
         return tuple((types[k], state[k].text, Literal("0")) for k in needed)
     dtype = scan.operands[0].dtype.compute

@@ -93,7 +93,7 @@ class Memory:
         tensor = torch.empty_strided(
             self.shape(buffer), self.strides(buffer), dtype=torch_dtype(buffer.dtype), device=self.device
         )
-        line = flat(tensor)
+        line = view_as_line(tensor)
         if not self._poison:
             line.zero_()
         elif line.dtype.is_floating_point or line.dtype.is_complex:
@@ -148,7 +148,7 @@ class Memory:
         accesses: dict[str, Access] = {}
         for name in names:
             value = self.tensors[name]
-            accesses[name] = Access(flat(value), tuple(value.shape), tuple(value.stride()))
+            accesses[name] = Access(view_as_line(value), tuple(value.shape), tuple(value.stride()))
         return accesses
 
     def output(self, value: GraphOutput) -> Value:
@@ -260,7 +260,7 @@ def has_strides(value: Tensor, strides: Sequence[int]) -> bool:
     )
 
 
-def flat(value: Tensor) -> Tensor:
+def view_as_line(value: Tensor) -> Tensor:
     """The memory that `value` spans, from its first element to its last, as a line. It shares that memory."""
     if value.numel() == 0:
         return value.as_strided((0,), (1,))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coilwork_ir.errors import InterpretError
 from coilwork_ir.index import Expr, evaluate
-from coilwork_ir.interpretation.memory import Memory, Value, flat
+from coilwork_ir.interpretation.memory import Memory, Value, view_as_line
 from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.interpretation.scalars import Access, Domain, Evaluator, combine
 from coilwork_ir.kernels.nodes import (
@@ -134,7 +134,7 @@ def interpret_schedule(
         for name, arg in zip(entry.args, kernel.args, strict=True):
             if arg.role != "in" and name not in memory.tensors:
                 memory.allocate(buffers[name])
-        lines = [flat(memory.tensors[name]) for name in entry.args]
+        lines = [view_as_line(memory.tensors[name]) for name in entry.args]
         names = [arg.name for arg in kernel.args]
         interpret_kernel(
             kernel, dict(zip(names, lines, strict=True)), [memory.size(size) for size in entry.sizes]

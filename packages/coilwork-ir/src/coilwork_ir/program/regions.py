@@ -107,12 +107,12 @@ def list_used_names(instruction: Instruction) -> tuple[str, ...]:
         case Reuse() | Reinterpret():
             return (instruction.source,)
         case Launch():
-            return (*instruction.args, *_stream(instruction.stream))
+            return (*instruction.args, *_list_other_stream(instruction.stream))
         case ExternCall():
             values = (*instruction.args, *(value for _, value in instruction.kwargs))
             into = tuple(name for _, name in instruction.out)
             given = (*_list_references(values), *into, *instruction.waits)
-            return (*given, *_stream(instruction.stream))
+            return (*given, *_list_other_stream(instruction.stream))
         case CondCall():
             return (instruction.predicate, *_list_references(instruction.operands))
         case LoopCall():
@@ -120,15 +120,15 @@ def list_used_names(instruction: Instruction) -> tuple[str, ...]:
         case SubprogramCall():
             return _list_references(instruction.operands)
         case Copy():
-            return (instruction.source, instruction.target, *_stream(instruction.stream))
+            return (instruction.source, instruction.target, *_list_other_stream(instruction.stream))
         case ForkStream():
-            return _stream(instruction.after)
+            return _list_other_stream(instruction.after)
         case RecordEvent():
-            return _stream(instruction.stream)
+            return _list_other_stream(instruction.stream)
         case WaitEvent():
-            return (instruction.event, *_stream(instruction.stream or OWN))
+            return (instruction.event, *_list_other_stream(instruction.stream or OWN))
         case JoinStream():
-            return (instruction.stream, *_stream(instruction.into))
+            return (instruction.stream, *_list_other_stream(instruction.into))
         case Region():
             return instruction.inputs
         case Free():
@@ -154,7 +154,7 @@ def list_ended_names(instruction: Instruction) -> tuple[str, ...]:
             return ()
 
 
-def _stream(stream: str) -> tuple[str, ...]:
+def _list_other_stream(stream: str) -> tuple[str, ...]:
     return () if stream == OWN else (stream,)
 
 

@@ -405,7 +405,7 @@ def _fold(body: Scalar) -> Scalar:
 
 
 def _read_position(value: Scalar) -> Expr | None:
-    """The expression of positions that `value` is, if it is one."""
+    """Return the index expression that `value` computes; None if it computes anything else."""
     match value:
         case IndexValue():
             return None if value.operands else value.expr

@@ -40,7 +40,7 @@ def read_position(
 
 def check_in_range(position: Scalar, size: Expr, call: Call) -> Check:
     """The check `0 <= position < size` for what the program called, which raises what eager raises."""
-    return check_bounds(position, size, call.captured_operator, _error(call))
+    return check_bounds(position, size, call.captured_operator, _name_error_type(call))
 
 
 def check_bounds(position: Scalar, size: Expr, what: str, error: CheckError) -> Check:
@@ -52,7 +52,7 @@ def check_bounds(position: Scalar, size: Expr, what: str, error: CheckError) -> 
     )
 
 
-def _error(call: Call) -> CheckError:
+def _name_error_type(call: Call) -> CheckError:
     """Return what eager's kernel raises. Those for one dimension, or along rows, are not the others'."""
     if call.captured_operator == "aten.index_select.default":
         given = call.fakes["self"]

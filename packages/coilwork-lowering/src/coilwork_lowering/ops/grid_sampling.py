@@ -272,7 +272,7 @@ def split_combination(number: Scalar, each: int, dims: int) -> tuple[Scalar, ...
 
 
 def count_combinations(interpolation: Interpolation, dims: int) -> Expr:
-    """Return how many elements a point reads."""
+    """Return how many elements of the image one result reads."""
     return as_expr(interpolation.taps**dims)
 
 

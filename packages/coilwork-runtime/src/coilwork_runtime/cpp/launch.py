@@ -147,11 +147,11 @@ class CpuDevice:
             raise_check(handle.manifest.name, handle.manifest.checks, failed - 1)
 
     def stream(self, index: int) -> int:
-        """The one stream that there is."""
+        """Return 0, the number of the only stream."""
         return 0
 
     def make_stream(self, index: int) -> int:
-        """The one stream that there is."""
+        """Return 0, the number of the only stream."""
         return 0
 
     def use(self, stream: int) -> AbstractContextManager[None]:

@@ -425,7 +425,7 @@ class Inliner:
         reason = (
             "computed inside its consumers" if wanted else "stored once: recomputing or rereading costs more"
         )
-        if not wanted and not needed and self._hides(position, consumers, node):
+        if not wanted and not needed and self._is_cheaper_recomputed(position, consumers, node):
             wanted, reason = (
                 True,
                 "computed inside its consumers: hides behind their memory traffic, saves a launch",
@@ -490,8 +490,8 @@ class Inliner:
             reader = at
         return []
 
-    def _hides(self, position: int, consumers: list[int], node: Pointwise) -> bool:
-        """True if a GPU computes `node` again at every point of its consumers in less time than its own
+    def _is_cheaper_recomputed(self, position: int, consumers: list[int], node: Pointwise) -> bool:
+        """Tell if a GPU computes `node` again at every point of its consumers in less time than its own
         launch takes.
 
         Arithmetic is free up to what a consumer's memory traffic leaves room for; a special function's weight
