@@ -28,6 +28,7 @@ from coilwork_ir.kernels.nodes import (
     Store,
     TensorArg,
 )
+from coilwork_ir.loops.attention_parser import read_saved, read_weights
 from coilwork_ir.loops.convolutions import Role
 from coilwork_ir.loops.nodes import AssertSize, Body, Check, Cond, Extern, Loop, View
 from coilwork_ir.loops.parser import (
@@ -35,8 +36,6 @@ from coilwork_ir.loops.parser import (
     read_domain,
     read_header,
     read_node,
-    read_saved,
-    read_weights,
     read_window,
 )
 from coilwork_ir.ops import STORE_MODES, StoreMode
