@@ -282,7 +282,7 @@ def _restore(job: Job, key: str, graphs: GraphCache, builder: Builder) -> Compil
     """Return the graph from the cache, or None; an entry that does not load is dropped with a warning."""
     load = partial(_load, options=job.options, builder=builder, store=graphs.store)
     restored = restore_graph(job, job.graph_id, key, graphs, load, trace=job.trace, clock=job.clock)
-    if restored is not None and job.trace.wanted:
+    if restored is not None and job.trace.is_wanted:
         # the cache keeps no text of a stage
         run_stages(replace(job, clock=StageClock()), fallback=job.options.fallback)
     return restored

@@ -465,7 +465,7 @@ class _Renamer:
     def name(self, name: str) -> str:
         return self.names.get(name, name)
 
-    def many(self, names: Sequence[str]) -> tuple[str, ...]:
+    def rename_all(self, names: Sequence[str]) -> tuple[str, ...]:
         return tuple(map(self.name, names))
 
     def buffer(self, buffer: Buffer) -> Buffer:
@@ -498,7 +498,7 @@ class _Renamer:
             case Reuse() | Reinterpret():
                 return replace(step, buffer=self.buffer(step.buffer), source=self.name(step.source))
             case Launch():
-                return replace(step, args=self.many(step.args), stream=self.name(step.stream))
+                return replace(step, args=self.rename_all(step.args), stream=self.name(step.stream))
             case ExternCall():
                 return self._extern(step)
             case CondCall():
@@ -540,12 +540,12 @@ class _Renamer:
             case Region():
                 return replace(
                     step,
-                    inputs=self.many(step.inputs),
-                    outputs=self.many(step.outputs),
+                    inputs=self.rename_all(step.inputs),
+                    outputs=self.rename_all(step.outputs),
                     body=tuple(map(self.instruction, step.body)),
                 )
             case Free():
-                return Free(names=self.many(step.names))
+                return Free(names=self.rename_all(step.names))
             case Return():
                 return Return(values=tuple(map(self.result, step.values)))
             case CheckSize() | Comment():
@@ -559,8 +559,8 @@ class _Renamer:
             kwargs=tuple((key, self.argument(value)) for key, value in call.kwargs),
             out=tuple((key, self.name(name)) for key, name in call.out),
             outputs=tuple(outputs),
-            in_flight=self.many(call.in_flight),
-            until=self.many(call.until),
-            waits=self.many(call.waits),
+            in_flight=self.rename_all(call.in_flight),
+            until=self.rename_all(call.until),
+            waits=self.rename_all(call.waits),
             stream=self.name(call.stream),
         )

@@ -37,16 +37,16 @@ class Buffers:
         self._lodgers: set[str] = set()
         self._definer: dict[str, Node] = {}
 
-    def fresh(self, hint: str) -> str:
+    def make_name(self, hint: str) -> str:
         """A buffer name not used before, close to `hint`."""
         base = re.sub(r"\W", "_", hint) or "buf"
         if base[0].isdigit():
             base = f"b{base}"
         return self._names.close_to(base)
 
-    def fresh_successor(self, name: str) -> str:
+    def make_successor_name(self, name: str) -> str:
         """A name for the memory called `name` after it is overwritten, no longer than the last such name."""
-        return self.fresh(f"{_SUCCESSOR.sub('', name)}_new")
+        return self.make_name(f"{_SUCCESSOR.sub('', name)}_new")
 
     def declare(self, buffer: Buffer) -> None:
         """Let `buffer` be found by its name from here on."""

@@ -338,7 +338,7 @@ def _extract(traced: Traced, numbers: int, given: Sequence[Any], point: list[Exp
 
     found: list[_Function] = []
     for made in traced.results:
-        access = load(made.buffer.name, made.at(_locate(made, point)), made.dtype)
+        access = load(made.buffer.name, made.get_coordinates(_locate(made, point)), made.dtype)
         body = _inline(access, producers)
         if any(one.buffer not in known for one in list_loads((body,))):
             raise NotLowered("a function that does more than compute each score")

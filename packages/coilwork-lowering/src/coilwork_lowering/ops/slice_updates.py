@@ -377,7 +377,7 @@ def store_part(builder: Builder, part: TensorValue, source: TensorValue) -> None
             output=output,
             into=old.name,
             ranges=make_node_ranges("i", source.shape),
-            index=part.at(point),
+            index=part.get_coordinates(point),
             indirect=(),
             value=simplify(to_dtype(builder.read(source, point), old.dtype)),
             mode="store",

@@ -244,7 +244,7 @@ class Space:
     def _is_inside_tile(self, tile: Tile) -> Expression:
         shifted = self._find_shifted_vectors(tile)
         if shifted is not None:
-            return shifted.inside()
+            return shifted.is_inside()
         end = Binary("<", Name(tile.index.name), self.numel(tile))
         if tile.column is None:
             return end

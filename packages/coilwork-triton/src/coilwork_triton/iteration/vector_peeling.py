@@ -296,7 +296,7 @@ class VectorLanes:
             Assign((self.vectors.tile.index.name,), Binary("-", self.lane, self.shift)),
         ]
 
-    def inside(self) -> Expression:
+    def is_inside(self) -> Expression:
         """True for positions that are points."""
         index = Name(self.vectors.tile.index.name)
         return Binary("&", Binary(">=", index, Number(0)), Binary("<", index, self._numel))

@@ -85,7 +85,7 @@ class Draft:
         return {letter: groups[letter] for letter in order if letter in groups}
 
     @property
-    def most_along(self) -> Range | None:
+    def contiguous_range(self) -> Range | None:
         """The range along which most bytes are at unit stride; None if there are no ranges."""
         return max(self.kernel.ranges, key=lambda r: self.share_along((r,)), default=None)
 

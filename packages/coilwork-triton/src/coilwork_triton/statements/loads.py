@@ -348,7 +348,7 @@ def load_straddled_value(space: Space, node: Load) -> Expression | None:
         or (node.dtype.is_float and node.dtype.itemsize == 1)
     ):
         return None
-    both = rows.both(node.index[0])
+    both = rows.find_in_both_rows(node.index[0])
     if both is None:
         return None
     row, following = (tl("load", make_element_pointer(node, place)) for place in both)

@@ -314,7 +314,7 @@ class Part:
         operands = u8(what) + u32(self.stream(name)) + u32(self.stream(other)) + u32(self.text(device))
         self.add(Code.STREAM, f"{what.name.lower()} %{name}", operands)
 
-    def plain(self, name: str) -> bool:
+    def is_plain(self, name: str) -> bool:
         """Tell if only kernels and views touch the buffer."""
         return name not in self._needed
 
