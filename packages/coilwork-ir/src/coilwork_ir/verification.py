@@ -285,7 +285,7 @@ class Scope:
         """Buffers and symbols that a call's argument mentions exist."""
         for name in list_references(argument):
             self.use(name, place)
-        for expr in _expressions(argument):
+        for expr in _list_argument_expressions(argument):
             self.check_symbols(expr, (), place)
 
 
@@ -322,12 +322,12 @@ def open_scope(
     return scope
 
 
-def _expressions(argument: Argument) -> tuple[Expr, ...]:
+def _list_argument_expressions(argument: Argument) -> tuple[Expr, ...]:
     match argument:
         case Expr():
             return (argument,)
         case ListValue(items):
-            return tuple(expr for item in items for expr in _expressions(item))
+            return tuple(expr for item in items for expr in _list_argument_expressions(item))
         case _:
             return ()
 

@@ -19,6 +19,7 @@ from typing import Final
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr, as_int, get_extent, substitute, symbol
 from coilwork_ir.kernels import ComboKernel, Kernel, KernelCall, Member, Range, Store, TensorArg
+from coilwork_ir.kernels.rewrite import list_store_roots
 from coilwork_ir.kernels.verify import find_member_aliasing
 from coilwork_ir.loc import UNKNOWN, merge_origins
 from coilwork_ir.scalar import Scalar, substitute_ranges
@@ -81,11 +82,12 @@ def generalize_extent(kernel: Kernel, *, least: int, most: int | None) -> Kernel
     count = size * (_UNIT if whole % _UNIT == 0 else 1)
     position = symbol(free.symbol.name, extent=count)
     mapping = {free.symbol: position}
-    roots = substitute_ranges([root for store in kernel.stores for root in _roots(store)], mapping)
+    roots = substitute_ranges([root for store in kernel.stores for root in list_store_roots(store)], mapping)
     rest = iter(roots)
     stores = tuple(
         _replace_roots(
-            replace(store, index=substitute(store.index, mapping)), [next(rest) for _ in _roots(store)]
+            replace(store, index=substitute(store.index, mapping)),
+            [next(rest) for _ in list_store_roots(store)],
         )
         for store in kernel.stores
     )
@@ -102,10 +104,6 @@ def _free_range(kernel: Kernel) -> Range | None:
     """The one range with several points, if their number is known."""
     real = [r for r in kernel.ranges if as_int(r.extent) != 1]
     return real[0] if len(real) == 1 and as_int(real[0].extent) is not None else None
-
-
-def _roots(store: Store) -> tuple[Scalar, ...]:
-    return (store.value, *store.indirect, *(() if store.mask is None else (store.mask,)))
 
 
 def _replace_roots(store: Store, roots: list[Scalar]) -> Store:

@@ -58,7 +58,7 @@ from coilwork_cpp.values.reductions import (
 from coilwork_cpp.values.scans import scan_start, scan_states, step_scans
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.rewrite import store_roots
+from coilwork_ir.kernels.rewrite import list_store_roots
 from coilwork_ir.scalar import Const, IndexValue, Load, Reduce, Scalar, Scan
 from coilwork_ir.syntax.cpp import (
     ZERO,
@@ -179,7 +179,7 @@ def write_column_body(
         else:
             _write_pass(block, region, plan, step, columns, walk)
     if outer_stores:
-        roots = tuple(root for store in outer_stores for root in store_roots(store))
+        roots = tuple(root for store in outer_stores for root in list_store_roots(store))
         block.hoist(roots, frozenset((columns.symbol, *region.reduction)))
         point = block.open_nested()
         bind_ranges(point, columns.symbol)

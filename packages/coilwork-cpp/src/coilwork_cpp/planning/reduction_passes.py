@@ -13,7 +13,7 @@ from coilwork_cpp.planning.regions import Region
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, get_extent
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.rewrite import store_roots
+from coilwork_ir.kernels.rewrite import list_store_roots
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, iterate_postorder
 
 # A value that costs more than this is kept from one pass to the next.
@@ -55,7 +55,9 @@ class Pass:
     def roots(self) -> tuple[Scalar, ...]:
         """The values that it computes at each point."""
         combined = tuple(operand for node in (*self.reduces, *self.sorts) for operand in node.operands)
-        return combined + tuple(root for store in self.stores for root in store_roots(store)) + self.keeps
+        return (
+            combined + tuple(root for store in self.stores for root in list_store_roots(store)) + self.keeps
+        )
 
     @cached_property
     def computed_values(self) -> frozenset[Scalar]:
@@ -112,7 +114,7 @@ def _split_into_passes(region: Region, kernel: Kernel) -> tuple[tuple[Pass, ...]
         )
     outer_stores = tuple(s for s in region.stores if region.varies(s).isdisjoint(inner))
     inner_stores = [s for s in region.stores if s not in outer_stores]
-    stage = {s: max(facts.ready(root) for root in store_roots(s)) for s in inner_stores}
+    stage = {s: max(facts.ready(root) for root in list_store_roots(s)) for s in inner_stores}
     count = max([*reduces, *sorts, *stage.values()], default=-1) + 1
     stage = _delay_stores(stage, reduces, sorts, count, kernel)
     passes = []

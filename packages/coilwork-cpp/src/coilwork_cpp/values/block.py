@@ -35,7 +35,7 @@ from coilwork_ir.index import (
     Const as IndexConst,
 )
 from coilwork_ir.kernels import Store, TensorArg
-from coilwork_ir.kernels.rewrite import store_roots
+from coilwork_ir.kernels.rewrite import list_store_roots
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, placeholder
 from coilwork_ir.syntax.cpp import (
     Assign,
@@ -220,7 +220,7 @@ class Block:
     def store_all(self, stores: Iterable[Store]) -> None:
         """Perform `stores` at this point. Values come first: a store may overwrite what another one reads."""
         kept = tuple(stores)
-        for root in (root for store in kept for root in store_roots(store)):
+        for root in (root for store in kept for root in list_store_roots(store)):
             self.value(root)
         for store in kept:
             self.store(store)

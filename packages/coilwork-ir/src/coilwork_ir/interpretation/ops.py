@@ -500,13 +500,13 @@ def scan_last(kind: ScanKind, value: Tensor, *, reverse: bool) -> tuple[Tensor, 
     if not reverse:
         return results
     flipped = [result.flip(-1) for result in results]
-    places = [_is_position(kind, k) for k in range(len(flipped))]
+    places = [_scans_positions(kind, k) for k in range(len(flipped))]
     return tuple(
         count - 1 - result if place else result for result, place in zip(flipped, places, strict=True)
     )
 
 
-def _is_position(kind: ScanKind, output: int) -> bool:
+def _scans_positions(kind: ScanKind, output: int) -> bool:
     return output == 1 or kind in ("argmin", "argmax")
 
 

@@ -175,20 +175,20 @@ def _convolve(core: ConvolutionCore, domain: Domain, memory: Accesses) -> Tensor
         every = list(range(len(over)))
         total = torch.einsum(left, every, right, every, every[: len(core.ranges)])
         total = total.expand(own.shape[: len(core.ranges)])
-    return _spread(total, core.ranges, domain)
+    return _expand_value(total, core.ranges, domain)
 
 
 def _attend(core: AttentionCore, domain: Domain, memory: Accesses) -> tuple[Tensor, ...]:
     result, logsumexp = sum_values(Bodies(core.weights, domain.sizes, memory))
     weights = core.weights
-    return _spread(result, weights.ranges, domain), _spread(logsumexp, weights.rows, domain)
+    return _expand_value(result, weights.ranges, domain), _expand_value(logsumexp, weights.rows, domain)
 
 
 def _gradients_at(store: Store, terms: GradientTerms, domain: Domain, memory: Accesses) -> tuple[Tensor, ...]:
     """The gradient that `store` reads, under its number: the sums of what the points of elements add."""
     (number,) = (v.position for v in iterate_postorder((store.value,)) if isinstance(v, Parameter))
     along, sums = terms.sum_along(number, (store.index,))
-    sums = _spread(sums, along, domain)
+    sums = _expand_value(sums, along, domain)
     line = torch.zeros(memory[store.buffer].line.numel(), dtype=sums.dtype)
     if sums.numel():
         offsets = Evaluator(domain, memory).offsets(store.buffer, (store.index,), (), None)
@@ -199,7 +199,7 @@ def _gradients_at(store: Store, terms: GradientTerms, domain: Domain, memory: Ac
     return tuple(sums if k == number else unread for k in range(number + 1))
 
 
-def _spread(value: Tensor, ranges: Sequence[Expr], domain: Domain) -> Tensor:
+def _expand_value(value: Tensor, ranges: Sequence[Expr], domain: Domain) -> Tensor:
     """`value`, over `ranges`, with a dimension for each range of `domain`."""
     order = sorted(range(len(ranges)), key=lambda k: domain.position[ranges[k]])
     held = frozenset(ranges)

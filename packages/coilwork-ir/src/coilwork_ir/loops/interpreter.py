@@ -178,7 +178,7 @@ def _contract(node: Contraction, memory: Memory) -> None:
     # [group, point]
     member = (points >= starts[:, None]) & (points < ends[:, None])
     if groups.along in node.axes:
-        inside = _spread(member, (dims.index(groups.index), dims.index(groups.along)), len(dims))
+        inside = _expand_value(member, (dims.index(groups.index), dims.index(groups.along)), len(dims))
         memory.allocate(node.output).copy_(_sum_products(node, memory, inside))
         return
     output = memory.allocate(node.output)
@@ -186,11 +186,11 @@ def _contract(node: Contraction, memory: Memory) -> None:
         known = {groups.index: as_expr(number)}
         left, right, epilogue = substitute_ranges((node.left, node.right, node.epilogue), known)
         product = replace(node, left=left, right=right, epilogue=epilogue)
-        mine = _spread(member[number], (node.ranges.index(groups.along),), len(node.ranges))
+        mine = _expand_value(member[number], (node.ranges.index(groups.along),), len(node.ranges))
         output.copy_(torch.where(mine, _sum_products(product, memory, None), output))
 
 
-def _spread(value: Tensor, places: Sequence[int], dims: int) -> Tensor:
+def _expand_value(value: Tensor, places: Sequence[int], dims: int) -> Tensor:
     """`value`, whose dimensions are those at `places` among `dims`, with size 1 along the others."""
     if list(places) != sorted(places):
         value, places = value.t(), sorted(places)

@@ -125,7 +125,7 @@ def make_conversion_checks(
     read = builder.read(value, [as_expr(0)] * len(value.shape))
     known = recompute_without_memory(read, builder.buffers.definer, on_cpu=has_trait(value.device, ATEN_CPU))
     # `torch.tensor(-torch.inf)` as written: kernels without checks are fused more freely
-    if isinstance(known, Const) and _fits(float(known.value), wanted):
+    if isinstance(known, Const) and _is_within_limits(float(known.value), wanted):
         return None
     low, high = (_clamp_to_type(bound, value.dtype) for bound in wanted)
     wide = value.dtype.compute
@@ -155,7 +155,7 @@ def _number_range(dtype: DType) -> tuple[float, float] | None:
     return (whole.min if whole.min < 0 else -whole.max), whole.max
 
 
-def _fits(number: float, limits: tuple[float, float]) -> bool:
+def _is_within_limits(number: float, limits: tuple[float, float]) -> bool:
     return not math.isfinite(number) or limits[0] <= number <= limits[1]
 
 

@@ -404,7 +404,7 @@ def _select_rank(
     ordered, places = _sort_rows(builder, _make_rows(builder, value, dim), descending=False)
     rows = (*value.shape[:dim], *value.shape[dim + 1 :])
     wide = value.dtype.compute
-    least = float("-inf") if wide.is_float else False if wide.is_bool else _get_least(wide)
+    least = float("-inf") if wide.is_float else False if wide.is_bool else _get_least_value(wide)
 
     def keep_if_ranked(source: TensorValue, other: Scalar, row: tuple[Expr, ...], axis: Expr) -> Scalar:
         wanted = builder.read(rank, row) if isinstance(rank, TensorValue) else rank
@@ -437,11 +437,11 @@ def _get_last(dtype: DType, *, descending: bool) -> bool | int | float:
     if dtype.is_float:
         return float("-inf") if descending else float("nan")
     if dtype.is_integer:
-        return _get_least(dtype) if descending else _get_greatest(dtype)
+        return _get_least_value(dtype) if descending else _get_greatest(dtype)
     return not descending
 
 
-def _get_least(dtype: DType) -> int:
+def _get_least_value(dtype: DType) -> int:
     return -(1 << (8 * dtype.itemsize - 1)) if dtype.is_signed_integer else 0
 
 

@@ -51,7 +51,7 @@ def make_batches(kernels: Sequence[KernelSpec], workers: int) -> list[tuple[Kern
     rounds = max(-(-len(kernels) // (workers * MOST_TOGETHER)), -(-length // (workers * LONGEST_TOGETHER)))
     groups: list[list[KernelSpec]] = [[] for _ in range(min(len(kernels), workers * rounds))]
     for kernel in sorted(kernels, key=_length, reverse=True):
-        fitting = [group for group in groups if _fits(kernel, group)]
+        fitting = [group for group in groups if _fits_group(kernel, group)]
         if not fitting:
             groups.append([])
             fitting = groups[-1:]
@@ -80,7 +80,7 @@ def _length(kernel: KernelSpec) -> int:
     return len(kernel.source)
 
 
-def _fits(kernel: KernelSpec, group: Sequence[KernelSpec]) -> bool:
+def _fits_group(kernel: KernelSpec, group: Sequence[KernelSpec]) -> bool:
     if not group:
         return True
     if len(group) == MOST_TOGETHER or any(

@@ -249,12 +249,12 @@ def _orders(
             stride = stride * get_extent(plain)
         elif not (a.is_const and a is b):
             return None
-    mine = _digits(places, (*first.parallel, *first.reduced))
-    others_of = _digits(others, second.parallel)
+    mine = _read_digits(places, (*first.parallel, *first.reduced))
+    others_of = _read_digits(others, second.parallel)
     return None if mine is None or others_of is None else (mine, others_of)
 
 
-def _digits(place: Expr, ranges: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
+def _read_digits(place: Expr, ranges: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
     """`ranges`, outermost first, if `place` is the number of which they are the digits."""
     found = find_coefficients(place, ranges)
     if found is None or not found[1].is_const or found[1].value != 0:

@@ -15,6 +15,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr, as_int, format_expr, get_extent, substitute, symbol
 from coilwork_ir.kernels import Candidate, Kernel, KernelCall, Range, Store, TensorArg
 from coilwork_ir.kernels.nodes import ArgRole, Numerics
+from coilwork_ir.kernels.rewrite import list_store_roots
 from coilwork_ir.kernels.text import format_core
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check
@@ -99,9 +100,7 @@ def format_structure(
         lines.append(f"size {size.name} {size.lo} {size.hi}")
     roots: list[Scalar] = []
     for store in kernel.stores:
-        roots.extend((store.value, *store.indirect))
-        if store.mask is not None:
-            roots.append(store.mask)
+        roots.extend(list_store_roots(store))
     roots.extend(check.condition for check in kernel.checks)
     number: dict[Scalar, int] = {}
     for node in iterate_postorder(roots):

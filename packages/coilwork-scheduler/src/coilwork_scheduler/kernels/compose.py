@@ -84,10 +84,10 @@ def simplify_under_mask(index: Expr, mask: Scalar) -> Expr:
         return index
 
     def quotient(numerator: Expr, denominator: Expr) -> Expr:
-        return as_expr(0) if _fits(numerator, denominator, below) else floordiv(numerator, denominator)
+        return as_expr(0) if _is_below(numerator, denominator, below) else floordiv(numerator, denominator)
 
     def remainder(numerator: Expr, denominator: Expr) -> Expr:
-        return numerator if _fits(numerator, denominator, below) else mod(numerator, denominator)
+        return numerator if _is_below(numerator, denominator, below) else mod(numerator, denominator)
 
     return fold(
         index,
@@ -102,7 +102,7 @@ def simplify_under_mask(index: Expr, mask: Scalar) -> Expr:
     )
 
 
-def _fits(numerator: Expr, denominator: Expr, below: Mapping[Expr, int]) -> bool:
+def _is_below(numerator: Expr, denominator: Expr, below: Mapping[Expr, int]) -> bool:
     limit, divisor = below.get(numerator), as_int(denominator)
     return limit is not None and divisor is not None and limit <= divisor
 

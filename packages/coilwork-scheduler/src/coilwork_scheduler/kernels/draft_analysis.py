@@ -15,7 +15,7 @@ from coilwork_ir.index import Expr, find_run_stride, get_extent
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.alias_analysis import Timing, time_accesses
 from coilwork_ir.kernels.nodes import Store
-from coilwork_ir.kernels.rewrite import list_kernel_roots, replace_roots
+from coilwork_ir.kernels.rewrite import list_kernel_roots, list_store_roots, replace_roots
 from coilwork_ir.scalar import (
     IndexValue,
     Load,
@@ -80,9 +80,7 @@ def list_scalars(draft: Draft) -> tuple[Scalar, ...]:
     """Every scalar graph of `draft`, stores first, in order."""
     values: list[Scalar] = []
     for store in draft.stores:
-        values.extend((store.value, *store.indirect))
-        if store.mask is not None:
-            values.append(store.mask)
+        values.extend(list_store_roots(store))
     values.extend(check.condition for check in draft.checks)
     return tuple(values)
 

@@ -69,7 +69,7 @@ def get_identity(kind: ReduceKind, dtype: DType) -> Literal:
         case "min" | "argmin":
             return _get_greatest(dtype)
         case "max" | "argmax" | "online_softmax":
-            return _get_least(dtype)
+            return _get_least_value(dtype)
         case _:
             return 0
 
@@ -81,7 +81,7 @@ def _get_greatest(dtype: DType) -> Literal:
     return 1 if dtype.is_bool else (1 << (bits - 1 if dtype.is_signed_integer else bits)) - 1
 
 
-def _get_least(dtype: DType) -> Literal:
+def _get_least_value(dtype: DType) -> Literal:
     if dtype.is_float:
         return -math.inf
     return -(1 << (8 * dtype.itemsize - 1)) if dtype.is_signed_integer else 0

@@ -177,7 +177,7 @@ def find_mixed_layout_split(
     axis = min(crossing.inner, crossing.outer, key=lambda one: size[one])
     points = size[axis]
     if points > reductions.most_pieces:
-        divided = _digits(axis, least=reductions.block_results, most=reductions.most_pieces)
+        divided = _split_axis(axis, least=reductions.block_results, most=reductions.most_pieces)
         if divided is None:
             return None
         high, low = divided
@@ -228,7 +228,7 @@ def _cut_blocks(
     return Pieces(axes=(*rest, axis), cuts=(*(() if within is None else within.cuts), whole))
 
 
-def _digits(axis: Expr, *, least: int, most: int) -> tuple[Expr, Expr] | None:
+def _split_axis(axis: Expr, *, least: int, most: int) -> tuple[Expr, Expr] | None:
     """Split `axis` into higher and lower digits, the lower ones from `least` to `most`.
 
     `None` if no number in between divides it, or if its size is unknown.

@@ -206,7 +206,7 @@ def find_concat_loads(kernel: Kernel, order: Sequence[Scalar], users: Users) -> 
     for node in reversed(order):
         if node not in inner:
             joined = _chain(node, users)
-            if joined is not None and _fits(joined, kernel):
+            if joined is not None and _can_load_joined(joined, kernel):
                 found[node] = joined
                 inner.update(_links(node))
     return found
@@ -288,7 +288,7 @@ def _holds(part: Scalar, true: Sequence[Scalar], false: Sequence[Op]) -> bool:
     return most is not None and most < end.value
 
 
-def _fits(joined: ConcatLoad, kernel: Kernel) -> bool:
+def _can_load_joined(joined: ConcatLoad, kernel: Kernel) -> bool:
     """All loads are of one type and as wide as each other, and the joints lie between vectors."""
     first = joined.last
     if (
