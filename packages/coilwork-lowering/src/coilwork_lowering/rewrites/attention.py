@@ -25,13 +25,13 @@ from coilwork_lowering.rewrites.rewrite import (
     Match,
     Pattern,
     Rewrite,
-    are_equal_sizes,
     call,
     dtype_among,
     either,
     equals,
     has_rank,
     same_dtype,
+    same_sizes,
     tensor,
     value,
 )
@@ -97,9 +97,7 @@ def _is_last(match: Match) -> bool:
 
 def _batches_agree(match: Match) -> bool:
     query, key, values = (match.value(name) for name in ("query", "key", "values"))
-    return are_equal_sizes(query.shape[:-2], key.shape[:-2]) and are_equal_sizes(
-        query.shape[:-2], values.shape[:-2]
-    )
+    return same_sizes(query.shape[:-2], key.shape[:-2]) and same_sizes(query.shape[:-2], values.shape[:-2])
 
 
 def _types_agree(match: Match) -> bool:
@@ -288,13 +286,11 @@ def _shares_a_head(match: Match) -> bool:
 
 def _heads_agree(match: Match) -> bool:
     query, key, values = (match.value(name) for name in ("query", "key", "values"))
-    alike = are_equal_sizes(key.shape[:-1], values.shape[:-1]) and are_equal_sizes(
-        query.shape[-1:], values.shape[-1:]
-    )
+    alike = same_sizes(key.shape[:-1], values.shape[:-1]) and same_sizes(query.shape[-1:], values.shape[-1:])
     return (
         alike
-        and are_equal_sizes(query.shape[:1], key.shape[:1])
-        and (are_equal_sizes(query.shape[1:2], key.shape[1:2]) or _shares_a_head(match))
+        and same_sizes(query.shape[:1], key.shape[:1])
+        and (same_sizes(query.shape[1:2], key.shape[1:2]) or _shares_a_head(match))
     )
 
 

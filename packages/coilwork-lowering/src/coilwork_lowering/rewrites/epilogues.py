@@ -22,13 +22,13 @@ from coilwork_lowering.rewrites.rewrite import (
     Match,
     Pattern,
     Rewrite,
-    are_equal_sizes,
     call,
     dtype_among,
     either,
     equals,
     has_rank,
     same_dtype,
+    same_sizes,
     tensor,
     value,
 )
@@ -50,7 +50,7 @@ def _has_column_bias(match: Match) -> bool:
     """Tell if the bias, where there is one, has a number for each column of the product."""
     if "bias" not in match.captures:
         return True
-    return are_equal_sizes(match.value("bias").shape, match.value("right").shape[1:])
+    return same_sizes(match.value("bias").shape, match.value("right").shape[1:])
 
 
 def _is_on_floats(match: Match) -> bool:
@@ -289,7 +289,7 @@ def _is_on_cpu(match: Match) -> bool:
 
 def _is_whole_table(match: Match) -> bool:
     width = match.value("gradient").shape[-1]
-    return are_equal_sizes(match.value("other").shape, (match.captures["rows"], width))
+    return same_sizes(match.value("other").shape, (match.captures["rows"], width))
 
 
 def _accumulate_into_other(other: Any, gradient: Any, indices: Any, **_: Any) -> Any:

@@ -467,17 +467,17 @@ def is_like(found: Any, wanted: Any, *, strides: bool = True) -> bool:
         return False
     if (found.dtype, found.device, found.layout) != (wanted.dtype, wanted.device, wanted.layout):
         return False
-    if not are_equal_sizes(found.shape, wanted.shape):
+    if not same_sizes(found.shape, wanted.shape):
         return False
-    return not strides or found.layout != torch.strided or _has_strides(found, wanted)
+    return not strides or found.layout != torch.strided or _same_strides(found, wanted)
 
 
-def are_equal_sizes(found: Any, wanted: Any) -> bool:
+def same_sizes(found: Any, wanted: Any) -> bool:
     """Tell if two lists of sizes are surely equal. Adds no guard."""
     return len(found) == len(wanted) and all(is_surely(a == b) for a, b in zip(found, wanted, strict=True))
 
 
-def _has_strides(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+def _same_strides(found: torch.Tensor, wanted: torch.Tensor) -> bool:
     # nobody steps along a dimension of one element
     return all(
         is_surely(size == 1) or is_surely(a == b)
