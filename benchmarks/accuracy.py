@@ -77,7 +77,7 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
-        """Whether both distances are within their factor times eager's plus the floor."""
+        """Tell if both distances are within their factor times eager's plus the floor."""
         max_abs_limit = self.max_abs_factor * self.eager.max_abs + self.max_abs_floor
         relative_l2_limit = self.relative_l2_factor * self.eager.relative_l2 + self.relative_l2_floor
         return self.compiled.max_abs <= max_abs_limit and self.compiled.relative_l2 <= relative_l2_limit

@@ -29,14 +29,14 @@ def mode_of(name: str) -> str | None:
 
 
 def replays_graphs(name: str) -> bool:
-    """Whether Inductor replays CUDA graphs: a call's results lie in the graphs' memory and last until the
+    """Tell if Inductor replays CUDA graphs: a call's results lie in the graphs' memory and last until the
     next step.
     """
     return family(name) == "inductor" and mode_of(name) in GRAPH_MODES
 
 
 def resolve_backend(name: str) -> Backend:
-    """What to give to `torch.compile(backend=...)` for `name`.
+    """Return what to give to `torch.compile(backend=...)` for `name`.
 
     An installed Coilwork is found by name through its entry point. In a source tree
     (PYTHONPATH=packages/*/src) nothing is registered, so the function that the entry point names is imported.

@@ -92,7 +92,7 @@ def flatten_gradients(gradients_by_name: Mapping[str, Tensor]) -> Tensor:
 
 
 def row(found: Step, eager: Step, exact: Step) -> list[str]:
-    """What the table says of one step."""
+    """Return what the table says of one step."""
     flips = sum(int((a != b).sum()) for a, b in zip(found.branches, exact.branches, strict=True))
     whole = distance(flatten_gradients(found.gradients), flatten_gradients(exact.gradients))
     quotients = {

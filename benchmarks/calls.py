@@ -135,7 +135,7 @@ class _Nothing:
 
 
 def measure_apart(backend: str, case: str) -> dict[str, float]:
-    """As `measure`, in a fresh process with empty caches."""
+    """Do as `measure`, in a fresh process with empty caches."""
     with tempfile.TemporaryDirectory(prefix="calls-") as folder:
         environ = os.environ | {
             "COILWORK_CACHE_DIR": f"{folder}/coilwork",

@@ -278,7 +278,7 @@ def compile_captured_graph(graph: Captured, clock: StageClock, store: Store | No
 
 
 def digest(compiled: Compiled) -> str:
-    """Of the program and of the sources of its kernels, by which texts are compared."""
+    """Return the digest of the program and of its kernels' sources, by which texts are compared."""
     parts = [format_program(compiled.program), compiled.written.module]
     parts += [f"{name}\n{source.text}" for name, source in compiled.sources.items()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

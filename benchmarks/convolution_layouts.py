@@ -75,7 +75,7 @@ class Count:
 
 
 def count(programs: Sequence[Program], seconds: float) -> Count:
-    """What `programs` do, which took that long to compile."""
+    """Return what `programs` do, which took that long to compile."""
     steps = [step for program in programs for step in traffic(program)]
     copying = {kernel.name for program in programs for kernel in list_kernels(program) if is_copy(kernel)}
     launched = [i.kernel for p in programs for i in p.instructions if isinstance(i, Launch)]

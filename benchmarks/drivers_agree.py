@@ -73,7 +73,9 @@ class Finding:
 
 
 def find_difference(ours: Values, expected: Values) -> str:
-    """Where two rows of tensors differ: in number, shape, element type, strides or bits; empty nowhere."""
+    """Return where two rows of tensors differ: in number, shape, element type, strides or bits; empty
+    nowhere.
+    """
     if len(ours) != len(expected):
         return f"{len(ours)} values in place of {len(expected)}"
     for number, (one, other) in enumerate(zip(ours, expected, strict=True)):

@@ -16,8 +16,8 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 def gpu_names(count: int) -> tuple[str, ...]:
-    """What `VARIABLE` calls the first `count` GPUs that this process sees; an empty name stands for what is
-    inherited.
+    """Return what `VARIABLE` calls the first `count` GPUs that this process sees; an empty name stands for
+    what is inherited.
 
     Raises ValueError if there are fewer.
     """
@@ -36,7 +36,7 @@ def gpu_environment(name: str) -> dict[str, str]:
 
 
 def side_by_side(gpus: Sequence[str], work: Callable[[str], Iterator[R]]) -> Iterator[R]:
-    """What `work(gpu)` yields for each of `gpus`, as it comes; what they are to do they take from one
+    """Yield what `work(gpu)` yields for each of `gpus`, as it comes; what they are to do they take from one
     iterator.
 
     An exception of `work` is raised here, when the other GPUs have finished.

@@ -82,7 +82,7 @@ def normalize_text(text: str, names: Iterable[str]) -> str:
 
 
 def _is_text(statement: ast.stmt) -> bool:
-    """Whether a statement is a docstring, or one that stands where text was put together."""
+    """Tell if a statement is a docstring, or one that stands where text was put together."""
     return (
         isinstance(statement, ast.Expr)
         and isinstance(statement.value, ast.Constant)
@@ -98,7 +98,7 @@ def _drop_names(text: str, names: Iterable[str]) -> str:
 
 
 def describe_difference(old: Launched, new: Launched) -> str:
-    """What differs between two accounts of one case, in a few words; empty if nothing does."""
+    """Return what differs between two accounts of one case, in a few words; empty if nothing does."""
     if old.failure or new.failure:
         return "" if old.failure and new.failure else f"failed: {old.failure or new.failure}"
     counts = [
@@ -151,7 +151,7 @@ def case_names(words: Sequence[str], sets: Sequence[str]) -> list[str]:
 
 
 def list_case_launches(name: str, target: str) -> Launched:
-    """What the memory-bound case `name` launches, compiled for the sizes that it is traced with."""
+    """Return what the memory-bound case `name` launches, compiled for the sizes that it is traced with."""
     import torch
 
     from benchmarks.memory_bound.case import Make, call_of
@@ -176,7 +176,7 @@ def list_case_launches(name: str, target: str) -> Launched:
 def list_model_launches(
     name: str, target: str, *, train: bool, dtype: str, size: Literal["full", "reduced"] = "full"
 ) -> Launched:
-    """What an inference call of the model `name` launches, or its forward and backward."""
+    """Return what an inference call of the model `name` launches, or its forward and backward."""
     from benchmarks.model_plan import DTYPES, programs_of
     from benchmarks.models import Size, find_case
     from coilwork_frontend.likely_sizes import list_likely_arguments
@@ -219,7 +219,7 @@ def steps_of(program: Any, target: str, likely: dict[str, tuple[int, ...]]) -> I
 
 
 def list_launches(job: Sequence[str], target: str) -> Launched:
-    """What `job` launches: `case NAME`, or `infer` or `train`, a type, and a model's name."""
+    """Return what `job` launches: `case NAME`, or `infer` or `train`, a type, and a model's name."""
     from coilwork_ir.errors import CoilworkIRError
 
     kind, *rest = job

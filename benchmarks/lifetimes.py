@@ -37,8 +37,8 @@ class Peak:
 
 
 def peak_of(program: Program) -> Peak:
-    """When `program` has most memory allocated; its inputs are not counted. ValueError if a size is not
-    known.
+    """Return when `program` has most memory allocated; its inputs are not counted. ValueError if a size is
+    not known.
     """
     blocks: dict[str, Block] = {}
     home: dict[str, str] = {}

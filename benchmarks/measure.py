@@ -55,7 +55,7 @@ class OperatorCounter(TorchDispatchMode):
 
 
 def eager_operators(call: Call) -> int:
-    """How many ATen operators other than views one eager call runs."""
+    """Return how many ATen operators other than views one eager call runs."""
     counter = OperatorCounter()
     with counter:
         call()

@@ -40,7 +40,7 @@ class Measurement:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What is measured, whoever compiles it."""
+        """Return what is measured, whoever compiles it."""
         return self.model, self.mode, self.dtype
 
 

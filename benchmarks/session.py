@@ -102,7 +102,7 @@ class Worker:
         return line
 
     def _reason(self) -> str:
-        """Why the process ended: the last line of its log that is a message, and the exit status."""
+        """Return why the process ended: the last line of its log that is a message, and the exit status."""
         status = self._process.wait()
         lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
         errors = [line for line in lines if not line.startswith((" ", "\t")) and "Error" in line]

@@ -254,7 +254,7 @@ def _stem(name: str) -> str:
 
 
 def _order(rows: Sequence[Row]) -> list[Row]:
-    """Those that differ most."""
+    """Return those that differ most."""
     return sorted(rows, key=lambda row: -abs(row.captured - row.chosen))[:_MOST_ROWS]
 
 

@@ -49,7 +49,7 @@ def find_release(root: Path, package: str) -> Release | None:
 
 
 def list_breaks(root: Path, release: Release) -> Iterator[str]:
-    """What users of `release` would miss in the working tree, a line for each."""
+    """Yield what users of `release` would miss in the working tree, a line for each."""
     name = release.package.replace("-", "_")
     folder = f"packages/{release.package}/src"
     old = griffe.load_git(name, ref=release.ref, repo=root, search_paths=[folder], resolve_aliases=True)
@@ -64,8 +64,8 @@ def list_breaks(root: Path, release: Release) -> Iterator[str]:
 
 
 def _list_places(module: griffe.Module) -> Iterator[str]:
-    """Where what a module exports is defined. What is assigned in a way that griffe does not follow has no
-    place, and counts by its own name.
+    """Yield where what a module exports is defined. What is assigned in a way that griffe does not follow has
+    no place, and counts by its own name.
     """
     for name in map(str, module.exports or ()):
         with contextlib.suppress(griffe.AliasResolutionError):

@@ -124,7 +124,7 @@ def _erfcx_scaled(u: Any) -> Any:
 
 
 def _quantile(p: Any) -> Any:
-    """Of the normal distribution."""
+    """Return the quantile of the normal distribution."""
     guess = -mp.sqrt(-2 * mp.log(p)) if p < mp.mpf("0.1") else (p - mp.mpf("0.5")) * mp.mpf("2.5")
     if p < mp.mpf("0.1"):
         # of the logarithm, since what is small is small
@@ -140,7 +140,7 @@ def _quantile_centre(square: Any) -> Any:
 
 
 def _quantile_tail(x: Any) -> Any:
-    """What `x - log(x) / x`, of `x = sqrt(-2 log p)`, exceeds it by, times `x`."""
+    """Return what `x - log(x) / x`, of `x = sqrt(-2 log p)`, exceeds it by, times `x`."""
     return x * (x - mp.log(x) / x + _quantile(mp.exp(-x * x / 2)))
 
 

@@ -54,7 +54,7 @@ def read_allowed(path: Path) -> Mapping[str, str]:
 
 
 def list_unused(root: Path) -> list[Unused]:
-    """What vulture finds in the sources of the packages below `root`."""
+    """Return what vulture finds in the sources of the packages below `root`."""
     finder = Vulture(ignore_decorators=list(DECORATORS))
     sources = sorted(root.glob("packages/*/src"))
     finder.scavenge([*map(str, sources), *(str(root / name) for name in USERS if (root / name).exists())])
@@ -68,7 +68,7 @@ def list_unused(root: Path) -> list[Unused]:
 
 
 def judge(unused: Iterable[Unused], allowed: Mapping[str, str]) -> list[str]:
-    """What is wrong: code without a use or a row, and rows that are for nothing any more."""
+    """Return what is wrong: code without a use or a row, and rows that are for nothing any more."""
     found = list(unused)
     wrong = [str(one) for one in found if one.name not in allowed]
     names = {one.name for one in found}

@@ -68,7 +68,7 @@ class Finding:
 
 
 def run(arguments: Sequence[str], *, cwd: Path) -> str:
-    """What a command prints. Neither this shell's Python path nor its options of ours reach it.
+    """Return what a command prints. Neither this shell's Python path nor its options of ours reach it.
 
     Raises:
         PackageFault: it fails.
@@ -95,7 +95,7 @@ def find_wheel(wheels: Path, name: str) -> Path:
 
 
 def list_requirements(name: str) -> list[str]:
-    """What a package declares, without extras."""
+    """Return what a package declares, without extras."""
     text = (ROOT / "packages" / name / "pyproject.toml").read_text(encoding="utf-8")
     declared: list[str] = tomllib.loads(text)["project"].get("dependencies", [])
     return declared
@@ -165,7 +165,7 @@ def read_program(name: str) -> str:
 
 
 def check_package(name: str, wheels: Path, *, beside: bool) -> Finding:
-    """What a package is alone.
+    """Return what a package is alone.
 
     Raises:
         PackageFault: it does not install or import, or its program fails.

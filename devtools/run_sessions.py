@@ -41,7 +41,7 @@ SESSION_LIMIT_S = 55 * 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one session. Counts are of tests; `seconds` is wall-clock time."""
+    """The outcome of one session. Counts are of tests; `seconds` is wall-clock time."""
 
     session: str
     result: str

@@ -78,7 +78,7 @@ def list_layers(packages: Mapping[str, Package]) -> list[list[str]]:
 
 
 def draw(packages: Mapping[str, Package]) -> str:
-    """Who imports whom, the top layer first."""
+    """Return who imports whom, the top layer first."""
     rows = []
     for layer in reversed(list_layers(packages)):
         for name in layer:

@@ -39,7 +39,7 @@ Column = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRun:
-    """What came of one test file with one torch.
+    """The outcome of one test file with one torch.
 
     Attributes:
         torch, triton, python: versions, without what builds add to them; `triton` is empty where there is

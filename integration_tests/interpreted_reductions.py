@@ -227,7 +227,7 @@ SHARED: Final[Mapping[str, Callable[[], None]]] = {
     "running logarithms of sums": running_logarithms,
     "running sums and gradients": running_sums_and_gradients,
 }
-WALKED: Final[Mapping[str, Callable[[], None]]] = {
+SEQUENTIAL: Final[Mapping[str, Callable[[], None]]] = {
     "layer norm": lambda: norm("layer_norm", (1056,), 104, again=True),
     "layer norm of odd sizes": lambda: norm("layer_norm", (1033,), 107),
     "layer norm of batches": lambda: norm("layer_norm", (8, 132), 104),
@@ -275,8 +275,8 @@ if __name__ == "__main__":
         (CASES, "split", True),
         (SCANNED, "split-scan", True),
         (SHARED, "single-pass", True),
-        (WALKED, "fuse-walked", True),
-        (APART, "fuse-walked", False),
+        (SEQUENTIAL, "fuse-row-column", True),
+        (APART, "fuse-row-column", False),
     ):
         for name, case in cases.items():
             if not chosen or name in chosen:

@@ -103,7 +103,8 @@ def leave_out(least: int, counts: dict[str, list[str]]) -> Iterator[None]:
         def watched(made: Any, shorter: Any) -> Any:
             found = run(made, shorter)
             refused = "!" if found is None else ""
-            counts.setdefault(stage, []).append(f"{shorter.omitted}x{shorter.repetition.length}{refused}")
+            length = shorter.repetition.length
+            counts.setdefault(stage, []).append(f"{shorter.omitted_count}x{length}{refused}")
             return found
 
         return watched

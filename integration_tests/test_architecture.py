@@ -90,6 +90,7 @@ CHECKS: Mapping[str, Check] = {
     "names beside tests": lambda t: check_names_beside_tests(t.root),
     "file names": lambda t: suppressions.check_file_names(t.everything),
     "pages name what is there": lambda t: documents.check_documents(t.root),
+    "pages have whole sentences": lambda t: documents.check_fragments(t.root),
 }
 
 
@@ -290,6 +291,11 @@ PLANTED: Sequence[tuple[str, str, str]] = (
     ),
     ("pages name what is there", "coilwork-ir/README.md", "[a](pyproject.toml)\n> [a](gone.md#part)\n"),
     ("pages name what is there", "coilwork-ir/README.md", "> another package's `coilwork_cpp/__init__.py`\n"),
+    (
+        "pages have whole sentences",
+        "coilwork-ir/CHANGELOG.md",
+        "- It is.\n>   asked of a caller.\n",
+    ),
 )
 
 

@@ -69,7 +69,7 @@ def test_generic_combine_mode_agrees() -> None:
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What is wrong with each case in Triton's interpreter."""
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason="compiles Triton kernels")
     return answers_of("integration_tests.interpreted_scans", tmp_path_factory.mktemp("scans"))
 
 

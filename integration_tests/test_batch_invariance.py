@@ -60,7 +60,7 @@ def test_cpu_rows_do_not_depend_on_the_batch(
 @pytest.mark.interpreter
 @pytest.mark.slow
 def test_triton_rows_do_not_depend_on_the_batch(tmp_path: Path) -> None:
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason="compiles Triton kernels")
     alike = _numpy_multiplies_rows_alike()
     cases = [case for case in INTERPRETED if alike or case[0] not in MULTIPLYING]
     found = answers_of("integration_tests.batch_invariance", tmp_path, BATCH_CASES=json.dumps(cases))

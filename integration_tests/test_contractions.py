@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.interpreter, pytest.mark.slow]
 @pytest.fixture(scope="module", params=["triton", "cpp"])
 def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What is wrong with each case."""
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason="compiles Triton kernels")
     folder = tmp_path_factory.mktemp("contractions")
     interpreted = "1" if request.param == "triton" else "0"
     module = "integration_tests.interpreted_contractions"

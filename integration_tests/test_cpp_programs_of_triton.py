@@ -18,7 +18,7 @@ from integration_tests.interpreting import answers_of
 
 @pytest.mark.interpreter
 def test_python_launches_what_has_no_machine_code(tmp_path: Path) -> None:
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason="compiles Triton kernels")
     found = answers_of("integration_tests.interpreted_cpp_programs", tmp_path)
     assert not any(found.values()), "\n".join(found.values())
 

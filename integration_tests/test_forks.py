@@ -15,7 +15,7 @@ pytestmark = pytest.mark.interpreter
 
 def run_statement(statement: str, folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
     """Run `statement` by the module `timeit`."""
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason="compiles Triton kernels")
     words = ("-n", "1", "-r", "1", statement)
     return start_forks().run("timeit", words, variables={**os.environ, **more}, folder=folder)
 

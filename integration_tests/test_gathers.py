@@ -16,7 +16,7 @@ from integration_tests.interpreting import answers_of
 @pytest.mark.interpreter
 @pytest.mark.parametrize("accumulation", ["sorted", "fixed"])
 def test_triton_gathers_agree(tmp_path: Path, accumulation: str) -> None:
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason="compiles Triton kernels")
     found = answers_of("integration_tests.interpreted_gathers", tmp_path, COILWORK_ACCUMULATION=accumulation)
     assert not any(found.values()), "\n".join(found.values())
 

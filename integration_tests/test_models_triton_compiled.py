@@ -90,7 +90,7 @@ class Compiler:
 
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[Compiler]:
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason="compiles Triton kernels")
     pool = WorkerPool()
     yield Compiler(builder=TritonBuilder(None, pool, make_torch_gpu(None)))
     pool.close()

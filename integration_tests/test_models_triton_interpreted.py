@@ -70,7 +70,7 @@ class InterpretedModels:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InterpretedModels]:
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason="compiles Triton kernels")
     process = InterpretedModels(tmp_path_factory.mktemp("cache"))
     yield process
     process.close()

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.interpreter
 def test_a_product_template_is_chosen_and_agrees(
     language: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason="compiles Triton kernels")
     interpreted = "1" if language == "triton" else "0"
     folder = tmp_path_factory.mktemp("template")
     answers = answers_of("integration_tests.interpreted_template", folder, COILWORK_TRITON_ON_CPU=interpreted)

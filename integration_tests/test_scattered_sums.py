@@ -19,7 +19,7 @@ def test_every_element_scattered_to_one_place_counts(name: str, dynamic: bool) -
 @pytest.mark.interpreter
 @pytest.mark.parametrize("accumulation", ["fixed", "sorted", "atomic"])
 def test_every_element_scattered_to_one_place_counts_in_triton(tmp_path: Path, accumulation: str) -> None:
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason="compiles Triton kernels")
     found = answers_of(
         "integration_tests.interpreted_one_place", tmp_path, COILWORK_ACCUMULATION=accumulation
     )
@@ -30,6 +30,6 @@ def test_every_element_scattered_to_one_place_counts_in_triton(tmp_path: Path, a
 
 @pytest.mark.interpreter
 def test_fixed_point_sums_agree(tmp_path: Path) -> None:
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason="compiles Triton kernels")
     found = answers_of("integration_tests.interpreted_fixed_sums", tmp_path, COILWORK_ACCUMULATION="fixed")
     assert not any(found.values()), "\n".join(found.values())

@@ -19,7 +19,7 @@ from integration_tests.model_checks import no_fallback
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What is wrong with each case."""
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason="compiles Triton kernels")
     folder = tmp_path_factory.mktemp("sorts")
     return answers_of("integration_tests.interpreted_sorts", folder, COILWORK_SORTING="kernels")
 

@@ -7,7 +7,7 @@ import pytest
 from integration_tests.interpreting import answers_of
 from integration_tests.specialised_gradient import CASES
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="compiles Triton kernels")
 pytestmark = pytest.mark.interpreter
 
 

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.interpreter, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What is wrong with each case."""
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason="compiles Triton kernels")
     folder = tmp_path_factory.mktemp("split")
     return answers_of("integration_tests.interpreted_reductions", folder)
 

@@ -79,7 +79,7 @@ S, T, COPIED = 1, 2, 3
 
 def test_the_native_executor_switches_streams_with_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
-    monkeypatch.setattr(slow_path, "streams", lambda: recorder)
+    monkeypatch.setattr(slow_path, "make_streams", lambda: recorder)
     make_drivers(program_on("cpu", BESIDE), cpp=False)["native"](inputs_on("cpu"))
     assert recorder.orders == [
         (FORK, S, 0, "cpu"),
@@ -100,7 +100,7 @@ def test_a_failed_call_restores_the_current_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recorder = Recorder()
-    monkeypatch.setattr(slow_path, "streams", lambda: recorder)
+    monkeypatch.setattr(slow_path, "make_streams", lambda: recorder)
     call = make_drivers(program_on("cpu", FAILING), cpp=False)["native"]
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         call([torch.zeros(64, 64), torch.zeros(3, 3)])

@@ -58,7 +58,7 @@ def test_native_code_ends_the_process_and_the_summary_names_the_test(tmp_path: P
 
 
 def test_a_worker_that_dies_fails_its_test_by_name(tmp_path: Path) -> None:
-    pytest.importorskip("xdist")
+    pytest.importorskip("xdist", reason="runs tests in several processes")
     done = run_tests(tmp_path, "-n", "1")
     assert done.returncode == 1
     assert "::test_that_sleeps - Failed: Timeout" in done.stdout

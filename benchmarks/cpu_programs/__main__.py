@@ -28,7 +28,7 @@ MOST_CALLS = 50
 
 
 def runner(case: Case, backend: str, inputs: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
-    """What one call is, with inputs of its own; its results, gradients included."""
+    """Return what one call is, with inputs of its own; its results, gradients included."""
     torch._dynamo.reset()
     function = case.function if backend == "eager" else compile_with(case.function, backend)
     mine = [x.clone().requires_grad_(case.backward and x.is_floating_point()) for x in inputs]

@@ -26,7 +26,7 @@ from coilwork_tools.op_fallback.retries import build_with_retries
 
 
 def processor_seconds() -> float:
-    """Of this process and of those that it has waited for."""
+    """Return the seconds of this process and of those that it has waited for."""
     own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 

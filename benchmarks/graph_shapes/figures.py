@@ -44,12 +44,12 @@ class Measured:
 
     @property
     def seconds(self) -> float:
-        """Of all stages."""
+        """The seconds of all stages."""
         return sum(self.stages.values())
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What was compiled, and by whom."""
+        """Return what was compiled, and by whom."""
         return self.backend, self.shape, self.size
 
 

@@ -63,7 +63,7 @@ class Recorder:
         return node
 
     def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
-        """What `target` returns, a new node of the graph."""
+        """Return what `target` returns, a new node of the graph."""
         node = self._note_call(self.graph.call_function(target, args, kwargs))
         fake_args, fake_kwargs = fx.node.map_arg((args, kwargs), lambda other: other.meta["val"])
         with self.mode:

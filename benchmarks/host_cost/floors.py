@@ -93,7 +93,7 @@ def build_floors() -> ctypes.CDLL:
 
 
 def _launch_us(library: ctypes.CDLL) -> tuple[float, float]:
-    """Of launches in a row, and of one on an idle GPU."""
+    """Return the time of launches in a row, and of one on an idle GPU."""
     driver = ctypes.CDLL("libcuda.so.1")
     torch.zeros(1, device="cuda")  # the context is made with the first tensor
     module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
@@ -110,7 +110,7 @@ def _launch_us(library: ctypes.CDLL) -> tuple[float, float]:
 
 
 def _allocation_us(library: ctypes.CDLL) -> tuple[float, float]:
-    """Of tensors in a row, and of one while the GPU is idle."""
+    """Return the time of tensors in a row, and of one while the GPU is idle."""
     shim = _torch_library("torch_cpu")
     make, drop = (
         ctypes.cast(getattr(shim, name), ctypes.c_void_p)

@@ -122,7 +122,7 @@ def count_stored_bytes(value: Tensor) -> int:
 
 
 def fewest_bytes(case: Case, inputs: Arguments, results: Sequence[Tensor]) -> FewestBytes:
-    """Of one call of `case`, whose `results` are values and, in training, gradients.
+    """Count the fewest bytes of one call of `case`, whose `results` are values and, in training, gradients.
 
     In training the gradient of the result is read, too.
     """

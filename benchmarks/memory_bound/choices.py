@@ -24,8 +24,8 @@ def forget_choices(*, inductor: Path, coilwork: Path) -> int:
 
 
 def searches(coilwork: Path) -> list[dict[str, Any]]:
-    """What searches found, by the records in this cache folder: one entry per kernel and magnitude of its
-    sizes.
+    """Return what searches found, by the records in this cache folder: one entry per kernel and magnitude of
+    its sizes.
     """
     return [
         {"kernel": record["kernel"], "device": record["device"], **entry}

@@ -31,7 +31,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of the command."""
+    """Add the arguments of the command."""
     cuda = torch.cuda.is_available()
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if cuda else "cpu")
     parser.add_argument(
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def list_row_searches(rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What searches found, with the name of the case."""
+    """Yield what searches found, with the name of the case."""
     for row in rows:
         for entries in row.searches.values():
             for entry in entries:

@@ -56,7 +56,7 @@ class Judge:
         return Judge(case=case, inputs=inputs, upstream=upstream, expected=expected, exact=exact)
 
     def verdict(self, function: Any) -> Verdict:
-        """Of a compiled form of the case, which it calls twice."""
+        """Judge a compiled form of the case, which it calls twice."""
         found, again = (
             call_of(self.case, function, fresh(self.case, self.inputs), self.upstream)() for _ in range(2)
         )
@@ -102,7 +102,7 @@ def widen(value: Tensor) -> Tensor:
 
 
 def strides(value: Tensor) -> list[int]:
-    """Those that matter."""
+    """Return those that matter."""
     return [stride for extent, stride in zip(value.shape, value.stride(), strict=True) if extent > 1]
 
 

@@ -47,7 +47,7 @@ class CasePlan:
 
     @property
     def aten_share(self) -> float:
-        """What ATen moves of all bytes."""
+        """Return what ATen moves of all bytes."""
         return sum(step.total for step in self.externs) / max(self.moved, 1)
 
     @property

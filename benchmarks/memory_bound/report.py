@@ -80,7 +80,7 @@ def markdown(run: MemoryRun) -> str:
 
 
 def _slow(run: MemoryRun, own: str) -> list[str]:
-    """What the time of slow cases goes to, kernel by kernel."""
+    """Return what the time of slow cases goes to, kernel by kernel."""
     body = [
         [row.case, percent(row.share(own)), _steps(row.figures[own].steps)]
         for row in run.rows
@@ -114,7 +114,7 @@ def _bare(name: str) -> str:
 
 
 def _report_searches(run: MemoryRun, own: str) -> list[str]:
-    """How far the default configurations are from those that a search found, where both took part."""
+    """Return how far the default configurations are from those that a search found, where both took part."""
     wide = f"{own}-max"
     if wide not in run.backends:
         return []

@@ -74,12 +74,12 @@ class Row:
         return None if figure is None or figure.failure else figure.busy_us
 
     def share(self, backend: str) -> float | None:
-        """Of the bandwidth of a copy, on the fewest bytes."""
+        """The share of the bandwidth of a copy, on the fewest bytes."""
         busy = self.busy_us(backend)
         return None if busy is None or self.copy_us is None or not busy else self.copy_us / busy
 
     def speedup(self, backend: str, over: str) -> float | None:
-        """How many times as fast `backend` is as `over`."""
+        """Return how many times as fast `backend` is as `over`."""
         own, other = self.busy_us(backend), self.busy_us(over)
         return None if own is None or other is None or not own else other / own
 

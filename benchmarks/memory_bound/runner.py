@@ -46,7 +46,7 @@ class Plan:
     gpus: tuple[str, ...] = ("",)
 
     def arguments(self, case: Case, caches: Path) -> list[str]:
-        """Of the process for `case`."""
+        """Return the arguments of the process for `case`."""
         words = [f"--case={case.name}", f"--device={self.device}", f"--caches={caches}"]
         return [*words, "--tiny"] if self.tiny else words
 

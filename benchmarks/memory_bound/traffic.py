@@ -18,7 +18,7 @@ import torch
 from coilwork_ir.buffers import Argument, Buffer, list_references
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, substitute
-from coilwork_ir.kernels.nodes import Combined, Kernel, Range
+from coilwork_ir.kernels.nodes import ComboKernel, Kernel, Range
 from coilwork_ir.mapping import Keep, Share, Unit
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.walk import index_buffers
@@ -44,7 +44,7 @@ class Moved:
 
 
 def traffic(program: Program) -> tuple[Moved, ...]:
-    """What each launch and each ATen call of `program` moves, in order. Sizes must be known."""
+    """Return what each launch and each ATen call of `program` moves, in order. Sizes must be known."""
     known = index_buffers(program)
     kernels = {kernel.name: kernel for kernel in program.kernels}
     found: list[Moved] = []
@@ -86,7 +86,7 @@ def _is_view(target: str) -> bool:
 
 
 def kernel_traffic(kernel: Kernel, sizes: Mapping[Expr, Expr] = MappingProxyType({})) -> Moved:
-    """What one launch of `kernel` moves, whose size symbols are `sizes`."""
+    """Return what one launch of `kernel` moves, whose size symbols are `sizes`."""
     if kernel.combined is not None:
         return _count_combined_traffic(kernel, kernel.combined)
     args = {arg.name: replace(arg, span=substitute(arg.span, sizes)) for arg in kernel.args}
@@ -108,7 +108,7 @@ def kernel_traffic(kernel: Kernel, sizes: Mapping[Expr, Expr] = MappingProxyType
     return Moved(name=kernel.name, walk=_walk(kernel, sizes), read=read, written=written)
 
 
-def _count_combined_traffic(kernel: Kernel, combined: Combined) -> Moved:
+def _count_combined_traffic(kernel: Kernel, combined: ComboKernel) -> Moved:
     body = combined.body
     parts = [
         kernel_traffic(body, dict(zip(body.sizes, member.sizes, strict=True))) for member in combined.members
@@ -136,8 +136,8 @@ def _walk(kernel: Kernel, sizes: Mapping[Expr, Expr]) -> str:
 
 
 def _walks(kernel: Kernel) -> str:
-    """How a GPU goes through the rows of `kernel`, if it reduces any: kept in registers, shared by programs,
-    or in a loop.
+    """Return how a GPU goes through the rows of `kernel`, if it reduces any: kept in registers, shared by
+    programs, or in a loop.
     """
     if all(r.kind == "parallel" for r in kernel.ranges):
         return "pointwise"

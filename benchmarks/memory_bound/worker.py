@@ -148,12 +148,12 @@ class Bench:
 
 
 def folder_of(caches: Path, backend: str) -> Path:
-    """Where the compile process of `backend` has its caches."""
+    """Return where the compile process of `backend` has its caches."""
     return caches / backend.replace(":", "_")
 
 
 def fallbacks(caught: list[warnings.WarningMessage]) -> list[str]:
-    """What Coilwork left to eager mode, by its warnings."""
+    """Return what Coilwork left to eager mode, by its warnings."""
     return [str(w.message) for w in caught if w.category.__name__ == "CoilworkFallbackWarning"]
 
 

@@ -27,7 +27,7 @@ Found = TypeVar("Found")
 
 
 def at(sizes: Mapping[Size, Found], size: Size) -> Found:
-    """What `sizes` has for `size`; models that say nothing of `SMALL` have their reduced size then."""
+    """Return what `sizes` has for `size`; models that say nothing of `SMALL` have their reduced size then."""
     return sizes[Size.REDUCED if size is Size.SMALL and size not in sizes else size]
 
 
@@ -44,7 +44,7 @@ class Setting:
 
     @property
     def large(self) -> bool:
-        """Whether batches should be large enough to fill a GPU."""
+        """Tell if batches should be large enough to fill a GPU."""
         return self.size is Size.FULL and (self.absent_gpu or self.device.type == "cuda")
 
 
@@ -71,7 +71,7 @@ class ModelCase:
 
     @property
     def train(self) -> bool:
-        """Whether the case has a training step."""
+        """Tell if the case has a training step."""
         return self.loss is not None
 
 

@@ -26,7 +26,7 @@ def check_no_import_cycles(sources: Sequence[Source]) -> list[Violation]:
 
 
 def check_no_folder_cycles(sources: Sequence[Source]) -> list[Violation]:
-    """What lies side by side, folders and modules, may not reach each other in a circle.
+    """Return what lies side by side, folders and modules, may not reach each other in a circle.
 
     A folder stands for all that lies in it, so a module beside folders is either what they stand on or what
     ties them together, and one can read a package from the bottom up. Circles of modules alone are

@@ -1,4 +1,4 @@
-"""Pages name files, folders and modules that are there."""
+"""Pages name files, folders and modules that are there, and have no fragments of sentences."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from architecture.sources import Violation
 _PATH: Final = re.compile(r"[\w.*-]+(/[\w.*-]+)*(/|\.(py|hpp|cpp|triton|md|toml))")
 _MODULE: Final = re.compile(r"coilwork(_\w+)?(\.[A-Za-z_]\w*)+")
 _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+# A line that ends a sentence, and one behind it that begins none.
+_FRAGMENT: Final = re.compile(r"(?<=[a-z)`]\.\n)[ ]*[a-z].*")
 # What Coilwork and builds of it write.
 _WRITTEN: Final = frozenset({"dist/", "dump/", "kernels/", "module.py"})
 _TOPS: Final = ("benchmarks", "devtools", "docs", "integration_tests", "packages")
@@ -44,6 +46,17 @@ def check_documents(root: Path) -> list[Violation]:
     return found
 
 
+def check_fragments(root: Path) -> list[Violation]:
+    """Lines in the middle of a sentence, behind the end of one: what is left where two edits met."""
+    found: list[Violation] = []
+    for page in sorted(path for path in _paths(root) if path.endswith(".md")):
+        text = _FENCE.sub(lambda m: "\n" * m[0].count("\n"), Path(root, page).read_text(encoding="utf-8"))
+        for match in _FRAGMENT.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            found.append(Violation(path=page, line=line, message=f"a fragment: {match[0].strip()[:40]}"))
+    return found
+
+
 def _paths(root: Path) -> Iterator[str]:
     """Files, and folders with a slash behind them."""
     pending = [path for path in root.iterdir() if path.is_file() or path.name in _TOPS]
@@ -69,7 +82,7 @@ def _endings(paths: Iterable[str]) -> frozenset[str]:
 
 
 def _stands_for_something(root: Path, name: str, paths: frozenset[str], near: frozenset[str]) -> bool:
-    """Whether `name` is that of a file, folder or module that there is, or none at all. `NAME` and `*` are
+    """Tell if `name` is that of a file, folder or module that there is, or none at all. `NAME` and `*` are
     any name.
     """
     if not _PATH.fullmatch(name):
@@ -83,7 +96,7 @@ def _stands_for_something(root: Path, name: str, paths: frozenset[str], near: fr
 
 
 def _is_module(root: Path, parts: list[str], paths: frozenset[str]) -> bool:
-    """Whether modules of ours lead to a module, or to a name that a package gives out; names in modules are
+    """Tell if modules of ours lead to a module, or to a name that a package gives out; names in modules are
     not looked up.
     """
     folder = f"packages/{parts[0].replace('_', '-')}/src/{parts[0]}/"

@@ -1,4 +1,4 @@
-"""Who may import whom, on the source and on what the packages declare."""
+"""Check which package may import which, on the source and on what the packages declare."""
 
 from __future__ import annotations
 

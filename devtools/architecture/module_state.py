@@ -125,7 +125,7 @@ def is_read_only(annotation: ast.expr | None) -> bool:
 
 
 def mutable_kind(value: ast.expr, changing: frozenset[str]) -> str | None:
-    """What mutable thing the expression makes, or None."""
+    """Return what mutable thing the expression makes, or None."""
     match value:
         case ast.Dict() | ast.DictComp():
             return "dict"

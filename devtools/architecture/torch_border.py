@@ -1,4 +1,4 @@
-"""What of torch may be touched, and where."""
+"""Check which parts of torch are used, and where."""
 
 from __future__ import annotations
 

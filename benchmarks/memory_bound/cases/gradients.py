@@ -18,7 +18,7 @@ def tokens(make: Make, batch: int, length: int, width: int) -> Arguments:
 
 
 def gelu_and_bias(gradient: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """What goes on to the product before an activation, and the gradient of that product's bias."""
+    """Return what goes on to the product before an activation, and the gradient of that product's bias."""
     found = aten.gelu_backward(gradient.view(x.shape), x, approximate="tanh")
     rows = found.view(gradient.shape)
     return rows, rows.sum(0)

@@ -53,7 +53,7 @@ def bicubic(x: Tensor) -> Tensor:
 
 
 def bilinear_gradient(gradient: Tensor) -> Tensor:
-    """What goes on from a picture twice as large to the one that it was made of."""
+    """Return what goes on from a picture twice as large to the one that it was made of."""
     *outer, height, width = gradient.shape
     size = [*outer, height // 2, width // 2]
     found: Tensor = torch.ops.aten.upsample_bilinear2d_backward(

@@ -15,12 +15,12 @@ def normal(make: Make, *shape: int) -> Arguments:
 
 
 def normal_f16(make: Make, *shape: int) -> Arguments:
-    """As `normal`, in f16."""
+    """Do as `normal`, in f16."""
     return (make.normal(*shape, dtype=F16),)
 
 
 def normal_f32(make: Make, *shape: int) -> Arguments:
-    """As `normal`, in f32."""
+    """Do as `normal`, in f32."""
     return (make.normal(*shape, dtype=F32),)
 
 
@@ -30,5 +30,5 @@ def two(make: Make, *shape: int) -> Arguments:
 
 
 def two_f32(make: Make, *shape: int) -> Arguments:
-    """As `two`, in f32."""
+    """Do as `two`, in f32."""
     return make.normal(*shape, dtype=F32), make.normal(*shape, dtype=F32)

@@ -32,7 +32,7 @@ _NAMES: Final = (
 
 
 def with_open_sizes(cases: Iterable[Case]) -> tuple[Case, ...]:
-    """Those of `cases` that are tried with open sizes, as cases of their own."""
+    """Return those of `cases` that are tried with open sizes, as cases of their own."""
     return tuple(
         replace(case, name=f"{case.name}, open sizes", set="open", dynamic=True)
         for case in cases
@@ -41,8 +41,8 @@ def with_open_sizes(cases: Iterable[Case]) -> tuple[Case, ...]:
 
 
 def with_other_sizes(cases: Iterable[Case]) -> tuple[Case, ...]:
-    """Those of `cases` that are tried with open sizes, called with sizes unlike those that they are compiled
-    for.
+    """Return those of `cases` that are tried with open sizes, called with sizes unlike those that they are
+    compiled for.
 
     And, beside those, with such sizes known.
     """

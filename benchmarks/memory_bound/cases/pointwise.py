@@ -79,7 +79,7 @@ def dropout(x: Tensor) -> Tensor:
 
 
 def dropped(inputs: Arguments, results: Sequence[Tensor]) -> str:
-    """What is kept is scaled, about the right share is, and the gradient lost the same elements."""
+    """Return what is kept is scaled, about the right share is, and the gradient lost the same elements."""
     (x,) = inputs
     value, gradient = results
     kept = value != 0

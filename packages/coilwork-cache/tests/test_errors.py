@@ -37,9 +37,9 @@ def test_once_is_per_class_and_topic() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
-            announcer.once(first("a", "b"))
-            announcer.once(first("a", "b"), topic="other")
-            announcer.once(second("a", "b"))
+            announcer.announce(first("a", "b"))
+            announcer.announce(first("a", "b"), topic="other")
+            announcer.announce(second("a", "b"))
     assert [warning.category for warning in caught] == [first, first, second]
 
 

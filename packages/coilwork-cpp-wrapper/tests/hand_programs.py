@@ -11,6 +11,7 @@ from typing import Final
 import torch
 
 from coilwork_cpp_wrapper import CompiledProgram, build_cpp, emit_cpp
+from coilwork_ir.conformance.wrappers import RELU_ADD
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.kernel_source import KernelSource, SourceArg, write_kernels
@@ -20,23 +21,6 @@ from coilwork_ir.program.text import parse_program
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.module_loader import load_kernels
 
-RELU_ADD: Final = """
-kernel @relu_add fast {
-  size n0 in [0, inf]
-  range x0: `n0` parallel
-  arg in0: f32 in span `n0`
-  arg in1: f32 in span `n0`
-  arg out0: f32 out span `n0`
-  body {
-    t0 = load %in0[x0] : f32
-    t1 = const 0.0 : f32
-    t2 = maximum(t0, t1)
-    t3 = load %in1[x0] : f32
-    t4 = add(t2, t3)
-    store %out0[x0] = t4
-  }
-}
-"""
 DOUBLE: Final = """
 kernel @double fast {
   size n0 in [0, inf]

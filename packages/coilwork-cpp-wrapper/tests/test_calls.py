@@ -43,7 +43,7 @@ def test_matrix_products_into_given_memory() -> None:
     )
 
 
-def test_convolution() -> None:
+def test_convolution_has_the_interpreters_result() -> None:
     text = """program @p {
       input %x: f32[2, 3, 8, 8]
       input %w: f32[4, 3, 3, 3]
@@ -58,7 +58,7 @@ def test_convolution() -> None:
     assert "aoti_torch_cpu_convolution(" in text_of(text)
 
 
-def test_attention() -> None:
+def test_attention_has_the_interpreters_result() -> None:
     text = """program @p {
       input %q: f32[1, 2, 8, 16]
       input %k: f32[1, 2, 8, 16]

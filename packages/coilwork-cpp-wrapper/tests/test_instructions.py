@@ -11,7 +11,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_runtime import LayoutError
 
 
-def test_static_shapes() -> None:
+def test_static_shapes_run_as_interpreted() -> None:
     check_against_interpreter(
         """program @p {
           input %x: f32[3, 4]
@@ -73,7 +73,7 @@ def test_integer_inputs_and_strides() -> None:
     )
 
 
-def test_mutated_inputs() -> None:
+def test_inputs_are_mutated_as_interpreted() -> None:
     check_against_interpreter(
         """program @p {
           input %x: f32[6]
@@ -128,7 +128,7 @@ def test_views_with_another_element_type() -> None:
         assert torch.equal(torch.as_tensor(bits), part[3:7].view(torch.int32).reshape(2, 2))
 
 
-def test_pools() -> None:
+def test_pools_run_as_interpreted() -> None:
     check_against_interpreter(
         """program @p {
           symbol s0 in [1, inf]
@@ -248,7 +248,7 @@ ASSERTION = """program @p {
 }"""
 
 
-def test_size_checks() -> None:
+def test_failed_size_check_shows_its_message_and_line() -> None:
     call = compiled(ASSERTION)
     call([torch.randn(4)])
     with pytest.raises(RuntimeError, match=r"(?s)the batch must be even.*m.py:9   assert n % 2 == 0"):
@@ -303,7 +303,7 @@ def test_results_start_where_they_should() -> None:
         (torch.empty(3, 4, device="meta"), r"input x is not on the CPU"),
     ],
 )
-def test_wrong_layouts(bad: torch.Tensor, words: str) -> None:
+def test_wrong_layouts_are_refused(bad: torch.Tensor, words: str) -> None:
     call = compiled("program @p {\n input %x: f32[3, 4]\n check %x\n return (%x)\n}")
     with pytest.raises(LayoutError, match=words):
         call([bad])
@@ -406,7 +406,7 @@ LOOP = """program @p {
 
 
 @pytest.mark.parametrize("times", [0, 1, 4])
-def test_loops(times: int) -> None:
+def test_loops_run_as_interpreted(times: int) -> None:
     text = LOOP.replace('"aten.sub_.Tensor" (%a, %c)', '"aten.bitwise_xor.Tensor" (%a, %a)')
     start = torch.tensor(1 if times else 0)
     check_against_interpreter(text, [start, torch.rand(5), torch.tensor(0)])

@@ -14,7 +14,7 @@ from coilwork_ir.backend import Codegen
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, format_expr, symbol
-from coilwork_ir.kernels import Combined, Kernel, Member, Range, Store, TensorArg
+from coilwork_ir.kernels import ComboKernel, Kernel, Member, Range, Store, TensorArg
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops.nodes import Check
@@ -202,21 +202,21 @@ def test_shared_launches_are_for_gpus() -> None:
         ranges=(),
         args=(arg("m0_out0", F32, 8), arg("m1_out0", F32, 8)),
         stores=(),
-        combined=Combined(body=body, members=(Member(args=("m0_out0",)), Member(args=("m1_out0",)))),
+        combined=ComboKernel(body=body, members=(Member(args=("m0_out0",)), Member(args=("m1_out0",)))),
     )
     with pytest.raises(EmitError) as caught:
         CppCodegen().emit(kernel, get_target("x86-64-avx512"), {})
     assert caught.value.code == "combined"
 
 
-def test_walked_rows_are_for_gpus() -> None:
+def test_sequential_rows_are_for_gpus() -> None:
     x, w, r = symbol("x0", extent=2), symbol("w0", extent=3), symbol("r0", extent=4)
     value = load("in0", [12 * x + 4 * w + r], F32)
     kernel = Kernel(
         name="columns",
         ranges=(
             Range(symbol=x, kind="parallel"),
-            Range(symbol=w, kind="walked"),
+            Range(symbol=w, kind="sequential"),
             Range(symbol=r, kind="reduction"),
         ),
         args=(arg("in0", F32, 24), arg("out0", F32, 8)),
@@ -225,4 +225,4 @@ def test_walked_rows_are_for_gpus() -> None:
     verify_kernel(kernel)
     with pytest.raises(EmitError) as caught:
         CppCodegen().emit(kernel, get_target("x86-64-avx2"), {})
-    assert caught.value.code == "walked"
+    assert caught.value.code == "sequential"

@@ -47,7 +47,9 @@ def column_kernel(
 
 
 @pytest.mark.parametrize("split", [0, 16384])
-def test_sums_dynamic(load_kernel: Callable, threads: Callable, split: int) -> None:
+def test_sums_of_columns_of_open_sizes_are_torchs(
+    load_kernel: Callable, threads: Callable, split: int
+) -> None:
     n, m = symbol("n0", lo=0), symbol("n1", lo=0)
     k = column_kernel(
         lambda v, r: [("x", reduce("sum", [v], [r])), ("x", reduce("max", [v], [r]))], F32, n, m
@@ -79,7 +81,7 @@ def test_softmax_along_the_first_dimension(load_kernel: Callable) -> None:
     assert torch.allclose(out.double(), torch.softmax(x.double(), 0), rtol=2e-6)
 
 
-def test_positions(load_kernel: Callable) -> None:
+def test_positions_of_extrema_are_the_first_ones(load_kernel: Callable) -> None:
     x = torch.randint(0, 4, (50, 70))
     outputs = [torch.empty(70, dtype=torch.int64), torch.empty(70, dtype=torch.int64)]
     kernel = column_kernel(

@@ -99,7 +99,7 @@ def reference(name: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> t
     return BINARY[name](a, b) if name in BINARY else TERNARY[name](a, b, c)
 
 
-def test_no_holes() -> None:
+def test_every_scalar_op_has_a_rule() -> None:
     assert frozenset(RULES) | STRUCTURAL == frozenset(SCALAR_OPS)
     assert frozenset(UNARY) | frozenset(BINARY) | frozenset(TERNARY) | STRUCTURAL == frozenset(SCALAR_OPS)
     assert SUPPORTED | {"welford", "online_softmax"} == frozenset(REDUCE_OPS)
@@ -132,7 +132,9 @@ def float_inputs(kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.T
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
-def test_float_ops(load_kernel: Callable, torch_dtype: Callable, dtype: DType) -> None:
+def test_float_ops_compute_as_the_reference(
+    load_kernel: Callable, torch_dtype: Callable, dtype: DType
+) -> None:
     names = names_for(dtype)
     kernel = elementwise(
         "float_ops", (dtype,) * 3, lambda v: [op(name, *v[: SCALAR_OPS[name].arity]) for name in names]
@@ -206,7 +208,9 @@ INTEGERS = [DType.I64, DType.I32, DType.I16, DType.I8, DType.U8]
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_integer_ops(load_kernel: Callable, torch_dtype: Callable, dtype: DType) -> None:
+def test_integer_ops_compute_as_the_reference(
+    load_kernel: Callable, torch_dtype: Callable, dtype: DType
+) -> None:
     names = names_for(dtype)
     kernel = elementwise(
         "integer_ops", (dtype,) * 2, lambda v: [op(n, *v[: SCALAR_OPS[n].arity]) for n in names]
@@ -239,7 +243,7 @@ def test_division_by_zero_does_not_stop_the_process(load_kernel: Callable) -> No
     assert outputs[0][2] == -(2**63) and outputs[2][2] == 0
 
 
-def test_bool_ops(load_kernel: Callable) -> None:
+def test_bool_ops_compute_as_the_reference(load_kernel: Callable) -> None:
     names = names_for(DType.BOOL)
     kernel = elementwise(
         "bool_ops", (DType.BOOL,) * 2, lambda v: [op(n, *v[: SCALAR_OPS[n].arity]) for n in names]
@@ -257,7 +261,9 @@ WHOLE = [DType.I64, DType.I32, DType.I16, DType.I8, DType.U8, DType.BOOL]
 
 
 @pytest.mark.parametrize("source", [*FLOATS, *WHOLE])
-def test_casts(load_kernel: Callable, torch_dtype: Callable, source: DType) -> None:
+def test_casts_between_all_types_are_torchs(
+    load_kernel: Callable, torch_dtype: Callable, source: DType
+) -> None:
     targets = [d for d in [*FLOATS, *WHOLE] if d is not source]
     kernel = elementwise("casts", (source,), lambda v: [cast(v[0], d) for d in targets])
     if source.is_float:
@@ -303,7 +309,7 @@ def test_casts(load_kernel: Callable, torch_dtype: Callable, source: DType) -> N
             assert torch.equal(want[chosen], got[chosen]), dtype
 
 
-def test_bitcasts(load_kernel: Callable) -> None:
+def test_bitcasts_keep_bits(load_kernel: Callable) -> None:
     kernel = elementwise(
         "bitcasts",
         (DType.F32, DType.BF16),

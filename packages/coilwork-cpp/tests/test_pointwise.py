@@ -90,7 +90,7 @@ def test_contiguous_ranges_become_one() -> None:
 
 
 @pytest.mark.parametrize("shape", [(100, 70), (1, 33), (513, 129)])
-def test_transpose(load_kernel: Callable, shape: tuple[int, int]) -> None:
+def test_transposed_operands_are_added(load_kernel: Callable, shape: tuple[int, int]) -> None:
     n, m = shape
     spaces, (i, j) = ranges(n, m)
     value = op("add", load("in0", [i * m + j], F32), load("in1", [j * n + i], F32))
@@ -180,7 +180,7 @@ def test_checks_stop_before_the_access(load_kernel: Callable, threads: Callable)
 
 
 @pytest.mark.parametrize("mode", ["add", "mul", "min", "max"])
-def test_scatter_rows(load_kernel: Callable, threads: Callable, mode: str) -> None:
+def test_scattered_rows_are_shared_by_columns(load_kernel: Callable, threads: Callable, mode: str) -> None:
     """`io0[in1[i], j] mode= in0[i, j]`: threads share the columns only."""
     n, rows, width = 500, 7, 300
     spaces, (i, j) = ranges(n, width)
@@ -272,7 +272,7 @@ def test_swap_in_place(load_kernel: Callable) -> None:
     assert torch.equal(a, y) and torch.equal(b, x)
 
 
-def test_scalar_kernel(load_kernel: Callable) -> None:
+def test_kernel_without_ranges_computes_one_element(load_kernel: Callable) -> None:
     k = kernel(
         [],
         [arg("in0"), arg("out0")],

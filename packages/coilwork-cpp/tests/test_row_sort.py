@@ -158,7 +158,9 @@ def test_rows_of_unknown_length(load_kernel: Callable, torch_dtype: Callable, dt
 
 @pytest.mark.parametrize("dtype", [DType.F64, DType.F32, DType.BF16, DType.I64, DType.U8])
 @pytest.mark.parametrize("descending", [False, True])
-def test_first_elements(load_kernel: Callable, torch_dtype: Callable, dtype: DType, descending: bool) -> None:
+def test_first_elements_of_rows_are_those_of_a_sort(
+    load_kernel: Callable, torch_dtype: Callable, dtype: DType, descending: bool
+) -> None:
     for length, first in ((9, 4), (64, 1), (130, 64), (1000, 3), (1000, 300), (9001, 40)):
         x = drawn((4, length), torch_dtype(dtype))
         x[1] = x[1].sort().values
@@ -224,7 +226,7 @@ def test_of_what_is_not_stored_nothing_is_computed() -> None:
     assert places.count("sort_records<") == 1
 
 
-def test_columns(load_kernel: Callable) -> None:
+def test_columns_are_sorted_stably(load_kernel: Callable) -> None:
     x = drawn((70, 40), torch.float32)
     found = torch.empty_like(x), torch.empty(x.shape, dtype=torch.int64)
     load_kernel(sorting_kernel(both(descending=True), DType.F32, 40, 70, columns=True))(x, *found)
@@ -278,7 +280,7 @@ def test_an_element_by_rank(load_kernel: Callable) -> None:
     assert torch.equal(found, given.sort(1).values[:, 3])
 
 
-def test_in_place(load_kernel: Callable) -> None:
+def test_rows_are_sorted_in_place(load_kernel: Callable) -> None:
     """Rows are read before any of their elements is overwritten, by other results, too."""
 
     def values(v: Load, r: Expr) -> list[Scalar]:

@@ -76,7 +76,7 @@ def softmax_kernel(
 
 
 @pytest.mark.parametrize("online", [False, True])
-def test_softmax_dynamic(load_kernel: Callable, threads: Callable, online: bool) -> None:
+def test_softmax_of_open_sizes_is_torchs(load_kernel: Callable, threads: Callable, online: bool) -> None:
     run = load_kernel(softmax_kernel(ROWS, COLUMNS, online=online))
     for n, m in ((1, 1), (3, 7), (5, 64), (17, 1000), (0, 5), (5, 0), (300, 129)):
         x = torch.randn(n, m) * 10
@@ -113,7 +113,9 @@ KINDS = {
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.I64, DType.I32, DType.U8])
 @pytest.mark.parametrize("length", [1, 5, 37, 256])
-def test_kinds(load_kernel: Callable, torch_dtype: Callable, dtype: DType, length: int) -> None:
+def test_all_kinds_are_reduced_in_one_kernel(
+    load_kernel: Callable, torch_dtype: Callable, dtype: DType, length: int
+) -> None:
     """All kinds in one kernel, as in a horizontally fused one."""
     xr, rr, x, r = rows(4, length)
     element = load("in0", [x * length + r], dtype)

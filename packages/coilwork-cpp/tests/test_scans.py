@@ -45,7 +45,7 @@ def test_long_sums_of_exponentials_are_as_exact_as_their_type(load_kernel: Calla
 
 @pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_float_scans(load_kernel: Callable, columns: bool, reverse: bool) -> None:
+def test_float_scans_are_torchs(load_kernel: Callable, columns: bool, reverse: bool) -> None:
     kinds = ("sum", "prod", "min", "max", "logcumsumexp")
     kernel = scan_kernel(
         lambda v, r: [scan(kind, v, r, reverse=reverse) for kind in kinds],

@@ -70,7 +70,9 @@ def images_of(n: int, pixels: int, channels: int) -> tuple[torch.Tensor, torch.T
 @pytest.mark.parametrize(
     ("pixels", "channels"), [(1024, 8), (100, 16), (49, 24), (16, 64), (300, 70), (65, 130)]
 )
-def test_moments(load_kernel: Callable, threads: Callable, pixels: int, channels: int) -> None:
+def test_moments_over_two_layouts_are_torchs(
+    load_kernel: Callable, threads: Callable, pixels: int, channels: int
+) -> None:
     results: dict[str, tuple[DType, Expr | int]] = {"out0": (F32, 11), "out1": (F32, 11)}
     run = load_kernel(mixed(moments, images=11, pixels=pixels, channels=channels, results=results))
     last, first = images_of(11, pixels, channels)
@@ -159,7 +161,7 @@ def test_parts_of_a_concatenation(load_kernel: Callable) -> None:
     assert torch.allclose(sums, a.sum((1, 2)) + b.sum((1, 2)), rtol=1e-4, atol=1e-4)
 
 
-def test_truth_values(load_kernel: Callable) -> None:
+def test_truth_values_are_read_in_another_layout(load_kernel: Callable) -> None:
     def combine(last: Scalar, first: Scalar, at: list[Expr]) -> tuple[Store, ...]:
         kept = op("where", first, last, const(0.0, F32))
         return (Store(buffer="out0", index=at[0], value=reduce("sum", [kept], at[1:])),)

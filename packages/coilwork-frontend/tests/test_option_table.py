@@ -122,7 +122,7 @@ def test_the_list_tells_all() -> None:
 
 def test_the_key_has_what_changes_the_code() -> None:
     assert Own().key_text() == Own(tries=9).key_text() != Own(engine="slow").key_text()
-    assert Own(code=(print,)).unkeyed == ("print",)
+    assert Own(code=(print,)).unkeyed_names == ("print",)
 
 
 def test_suggestions() -> None:

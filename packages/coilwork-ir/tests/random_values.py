@@ -25,7 +25,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, ceildiv, floordiv, maximum, minimum, mod, symbol
 from coilwork_ir.kernels import (
     Candidate,
-    Combined,
+    ComboKernel,
     Decision,
     Kernel,
     KernelCall,
@@ -550,7 +550,7 @@ class Maker:
         reduced = tuple(symbol(f"r{k}", extent=self.size()) for k in range(rng.randrange(3)))
         ranges = tuple(Range(symbol=s, kind="parallel") for s in parallel)
         if reduced and rng.random() < 0.5:
-            ranges += (Range(symbol=symbol("w0", extent=self.size()), kind="walked"),)
+            ranges += (Range(symbol=symbol("w0", extent=self.size()), kind="sequential"),)
         ranges += tuple(Range(symbol=s, kind="reduction") for s in reduced)
         stores = tuple(
             Store(
@@ -602,7 +602,7 @@ class Maker:
             ranges=(),
             stores=(),
             checks=(),
-            combined=Combined(body=replace(body, origins=()), members=members),
+            combined=ComboKernel(body=replace(body, origins=()), members=members),
         )
 
     def schedule(self) -> Schedule:

@@ -15,6 +15,6 @@ def test_a_name_that_is_free_stays_as_it_is() -> None:
 
 def test_numbers_count_per_stem_or_through() -> None:
     names = FreshNames({"x_1", "y3"})
-    assert [names.numbered("x") for _ in range(3)] == ["x_0", "x_2", "x_3"]
-    assert names.numbered("y") == "y_0"
-    assert [names.counted(stem) for stem in "xyxyy"] == ["x0", "y1", "x2", "y4", "y5"]
+    assert [names.make_suffixed("x") for _ in range(3)] == ["x_0", "x_2", "x_3"]
+    assert names.make_suffixed("y") == "y_0"
+    assert [names.make_numbered(stem) for stem in "xyxyy"] == ["x0", "y1", "x2", "y4", "y5"]

@@ -109,7 +109,7 @@ EXAMPLES: tuple[tuple[Expr, str], ...] = (
 
 
 @pytest.mark.parametrize(("e", "text"), EXAMPLES, ids=[text for _, text in EXAMPLES])
-def test_simplification(e: Expr, text: str) -> None:
+def test_expressions_have_one_normal_form(e: Expr, text: str) -> None:
     assert format_expr(e) == text
 
 
@@ -154,7 +154,7 @@ def test_misuse_is_refused() -> None:
         setattr(i, "constant", 3)  # noqa: B010
 
 
-def test_parts() -> None:
+def test_expressions_tell_their_parts() -> None:
     e = 2 * i * s0 - j + 7
     assert e.terms == ((2, (i, s0)), (-1, (j,))) and e.constant == 7
     assert e.free_symbols == {i, j, s0}
@@ -177,11 +177,11 @@ def test_parts() -> None:
         (i1, (0, None)),
     ],
 )
-def test_bounds(e: Expr, expected: tuple[int | None, int | None]) -> None:
+def test_bounds_of_expressions_are_found(e: Expr, expected: tuple[int | None, int | None]) -> None:
     assert find_bounds(e) == Interval(*expected)
 
 
-def test_proofs() -> None:
+def test_inequalities_are_proved_or_left_open() -> None:
     x = symbol("x", extent=8 * s0)
     assert provably_lt(i0 * s0 + i1, s0 * s1)
     assert not provably_lt(i0 * s0 + i1 + 1, s0 * s1)
@@ -195,7 +195,7 @@ def test_proofs() -> None:
     assert provably_divisible(s0 * i, s0)
 
 
-def test_affine() -> None:
+def test_coefficients_of_affine_expressions_are_found() -> None:
     assert find_coefficients(s0 * i0 + 4 * i1 + j // 2 + 7, (i0, i1)) == ((s0, const(4)), j // 2 + 7)
     assert find_coefficients(i0 * i1, (i0, i1)) is None
     assert find_coefficients(i0 // 2, (i0,)) is None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-sympy = pytest.importorskip("sympy")
+sympy = pytest.importorskip("sympy", reason="the bridge is to it")
 
 from hypothesis import HealthCheck, assume, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
@@ -88,7 +88,7 @@ def test_there_and_back(pair: Pair, env: Env) -> None:
 @given(st.integers(0, 300), st.integers(0, 300), st.integers(1, 30))
 @settings(max_examples=60, deadline=None)
 def test_torch_functions_by_name(i: int, j: int, n: int) -> None:
-    torch_functions = pytest.importorskip("torch.utils._sympy.functions")
+    torch_functions = pytest.importorskip("torch.utils._sympy.functions", reason="functions of torch's sizes")
     f: Any = torch_functions
     a, b = (sympy.Symbol(name, integer=True, nonnegative=True) for name in ("i", "j"))
     c = THEIRS["n"]
@@ -167,7 +167,7 @@ def test_the_error_names_the_node(expr: Any, node: str) -> None:
 
 
 def test_truncation_of_negative_values_is_refused() -> None:
-    f: Any = pytest.importorskip("torch.utils._sympy.functions")
+    f: Any = pytest.importorskip("torch.utils._sympy.functions", reason="functions of torch's sizes")
     with pytest.raises(UnsupportedSympyError, match="TruncToInt"):
         from_sympy(f.TruncToInt(f.IntTrueDiv(THEIRS["i"], THEIRS["n"])), OURS)
 

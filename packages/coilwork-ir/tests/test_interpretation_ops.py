@@ -75,7 +75,7 @@ def test_float_ops_are_torch_functions(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
-def test_comparisons(name: str) -> None:
+def test_comparisons_are_torchs_and_exact(name: str) -> None:
     result = apply_op(name, [FLOATS[:, None], FLOATS[None, :]], DType.BOOL)
     assert torch.equal(result, getattr(torch, name)(FLOATS[:, None], FLOATS[None, :]))
     exact = {"eq": int.__eq__, "ne": int.__ne__, "lt": int.__lt__, "le": int.__le__, "gt": int.__gt__}
@@ -177,7 +177,7 @@ def test_an_integer_division_by_zero_does_not_trap() -> None:
             assert apply_op(name, [literal(7, dtype), literal(0, dtype)], dtype).numel() == 1
 
 
-def test_float_division() -> None:
+def test_float_division_rounds_as_torchs() -> None:
     a, b = FLOATS[:, None], FLOATS[None, :]
     for name, mode in (("floordiv", "floor"), ("truncdiv", "trunc")):
         expected = torch.div(a, b, rounding_mode=mode)
@@ -206,7 +206,7 @@ def test_fma_rounds_once() -> None:
     )
 
 
-def test_bool_ops() -> None:
+def test_bool_ops_are_logical() -> None:
     line = torch.tensor([False, True])
     a, b = line[:, None], line[None, :]
     assert torch.equal(apply_op("bitwise_and", [a, b], DType.BOOL), a & b)
@@ -217,7 +217,7 @@ def test_bool_ops() -> None:
 
 
 @pytest.mark.parametrize("source", [d for d in DType if not d.is_opaque], ids=lambda d: d.text)
-def test_casts(source: DType) -> None:
+def test_casts_have_the_target_type_and_value(source: DType) -> None:
     numbers = [0, 1, 2, 100] + ([-1, -100] if not source.is_bool and source.category != "uint" else [])
     line = torch.stack([literal(n, source) for n in numbers])
     for target in DType:
@@ -331,7 +331,7 @@ def test_welford_and_online_softmax() -> None:
     torch.testing.assert_close(top + total.log(), expected)
 
 
-def test_no_elements() -> None:
+def test_reductions_of_nothing_are_neutral_or_refused() -> None:
     nothing = torch.zeros(2, 0)
     assert reduce_last("sum", nothing)[0].tolist() == [0, 0]
     assert reduce_last("prod", nothing)[0].tolist() == [1, 1]
@@ -344,7 +344,7 @@ def test_no_elements() -> None:
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_scans(reverse: bool) -> None:
+def test_scans_are_torchs_in_both_directions(reverse: bool) -> None:
     line = torch.tensor([[3.0, 1.0, 1.0, 4.0, 4.0, 2.0]], dtype=torch.float64)
 
     def turned(value: torch.Tensor) -> torch.Tensor:

@@ -72,7 +72,7 @@ OPEN = kernel_text(
     sizes="size n0 in [1, 65536]\nsize n1 in [1, inf]",
 )
 WALKED = kernel_text(
-    "range x0: `4` parallel\nrange w0: `8` walked\nrange r0: `1000` reduction",
+    "range x0: `4` parallel\nrange w0: `8` sequential\nrange r0: `1000` reduction",
     "arg in0: f32 in span `32000`\narg io0: f32 inout span `32`\narg out0: f32 out span `4000`",
     """t0 = load %in0[8000*x0 + 1000*w0 + r0] : f32
     t1 = load %io0[8*x0 + w0] : f32

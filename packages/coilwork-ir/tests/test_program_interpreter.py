@@ -41,7 +41,7 @@ program @memory {{
 """
 
 
-def test_memory_instructions() -> None:
+def test_memory_instructions_share_and_copy_memory() -> None:
     program = parse_program(MEMORY)
     verify_program(program)
     x = torch.randn(3, 8, generator=torch.Generator().manual_seed(3))[:, :4]
@@ -118,7 +118,7 @@ program @regions {{
 """
 
 
-def test_regions() -> None:
+def test_branches_and_loops_are_interpreted() -> None:
     program = parse_program(REGIONS)
     verify_program(program)
     x = torch.tensor([2.0, 3.0])

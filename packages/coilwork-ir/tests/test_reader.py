@@ -54,7 +54,7 @@ def test_other_text_is_refused(parse) -> None:
             parse(text)
 
 
-def test_strings() -> None:
+def test_quoted_strings_are_read_back() -> None:
     for text in ("", 'a "b"', "back\\slash", "new\nline", "ünï ✓", "# no comment"):
         assert Reader(quote(text)).string() == text
 
@@ -66,7 +66,7 @@ def test_words_are_whole_words() -> None:
     assert reader.accept("input") and reader.done
 
 
-def test_numbers() -> None:
+def test_numbers_are_read_and_integers_are_whole() -> None:
     reader = Reader("-3 4.5 -1e-3 inf -inf nan")
     assert [reader.number() for _ in range(5)] == [-3, 4.5, -1e-3, float("inf"), float("-inf")]
     assert str(reader.number()) == "nan"

@@ -65,7 +65,7 @@ def test_constants_are_told_apart_by_their_bits() -> None:
         const(1, DType.C64)
 
 
-def test_masks() -> None:
+def test_masked_loads_differ_by_their_other_value() -> None:
     zero = load("x", [I], DType.F32, mask=op("isnan", X), other=0.0)
     minus = load("x", [I], DType.F32, mask=op("isnan", X), other=-0.0)
     assert zero is not minus
@@ -116,13 +116,13 @@ def test_a_cast_to_the_own_type_is_nothing() -> None:
         ("operand-type", lambda: sort(load("z", [R], DType.C64), R)),
     ],
 )
-def test_refusals(code: str, build) -> None:
+def test_wrong_operands_are_refused_by_code(code: str, build) -> None:
     with pytest.raises(VerifyError) as caught:
         build()
     assert caught.value.code == code
 
 
-def test_result_types() -> None:
+def test_result_types_follow_from_kinds() -> None:
     assert reduce("argmax", [X], [R]).dtype is DType.I64
     assert reduce("welford", [X], [R], output=1).dtype is DType.F32
     assert scan("max", X, R, output=1).dtype is DType.I64

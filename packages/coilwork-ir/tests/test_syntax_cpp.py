@@ -156,7 +156,7 @@ def test_clear_text_only_adds_parentheses(code: Code) -> None:
         (Member(Binary("+", A, B), "data"), "(a + b).data"),
     ],
 )
-def test_precedence(code: Code, text: str) -> None:
+def test_parentheses_follow_precedence(code: Code, text: str) -> None:
     assert PRINTER.code(code) == text
 
 
@@ -174,7 +174,7 @@ def test_integers_are_wide_where_they_have_to_be() -> None:
     assert integer(-(1 << 63)).text == "INT64_MIN"
 
 
-def test_reals() -> None:
+def test_reals_are_literals_or_builtins() -> None:
     assert [real(x).text for x in (0.1, 1e-5, -2.0)] == ["0.1", "1e-05", "-2.0"]
     assert real(math.inf).text == "__builtin_inf()"
     assert real(-math.inf).text == "-__builtin_inf()"
@@ -186,7 +186,7 @@ def test_strings_hold_no_trigraphs_and_no_control_characters() -> None:
     assert string('say "hi"\n\\').text == '"say \\"hi\\"\\n\\\\"'
 
 
-def test_file() -> None:
+def test_file_of_every_statement_is_printed() -> None:
     loop = For("i", Literal("0"), Name("n"), (Assign(Element(A, Name("i")), B, "+="),), simd=True)
     body: tuple[Statement, ...] = (
         Comment("why\\\nof two lines"),

@@ -288,7 +288,7 @@ def test_a_condition_may_take_several_lines() -> None:
     assert text.splitlines()[0] == "if not f(" and text.splitlines()[-2:] == ["):", "    return"]
 
 
-def test_statements() -> None:
+def test_every_statement_is_printed() -> None:
     inner: tuple[Statement, ...] = (
         Docstring("Does it.\nAt length.\n"),
         If(A, (Do(call("g")),), (If(B, (Raise(call("Error", Text("no"))),), (Assign(("a", "b"), C),)),)),

@@ -13,7 +13,7 @@ SEEDS = range(80)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_graphs(seed: int) -> None:
+def test_graphs_parse_back_to_equal_values(seed: int) -> None:
     graph = Maker(seed).graph(6)
     text = format_graph(graph)
     assert parse_graph(text) == graph
@@ -24,7 +24,7 @@ def test_graphs(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_kernels(seed: int) -> None:
+def test_kernels_parse_back_to_equal_values(seed: int) -> None:
     kernel = Maker(seed).kernel()
     text = format_kernel(kernel)
     assert parse_kernel(text) == kernel
@@ -32,7 +32,7 @@ def test_kernels(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_combined_kernels(seed: int) -> None:
+def test_combo_kernels_parse_back_to_equal_values(seed: int) -> None:
     kernel = Maker(seed).combined()
     text = format_kernel(kernel)
     assert parse_kernel(text) == kernel
@@ -40,7 +40,7 @@ def test_combined_kernels(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_schedules(seed: int) -> None:
+def test_schedules_parse_back_to_equal_values(seed: int) -> None:
     schedule = Maker(seed).schedule()
     text = format_schedule(schedule)
     assert parse_schedule(text) == schedule
@@ -48,7 +48,7 @@ def test_schedules(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_programs(seed: int) -> None:
+def test_programs_parse_back_to_equal_values(seed: int) -> None:
     program = Maker(seed).program(10)
     text = format_program(program)
     assert parse_program(text) == program

@@ -50,7 +50,7 @@ CONTINUOUS: dict[str, tuple[Callable[[torch.Tensor], Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
-def test_continuous(name: str) -> None:
+def test_continuous_samples_have_their_distribution(name: str) -> None:
     function, wanted = CONTINUOUS[name]
     found = run(function, torch.linspace(-1, 1, 20_000).view(SHAPE))
     assert found.dtype is torch.float32 and found.shape == SHAPE
@@ -68,7 +68,7 @@ def test_pairs_of_normal_numbers_are_independent() -> None:
     assert found.abs().max() > 3.5
 
 
-def test_integers() -> None:
+def test_integers_are_equally_likely() -> None:
     found = run(lambda x: torch.randint(-3, 5, SHAPE), torch.ones(1))
     assert found.dtype is torch.int64
     counts = torch.bincount(found.flatten() + 3, minlength=8)
@@ -79,7 +79,7 @@ def test_integers() -> None:
     assert run(lambda x: torch.randint(7, 8, (5,), dtype=torch.int32), torch.ones(1)).tolist() == [7] * 5
 
 
-def test_geometric() -> None:
+def test_geometric_samples_have_their_probabilities() -> None:
     found = run(lambda x: aten.geometric(x, 0.3), torch.ones(SHAPE))
     assert found.min() == 1 and torch.equal(found, found.round())
     for k in (1, 2, 3):
@@ -87,7 +87,7 @@ def test_geometric() -> None:
         assert share == pytest.approx(0.3 * 0.7 ** (k - 1), abs=0.02)
 
 
-def test_sixteen_bits() -> None:
+def test_samples_of_16_bits_are_normal() -> None:
     found = run(lambda x: torch.randn_like(x), torch.ones(SHAPE, dtype=torch.bfloat16))
     assert found.dtype is torch.bfloat16 and distance(found, Normal(0.0, 1.0).cdf) < 4
 

@@ -47,7 +47,7 @@ def results(function: Any, inputs: tuple[torch.Tensor, ...], how: How) -> list[t
 @pytest.mark.parametrize("padding", [-1, 4, 5])
 @pytest.mark.parametrize("ends", [False, True])
 @pytest.mark.parametrize("mode", [SUM, MEAN, MAX])
-def test_bags(mode: int, ends: bool, padding: int, how: How) -> None:
+def test_bags_are_atens(mode: int, ends: bool, padding: int, how: How) -> None:
     inputs = bags(ends=ends)
 
     def function(table: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor) -> Any:
@@ -72,7 +72,7 @@ def test_what_is_kept_for_the_gradient(mode: int, padding: int) -> None:
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("padding", [-1, 4])
 @pytest.mark.parametrize("integers", [torch.int32, torch.int64])
-def test_weighted_elements(integers: torch.dtype, padding: int, how: How) -> None:
+def test_weighted_bags_are_atens(integers: torch.dtype, padding: int, how: How) -> None:
     inputs = (*bags(integers), torch.linspace(-1, 2, 10, dtype=torch.float64))
 
     def function(*given: torch.Tensor) -> Any:
@@ -87,7 +87,9 @@ def test_weighted_elements(integers: torch.dtype, padding: int, how: How) -> Non
 @pytest.mark.parametrize("few", [True, False])
 @pytest.mark.parametrize("padding", [-1, 4])
 @pytest.mark.parametrize("mode", [SUM, MEAN, MAX])
-def test_gradients(mode: int, padding: int, few: bool, how: How, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_of_bags_are_atens(
+    mode: int, padding: int, few: bool, how: How, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         "coilwork_lowering.ops.scattering.segment_sums.has_few_rows", lambda elements, machine: few
     )

@@ -66,7 +66,7 @@ def test_repeated_loops_are_those_of_all_layers(saved: bool) -> None:
     gm = capture(lambda number: one, saved=saved)
     shorter = shorten_captured(gm)
     assert shorter is not None
-    assert shorter.omitted == shorter.repetition.last - shorter.repetition.first - KEPT > 0
+    assert shorter.omitted_count == shorter.repetition.last - shorter.repetition.first - KEPT > 0
     context = LoweringContext(name="layers", options=LoweringOptions(repeat=False), rewrites=())
     assert lengthen_lowered(lower_captured(shorter.gm, context)[2], shorter) is not None
     repeated, whole = lower_both(gm)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import pytest
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="compiles Triton kernels")
 pytestmark = pytest.mark.interpreter
 
 # The loader brings 4 blocks to 2 stages, and the consumer adds the product of each with itself, and the block

@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 
-from coilwork_runtime.generated import LayoutMemory, aligned
+from coilwork_runtime.generated import LayoutMemory, ensure_aligned
 from coilwork_runtime.layout_checks import MOST_LESSONS
 
 
@@ -56,7 +56,7 @@ def test_learning_stops_for_those_who_alternate() -> None:
 def test_misaligned_tensors_are_copied_in_their_layout() -> None:
     base = torch.arange(14.0)
     inner, outer = base[1:13].view(3, 4).t(), torch.arange(4.0)
-    first, second = aligned(inner, outer)
+    first, second = ensure_aligned(inner, outer)
     assert second is outer and first is not inner
     assert first.data_ptr() % 16 == 0 and first.stride() == inner.stride() and torch.equal(first, inner)
-    assert tuple(aligned(outer)) == (outer,)
+    assert tuple(ensure_aligned(outer)) == (outer,)

@@ -321,7 +321,7 @@ def test_routes_of_operators(load: Callable[..., NativeProgram]) -> None:
         *(Route.FUNCTION, Route.DISPATCHER, Route.DISPATCHER, Route.DISPATCHER),
         *(Route.PYTHON, Route.FUNCTION, Route.ITEM),
     ]
-    (clamp,) = program.in_python
+    (clamp,) = program.python_calls
     assert clamp.target == "aten.clamp.default" and "Scalar" in clamp.reason
     x = torch.randn(8)
     m = x[:4].view(2, 2)

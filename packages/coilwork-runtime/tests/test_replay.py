@@ -329,7 +329,7 @@ def test_memory_waits_where_the_peak_is_elsewhere(
         first = len(asked) % 2 == 1
         return 1_000 + (peak + (at_first if calls == 0 else 0)) * first
 
-    monkeypatch.setattr(slow_path, "allocated", allocated)
+    monkeypatch.setattr(slow_path, "count_allocated_bytes", allocated)
     alive: list[bool] = []
     known: list[weakref.ref[Any]] = []
     heard = ctypes.CFUNCTYPE(None)(lambda: alive.append(known[0]() is not None))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="compiles Triton kernels")
 pytestmark = pytest.mark.interpreter
 
 

@@ -14,7 +14,7 @@ import torch
 
 from coilwork_runtime.triton_kernels.user_kernels import UserKernel, define_kernel, find_kernel
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="compiles Triton kernels")
 
 SOURCE: Final = '''
 import triton

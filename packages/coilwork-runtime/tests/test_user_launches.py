@@ -19,7 +19,7 @@ from executor_assembly import Assembly, Captured, listing, u8
 from stub_driver import StubDriver
 from stub_graphs import StubGraphs
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="compiles Triton kernels")
 
 import triton
 import triton.language as tl
@@ -232,7 +232,7 @@ def test_what_triton_tells_apart_it_is_asked_for(
     # what was known stays known, and an empty grid launches nothing
     assert call(x, out, 16, 1) == 0 and stub.launch()[0] == 0x2001
     assert call(x, out, 32, 0) == 0 and stub.launch()[1] == 1
-    assert program.counters()["python_calls"] == 5 and not program.in_python
+    assert program.counters()["python_calls"] == 5 and not program.python_calls
 
 
 def test_texts_and_large_numbers(

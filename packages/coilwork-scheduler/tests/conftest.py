@@ -325,7 +325,7 @@ def _run_points(
     cell: Callable[[str, int], tuple[list[Number], int]],
 ) -> None:
     parallel = [r.symbol for r in kernel.ranges if r.kind == "parallel"]
-    walked = [r.symbol for r in kernel.ranges if r.kind == "walked"]
+    sequential = [r.symbol for r in kernel.ranges if r.kind == "sequential"]
     reduced = [r.symbol for r in kernel.ranges if r.kind == "reduction"]
     values = [part for store in kernel.stores for part in parts_of(store)]
     depth: dict[Scalar, int] = {}
@@ -339,7 +339,7 @@ def _run_points(
             node, ScanValue | SortValue
         )
         walks[node] = not isinstance(node, ReduceValue) and (own or any(walks[o] for o in node.operands))
-    columns = [n for n in depth if isinstance(n, ReduceValue) and walked and n.axes == tuple(walked)]
+    columns = [n for n in depth if isinstance(n, ReduceValue) and sequential and n.axes == tuple(sequential)]
     late = set(columns)
     for node in iterate_postorder(values):
         if not late.isdisjoint(node.operands):
@@ -350,7 +350,7 @@ def _run_points(
     launch = _Launch(stores, reduced, depth, walks, read, cell, columns)
     for group in points(parallel, sizes):
         launch.gathered.clear()
-        for row in points(walked, group):
+        for row in points(sequential, group):
             launch.run(row)
         for k, env in enumerate(points(reduced, group)):
             sums = {n: combine(n.kind, launch.gathered.get((n, k), []), n.output) for n in columns}
@@ -378,7 +378,7 @@ def _hand_over(
 
 @dataclass
 class _Launch:
-    """The passes of a kernel over one point of its parallel and walked ranges."""
+    """The passes of a kernel over one point of its parallel and sequential ranges."""
 
     stores: Sequence[Store]
     reduced: Sequence[Expr]
@@ -387,7 +387,7 @@ class _Launch:
     read: Callable[[Load, list[int]], Number]
     cell: Callable[[str, int], tuple[list[Number], int]]
     columns: Sequence[ReduceValue] = ()
-    # what is reduced along walked points, by the reduced point
+    # what is reduced along sequential points, by the reduced point
     gathered: dict[tuple[Scalar, int], list[Number]] = field(default_factory=dict)
 
     def run(self, row: Mapping[str, int]) -> None:
@@ -481,14 +481,14 @@ def _result(
 
 def well_formed(kernel: Kernel) -> None:
     """Every symbol is a range, a size or a placeholder with a value; reductions run along all reduced or all
-    walked ranges.
+    sequential ranges.
     """
     if kernel.combined is not None:
         well_formed(kernel.combined.body)
         return
     ranges = [r.symbol for r in kernel.ranges]
     reduced = tuple(r.symbol for r in kernel.ranges if r.kind == "reduction")
-    walked = tuple(r.symbol for r in kernel.ranges if r.kind == "walked")
+    sequential = tuple(r.symbol for r in kernel.ranges if r.kind == "sequential")
     known = {*ranges, *kernel.sizes}
     assert len({s.name for s in known}) == len(known)
     args = {arg.name: arg for arg in kernel.args}
@@ -512,7 +512,7 @@ def well_formed(kernel: Kernel) -> None:
                 case IndexValue():
                     check(node.expr, node.operands)
                 case ReduceValue():
-                    assert node.axes in (reduced, walked or reduced)
+                    assert node.axes in (reduced, sequential or reduced)
                 case _:
                     pass
 

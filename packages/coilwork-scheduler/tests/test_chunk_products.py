@@ -20,8 +20,8 @@ from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.machine import change_figures
 from coilwork_ir.target import Target, get_target
 from coilwork_scheduler import RooflineCost, ScheduleOptions
+from coilwork_scheduler.chunking.chunk_barrier import find_chunk_barrier
 from coilwork_scheduler.chunking.chunk_products import ChunkedGraph, chunk_products
-from coilwork_scheduler.chunking.surroundings import find_surroundings
 from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.optimization_remarks import Remarks
@@ -89,6 +89,23 @@ FORWARD = f"""graph @g {{{INPUTS}{VIEW}{LOGITS}
 }}
 """
 
+# The gradients of the weight and of the rows: products with the gradient of the logits.
+PRODUCTS = """  %turned: f32[96, 64]{1, 96} = view %slope offset `0`
+  %dw: f32[96, 8] = contract f32 [i0: 96, i1: 8 | r0: 64] {
+    t0 = load %turned[i0, r0] : f32
+    t1 = load %h[r0, i1] : f32
+    t2 = parameter 0 : f32
+    multiply t0, t1
+    yield t2
+  }
+  %dh: f32[64, 8] = contract f32 [i0: 64, i1: 8 | r0: 96] {
+    t0 = load %slope[i0, r0] : f32
+    t1 = load %w_rows[r0, i1] : f32
+    t2 = parameter 0 : f32
+    multiply t0, t1
+    yield t2
+  }"""
+
 GRADIENT = """
   %slope: f32[64, 96] = pointwise [i0: 64, i1: 96] {
     t0 = load %logits[i0, i1] : f32
@@ -110,21 +127,7 @@ BACKWARD = f"""graph @g {{{INPUTS}
     t5 = where(t2, t3, t4)
     yield t5
   }}{GRADIENT}
-  %turned: f32[96, 64]{{1, 96}} = view %slope offset `0`
-  %dw: f32[96, 8] = contract f32 [i0: 96, i1: 8 | r0: 64] {{
-    t0 = load %turned[i0, r0] : f32
-    t1 = load %h[r0, i1] : f32
-    t2 = parameter 0 : f32
-    multiply t0, t1
-    yield t2
-  }}
-  %dh: f32[64, 8] = contract f32 [i0: 64, i1: 8 | r0: 96] {{
-    t0 = load %slope[i0, r0] : f32
-    t1 = load %w_rows[r0, i1] : f32
-    t2 = parameter 0 : f32
-    multiply t0, t1
-    yield t2
-  }}
+{PRODUCTS}
   (%dbias: f32[96]) = reduce sum [i0: 96 | r0: 64] {{
     t0 = load %slope[r0, i0] : f32
     yield t0
@@ -173,21 +176,7 @@ BOTH = f"""graph @g {{{INPUTS}{VIEW}{LOGITS}
     t7 = div(t5, t6)
     yield t7
   }}
-  %turned: f32[96, 64]{{1, 96}} = view %slope offset `0`
-  %dw: f32[96, 8] = contract f32 [i0: 96, i1: 8 | r0: 64] {{
-    t0 = load %turned[i0, r0] : f32
-    t1 = load %h[r0, i1] : f32
-    t2 = parameter 0 : f32
-    multiply t0, t1
-    yield t2
-  }}
-  %dh: f32[64, 8] = contract f32 [i0: 64, i1: 8 | r0: 96] {{
-    t0 = load %slope[i0, r0] : f32
-    t1 = load %w_rows[r0, i1] : f32
-    t2 = parameter 0 : f32
-    multiply t0, t1
-    yield t2
-  }}
+{PRODUCTS}
   %each: f32[4, 16] = pointwise [i0: 4, i1: 16] {{
     t0 = load %sum[16*i0 + i1] : f32
     t1 = log(t0)
@@ -393,7 +382,7 @@ def test_a_chunk_is_done_with_before_the_next_one_is_computed() -> None:
 
 def test_no_kernel_makes_what_chunks_wait_for_and_what_waits_for_them() -> None:
     _, made, _ = chunk(BOTH)
-    around = find_surroundings(made.graph, made.chunks)
+    around = find_chunk_barrier(made.graph, made.chunks)
     assert "count" in around.before and {"mean", "dw", "dh"} <= around.behind
     assert not around.before & around.behind and made.chunks.keys() <= around.behind
     assert around.forbids(frozenset({"count", "mean"}))

@@ -110,7 +110,7 @@ def test_few_of_equal_regions_are_left() -> None:
     shorter = shorten_graph(graph, OPTIONS)
     assert shorter is not None
     assert len(shorter.graph.nodes) <= 4 * (KEPT + 2) + 1
-    assert shorter.omitted == shorter.repetition.last - shorter.repetition.first - KEPT > 0
+    assert shorter.omitted_count == shorter.repetition.last - shorter.repetition.first - KEPT > 0
 
 
 @pytest.mark.parametrize(

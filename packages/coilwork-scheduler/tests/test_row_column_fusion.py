@@ -63,15 +63,15 @@ def norm_backward(build, rows, columns, *, dtype=F64, kept="both", around=False,
     return build.graph(*names, *results)
 
 
-def walked(made):
-    """The kernels with walked ranges, with the extents of their ranges by kind."""
+def sequential(made):
+    """The kernels with sequential ranges, with the extents of their ranges by kind."""
     found = []
     for kernel in made.kernels:
         extents = {
             kind: [r.symbol.extent for r in kernel.ranges if r.kind == kind]
-            for kind in ("parallel", "walked", "reduction")
+            for kind in ("parallel", "sequential", "reduction")
         }
-        if extents["walked"]:
+        if extents["sequential"]:
             found.append((kernel, extents))
     return found
 
@@ -88,14 +88,14 @@ def args_of(made):
 @pytest.mark.parametrize("rows", [(131,), (128,), (4, 33), (5, 3, 11)])
 def test_numbers_are_those_of_the_graph(build, compare, rows, around):
     made = compare(norm_backward(build, list(rows), 5, around=around), name=SMALL)
-    assert len(walked(made)) == 1
+    assert len(sequential(made)) == 1
 
 
 @pytest.mark.parametrize("rows", [3, 128, 131, 400])
 def test_any_number_of_rows(build, compare, rows):
     many = symbol("s0", lo=2)
     made = compare(replace(norm_backward(build, [many], 4), symbols=(many,)), name=SMALL, sizes={"s0": rows})
-    ((_, extents),) = walked(made)
+    ((_, extents),) = sequential(made)
     assert extents["parallel"] == [as_expr(4)]
 
 
@@ -141,8 +141,8 @@ def test_random_rows_and_columns(build, compare, seed):
 def test_rows_are_not_cut_for_their_columns(build):
     """Which of two crossing reductions is the columns is what memory says."""
     made = schedule(norm_backward(build, [8192], 2048, dtype=BF16, kept="weight"), H200)
-    assert [d.subjects for d in verdicts(made, "split-walked")] == [("dw",)]
-    assert len(walked(made)) == 1 and len(args_of(made)) == 2
+    assert [d.subjects for d in verdicts(made, "split-row-column")] == [("dw",)]
+    assert len(sequential(made)) == 1 and len(args_of(made)) == 2
 
 
 def test_rows_of_batches_and_rows_in_one_line_are_cut_alike(build, compare):
@@ -156,15 +156,15 @@ def test_rows_of_batches_and_rows_in_one_line_are_cut_alike(build, compare):
     build.extern("test.neg", ["flat"], [build.buffer("elsewhere", 133, 5)])
     build.reduce("before", "sum", [5], [133], lambda c, i: build.at("flat", i, c))
     made = compare(build.graph("dw", "db", "before", "elsewhere"), name=SMALL)
-    ((_, extents),) = walked(made)
+    ((_, extents),) = sequential(made)
     # four pieces of two batches, the last one with a batch that is none
-    assert extents["parallel"] == [as_expr(4)] and extents["walked"] == [as_expr(2), as_expr(19)]
+    assert extents["parallel"] == [as_expr(4)] and extents["sequential"] == [as_expr(2), as_expr(19)]
     assert any({"flat", "dw_part", "db_part", "before_part"} <= args for args in args_of(made))
 
 
 def test_rows_and_columns_of_a_square_matrix_are_told_apart(build):
     made = schedule(norm_backward(build, [8192], 8192, dtype=BF16, kept="weight"), H200)
-    (one,) = walked(made)
+    (one,) = sequential(made)
     assert len(one[0].stores) == 2
     # its own pieces of the columns' sums are added by another
     assert len(made.kernels) == 2

@@ -116,8 +116,8 @@ def test_rows_and_columns_share_a_kernel_where_programs_walk(build, compare, dev
         "across", "sum", [columns], [rows], lambda i, r: build.at("x", r, i), dtype=DType.F32, device=device
     )
     found = kernels_on(compare(build.graph("along", "across", "beside"), name=BOTH), build)
-    walked = [any(r.kind == "walked" for r in kernel.ranges) for kernel in found[device]]
-    assert any(walked) == (device == GPU)
+    sequential = [any(r.kind == "sequential" for r in kernel.ranges) for kernel in found[device]]
+    assert any(sequential) == (device == GPU)
 
 
 def test_a_pool_is_on_one_device(build):

@@ -32,8 +32,8 @@ def engine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TritonProcess]:
     """What runs kernels: Triton's interpreter on CPU tensors, and the GPU where there is one."""
-    pytest.importorskip("triton")
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton", reason="compiles Triton kernels")
+    torch = pytest.importorskip("torch", reason="the package itself does without")
     if request.param == "gpu" and not torch.cuda.is_available():
         pytest.skip("no GPU")
     process = TritonProcess(interpret=request.param == "interpreter", cache=tmp_path_factory.mktemp("triton"))
@@ -44,7 +44,7 @@ def engine(
 @pytest.fixture(scope="session")
 def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonProcess]:
     """Triton's compiler, for any GPU."""
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason="compiles Triton kernels")
     process = TritonProcess(interpret=False, cache=tmp_path_factory.mktemp("triton"))
     yield process
     process.close()

@@ -154,7 +154,7 @@ def draw(rng: random.Random, kernel: Kernel, proposed: Mapping, target: Target) 
 
 def _fixed(rng: random.Random, kernel: Kernel, mapping: Mapping) -> Mapping:
     """`mapping` with a row per program and one order of its elements, whatever is beside it, if rows are
-    walked.
+    sequential.
     """
     loop = mapping.find(Loop)
     names = [r.symbol.name for r in kernel.ranges if r.kind == "parallel"]
@@ -220,9 +220,9 @@ def _tiles(rng: random.Random, kernel: Kernel) -> list[Tile]:
 
 def _rows(rng: random.Random, kernel: Kernel, proposed: Mapping) -> list[Directive]:
     found: list[Directive] = []
-    walked = tuple(r.symbol.name for r in kernel.ranges if r.kind == "walked")
-    if walked:
-        found.append(Sequential(ranges=walked, by=rng.choice([1, 1, 2, 4]), stages=rng.choice([1, 2, 3])))
+    sequential = tuple(r.symbol.name for r in kernel.ranges if r.kind == "sequential")
+    if sequential:
+        found.append(Sequential(ranges=sequential, by=rng.choice([1, 1, 2, 4]), stages=rng.choice([1, 2, 3])))
     names = tuple(r.symbol.name for r in kernel.ranges if r.kind == "reduction")
     if not names:
         return found

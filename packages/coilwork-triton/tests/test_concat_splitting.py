@@ -11,7 +11,7 @@ from kernel_bench import TritonProcess, along, arg, run_source
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.kernels import Combined, Kernel, Member, Store
+from coilwork_ir.kernels import ComboKernel, Kernel, Member, Store
 from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, list_loads, load, op, where
 from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
@@ -95,7 +95,7 @@ def test_members_of_a_shared_launch_go_through_a_part_each(engine: TritonProcess
         ranges=(),
         args=tuple(replace(a, name=f"m{k}_{a.name}") for k in members for a in body.args),
         stores=(),
-        combined=Combined(
+        combined=ComboKernel(
             body=body, members=tuple(Member(args=tuple(f"m{k}_{a.name}" for a in body.args)) for k in members)
         ),
     )

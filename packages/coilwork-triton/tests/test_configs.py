@@ -215,7 +215,7 @@ def test_whole_rows_are_for_few_threads_or_more(row: int, warps: list[int]) -> N
         (9, 2048, (1, 8, 3)),
     ],
 )
-def test_walked_rows_are_for_few_threads(columns: int, row: int, best: tuple[int, int, int]) -> None:
+def test_sequential_rows_are_for_few_threads(columns: int, row: int, best: tuple[int, int, int]) -> None:
     facts = launch_facts(
         walk="persistent",
         extents={"x": 256, "w": 64, "r": row},

@@ -42,7 +42,7 @@ SHORT_ROWS = ({"n0": 5}, {"n0": 40})
 def check(engine: TritonProcess, case: Case, numerics: Numerics) -> None:
     def run(source: KernelSource, args: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
         blocks = dict(source.configs[0].meta)
-        # walked rows are whole blocks
+        # sequential rows are whole blocks
         if engine.interprets and "R0_BLOCK" in blocks and "WBLOCK" not in blocks and sizes:
             meta = tuple((n, SHORT_BLOCK if n == "R0_BLOCK" else v) for n, v in source.configs[0].meta)
             source = replace(source, configs=(replace(source.configs[0], meta=meta),))

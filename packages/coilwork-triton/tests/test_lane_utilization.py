@@ -259,7 +259,7 @@ def test_rows_give_what_the_reference_does(engine: TritonProcess, length: int, r
 
 
 @pytest.mark.parametrize("rows", [7, 64])
-def test_gradients_of_walked_rows_are_those_of_the_reference(engine: TritonProcess, rows: int) -> None:
+def test_gradients_of_sequential_rows_are_those_of_the_reference(engine: TritonProcess, rows: int) -> None:
     width, groups = 1152, 3
     kernel = layer_norm_backward(rows, width, groups)
     tensors = [

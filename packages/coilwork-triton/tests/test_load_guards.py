@@ -42,7 +42,7 @@ def counted_from_the_end(number: Scalar, end: int) -> Scalar:
 
 
 def kernel_of(*ranges: Range, value: Scalar, checks: list[Scalar], checked: bool = True) -> Kernel:
-    """`value`, stored at each point of the parallel and walked `ranges`, with `checks` if `checked`."""
+    """`value`, stored at each point of the parallel and sequential `ranges`, with `checks` if `checked`."""
     used = checks if checked else []
     place, size = index_value(ranges[0].symbol).expr * 0, 1
     for r in ranges:
@@ -163,7 +163,7 @@ def test_results_are_those_without_checks(name: str, engine: TritonProcess) -> N
 @pytest.fixture(scope="module")
 def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonProcess]:
     """Triton's interpreter alone: an assertion on a device ends what its process can do there."""
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason="compiles Triton kernels")
     process = TritonProcess(interpret=True, cache=tmp_path_factory.mktemp("triton"))
     yield process
     process.close()

@@ -39,14 +39,14 @@ def setting_of(kernel: Kernel, **options: bool) -> Setting:
     return Setting(draft=draft, target=H200, options=TritonOptions(**options))
 
 
-def is_walked(kernel: Kernel) -> bool:
+def is_sequential(kernel: Kernel) -> bool:
     """True if rows are walked in pieces, which no batch-invariant launch does."""
-    return any(entry.kind == "walked" for entry in kernel.ranges)
+    return any(entry.kind == "sequential" for entry in kernel.ranges)
 
 
 def test_rows_in_pieces_are_refused_where_no_number_of_rows_may_matter() -> None:
     for name in SINGLE:
-        if is_walked(SAMPLES[name]):
+        if is_sequential(SAMPLES[name]):
             with pytest.raises(EmitError) as caught:
                 propose(setting_of(SAMPLES[name], batch_invariant=True))
             assert caught.value.code == "mapping-invariant"
@@ -86,7 +86,7 @@ def test_each_decision_adds_to_those_before_it() -> None:
 
     for name in SINGLE:
         PROPOSALS.run(Proposal(), setting_of(SAMPLES[name]), observe=observe)
-        if not is_walked(SAMPLES[name]):
+        if not is_sequential(SAMPLES[name]):
             PROPOSALS.run(Proposal(), setting_of(SAMPLES[name], batch_invariant=True), observe=observe)
     assert set(decided) == set(PROPOSALS.names)
     several = [a & b for one, a in decided.items() for other, b in decided.items() if one < other]
@@ -135,7 +135,7 @@ def test_every_rule_is_the_first_for_some_kernel(
     monkeypatch.setattr(RuleTable, "first", recorded)
     for kernel in [*map(SAMPLES.__getitem__, SINGLE), long_rows(), pieces_of_columns()]:
         propose(setting_of(kernel))
-        if not is_walked(kernel):
+        if not is_sequential(kernel):
             propose(setting_of(kernel, batch_invariant=True))
     assert {rule.name for rule in table.rules} == seen
     assert all(rule.why in str(table) for rule in table.rules)

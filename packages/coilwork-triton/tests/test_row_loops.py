@@ -115,7 +115,7 @@ def test_the_gradient_of_a_layer_norm(engine: TritonProcess) -> None:
 @pytest.mark.parametrize("width", [5, 300])
 @pytest.mark.parametrize("kind", sorted(SELF_COMBINING))
 def test_every_kind_along_the_walk(engine: TritonProcess, kind: str, width: int) -> None:
-    x0, w0, r0 = along("x0", 3), along("w0", 7, "walked"), along("r0", width, "reduction")
+    x0, w0, r0 = along("x0", 3), along("w0", 7, "sequential"), along("r0", width, "reduction")
     value: Scalar = load("in0", [(x0.symbol * 7 + w0.symbol) * width + r0.symbol], F32)
     row = reduce("max", [value], [r0.symbol])
     columns: Scalar = op("sub", value, row)
@@ -143,9 +143,9 @@ def test_every_kind_along_the_walk(engine: TritonProcess, kind: str, width: int)
     agree(engine, kernel, [x, out, torch.zeros(21)])
 
 
-def test_sums_of_rows_of_walked_points_and_of_constants(engine: TritonProcess) -> None:
+def test_sums_of_rows_of_sequential_points_and_of_constants(engine: TritonProcess) -> None:
     x0, x1 = along("x0", 2), along("x1", 3)
-    w0, w1, r0 = along("w0", 3, "walked"), along("w1", 2, "walked"), along("r0", 20, "reduction")
+    w0, w1, r0 = along("w0", 3, "sequential"), along("w1", 2, "sequential"), along("r0", 20, "reduction")
     row = ((x0.symbol * 3 + x1.symbol) * 3 + w0.symbol) * 2 + w1.symbol
     value = load("in0", [row * 20 + r0.symbol], F32)
     walk = [w0.symbol, w1.symbol]
@@ -202,11 +202,11 @@ def test_a_row_is_read_before_it_is_overwritten(engine: TritonProcess) -> None:
 def test_rows_that_do_not_stay_in_registers_are_refused() -> None:
     with pytest.raises(EmitError) as caught:
         TritonCodegen().emit(layer_norm_backward(64, 100_000, 4), get_target("sm_90"), {})
-    assert caught.value.code == "walked-rows"
+    assert caught.value.code == "sequential-rows"
 
 
 def test_kinds_that_do_not_combine_are_refused() -> None:
-    x0, w0, r0 = along("x0", 3), along("w0", 7, "walked"), along("r0", 8, "reduction")
+    x0, w0, r0 = along("x0", 3), along("w0", 7, "sequential"), along("r0", 8, "reduction")
     value = load("in0", [(x0.symbol * 7 + w0.symbol) * 8 + r0.symbol], F32)
     kernel = Kernel(
         name="tested",
@@ -220,7 +220,7 @@ def test_kinds_that_do_not_combine_are_refused() -> None:
     )
     with pytest.raises(EmitError) as caught:
         TritonCodegen().emit(kernel, get_target("sm_90"), {})
-    assert caught.value.code == "walked-kind"
+    assert caught.value.code == "sequential-kind"
 
 
 @pytest.mark.slow

@@ -121,9 +121,9 @@ def test_rows_in_registers_stay_whole() -> None:
     assert {dict(c.meta)["R0_BLOCK"] for c in everything(source)} == {8192}
 
 
-def test_walked_rows_have_stages_and_looped_ones_blocks() -> None:
-    walked = dict(emitted(SAMPLES["layer_norm_backward_short"]).space.values)
-    assert walked["STAGES"] == (1, 2, 3, 4) and "WBLOCK" in walked and "R0_BLOCK" not in walked
+def test_sequential_rows_have_stages_and_looped_ones_blocks() -> None:
+    sequential = dict(emitted(SAMPLES["layer_norm_backward_short"]).space.values)
+    assert sequential["STAGES"] == (1, 2, 3, 4) and "WBLOCK" in sequential and "R0_BLOCK" not in sequential
     looped = emitted(SAMPLES["softmax_looped"])
     assert "R0_BLOCK" in dict(looped.space.values)
     assert dict(looped.space.values)["STAGES"] == (1, 2, 3, 4)

@@ -14,7 +14,7 @@ from step_kernels import bilinear, pooled
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, ceildiv, maximum, provably_divisible, symbol
-from coilwork_ir.kernels import Combined, Kernel, Member, Range, Store, TensorArg
+from coilwork_ir.kernels import ComboKernel, Kernel, Member, Range, Store, TensorArg
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check
 from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS
@@ -134,7 +134,7 @@ def layer_norm_backward(
     Without `kept` the gradient of x is summed along columns too, as for a bias before the layer norm.
     """
     length = ceildiv(as_expr(rows), groups)
-    x0, w0, r0 = along("x0", groups), along("w0", length, "walked"), along("r0", width, "reduction")
+    x0, w0, r0 = along("x0", groups), along("w0", length, "sequential"), along("r0", width, "reduction")
     row = x0.symbol * length + w0.symbol
     flat = row * width + r0.symbol
     even = provably_divisible(as_expr(rows), groups)
@@ -481,7 +481,7 @@ def together(counts: Sequence[int | Expr], dtype: DType = F32, *, unit: int = 16
         args=(replace(arg("in0", dtype, 1), name="m0_in0"), *tensors),
         sizes=tuple(sizes),
         stores=(),
-        combined=Combined(
+        combined=ComboKernel(
             body=body,
             members=tuple(
                 Member(args=("m0_in0", f"m{k}_in1", f"m{k}_io0"), sizes=(as_expr(c),))

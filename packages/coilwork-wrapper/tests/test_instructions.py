@@ -389,7 +389,7 @@ def test_of_a_promised_layout_the_address_alone_is_looked_at(
 
 def test_fixed_layouts_are_recognised_together_and_others_checked_on_every_call() -> None:
     text = module_text(FIXED)
-    assert "if not known_inputs.match(x, w):" in text and "(w,) = aligned(w)" in text
+    assert "if not known_inputs.match(x, w):" in text and "(w,) = ensure_aligned(w)" in text
     assert "known_inputs" not in module_text(DYNAMIC)
 
 

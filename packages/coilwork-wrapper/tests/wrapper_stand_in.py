@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 
-from coilwork_ir.interpretation.memory import flat
+from coilwork_ir.interpretation.memory import view_as_line
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_wrapper.layouts import (
-    aligned,
     check_aligned_layout,
     check_layout,
     check_rank,
@@ -24,6 +23,7 @@ from coilwork_wrapper.layouts import (
     empty_strided,
     empty_strided_cpu,
     empty_strided_cuda,
+    ensure_aligned,
     ensure_aligned_layout,
     ensure_layout,
     fork_stream,
@@ -114,7 +114,7 @@ def _launcher(text: str) -> Callable[..., None]:
 
     def launch(*values: Any) -> None:
         count = len(kernel.args)
-        lines = [flat(value) for value in values[:count]]
+        lines = [view_as_line(value) for value in values[:count]]
         names = [arg.name for arg in kernel.args]
         interpret_kernel(kernel, dict(zip(names, lines, strict=True)), list(values[count:]))
 
@@ -142,7 +142,6 @@ __all__ = [
     "KernelVersion",
     "LayoutMemory",
     "TritonKernel",
-    "aligned",
     "build",
     "check_aligned_layout",
     "check_layout",
@@ -151,6 +150,7 @@ __all__ = [
     "empty_strided",
     "empty_strided_cpu",
     "empty_strided_cuda",
+    "ensure_aligned",
     "ensure_aligned_layout",
     "ensure_layout",
     "fork_stream",

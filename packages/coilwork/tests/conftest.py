@@ -17,6 +17,9 @@ import torch
 
 from coilwork.backend import backend
 
+# The folder of helpers of these tests.
+sys.path.insert(0, str(Path(__file__).parent))
+
 LIMIT_S = 300
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import threading
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fault_reports import catch_fallbacks, read_reports
 from torch import Tensor
 from torch._dynamo.exc import BackendCompilerFailed
 
 from coilwork import backend as backends
 from coilwork import compile_graph, stages
 from coilwork.backend import backend
-from coilwork.errors import CoilworkFallbackWarning
 from coilwork_cpp import CppCodegen
 from coilwork_cpp_wrapper import wrapper as cpp_wrapper
 from coilwork_ir.errors import VerifyError
@@ -52,22 +49,6 @@ def waves(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def inputs() -> tuple[Tensor, Tensor]:
     x = torch.linspace(-2.0, 2.0, 24).reshape(6, 4)
     return x, torch.linspace(0.0, 1.0, 24).reshape(6, 4)
-
-
-@contextmanager
-def told() -> Iterator[list[warnings.WarningMessage]]:
-    """The fallback warnings."""
-    found: list[warnings.WarningMessage] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield found
-    found += [one for one in caught if one.category is CoilworkFallbackWarning]
-
-
-def reports(trace: Path) -> dict[str, dict[str, Any]]:
-    """By role, the reports of what was compiled."""
-    found = (json.loads(path.read_text()) for path in trace.glob("*/report.json"))
-    return {report["role"]: report for report in found}
 
 
 # Faults
@@ -183,7 +164,7 @@ def check(compiled: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("break_it", STAGES.values(), ids=list(STAGES))
 def test_one_call_is_left_out(break_it: Any, leniently: Compile, monkeypatch: Patch, tmp_path: Path) -> None:
     break_it(monkeypatch)
-    with told() as said:
+    with catch_fallbacks() as said:
         check(leniently(waves, trace=str(tmp_path), cache=False, verify=True))
     assert [str(one.message).partition(" in graph")[0] for one in said] == [
         f"{COS} run as ATen's own kernels"
@@ -194,7 +175,7 @@ def test_one_call_is_left_out(break_it: Any, leniently: Compile, monkeypatch: Pa
         Path(__file__).name,
         waves.__code__.co_firstlineno + 2,
     )
-    report = reports(tmp_path)["inference"]
+    report = read_reports(tmp_path)["inference"]
     assert (report["fallback"], report["extern_calls"]) == ("", 1)
     assert report["kernels"] >= 1
 
@@ -204,12 +185,12 @@ def test_a_fault_of_fused_calls_costs_their_fusion(
     break_it: Any, leniently: Compile, monkeypatch: Patch, tmp_path: Path
 ) -> None:
     break_it(monkeypatch)
-    with told() as said:
+    with catch_fallbacks() as said:
         check(leniently(waves, trace=str(tmp_path), cache=False, verify=True))
     assert len(said) == 1
     assert "run as kernels of their own" in str(said[0].message)
     assert str(said[0].message).startswith((f"{COS} run", f"{MUL} run"))
-    report = reports(tmp_path)["inference"]
+    report = read_reports(tmp_path)["inference"]
     assert (report["fallback"], report["extern_calls"]) == ("", 0)
 
 
@@ -241,11 +222,11 @@ def test_a_fault_of_a_driver_costs_no_call(
     tmp_path: Path,
 ) -> None:
     break_stage(monkeypatch, name, lambda value: KeyError("injected"), module)
-    with told() as said:
+    with catch_fallbacks() as said:
         check(leniently(waves, trace=str(tmp_path), cache=False, **options))
     assert len(said) == 1
     assert "is driven by Python instead of" in str(said[0].message)
-    report = reports(tmp_path)["inference"]
+    report = read_reports(tmp_path)["inference"]
     assert (report["fallback"], report["extern_calls"]) == ("", 0)
     assert report["executor"] == ("native" if options else "python")
     torch._dynamo.reset()
@@ -257,11 +238,11 @@ def test_a_fault_of_the_readable_module_costs_nothing(
     leniently: Compile, strictly: Compile, monkeypatch: Patch, tmp_path: Path
 ) -> None:
     break_stage(monkeypatch, "emit_python", lambda value: KeyError("injected"))
-    with told() as said:
+    with catch_fallbacks() as said:
         check(leniently(waves, trace=str(tmp_path), cache=False))
     assert len(said) == 1
     assert "has no readable module" in str(said[0].message)
-    report = reports(tmp_path)["inference"]
+    report = read_reports(tmp_path)["inference"]
     assert (report["fallback"], report["extern_calls"], report["executor"]) == ("", 0, "native")
     torch._dynamo.reset()
     with pytest.raises(BackendCompilerFailed, match="injected"):
@@ -290,11 +271,11 @@ def test_a_fault_of_rewrites_costs_no_call(
         return KeyError("injected")
 
     break_stage(monkeypatch, name, fault, module)
-    with told() as said:
+    with catch_fallbacks() as said:
         check(leniently(waves, trace=str(tmp_path), cache=False))
     assert len(said) == 1
     assert "is compiled without rewrites" in str(said[0].message)
-    report = reports(tmp_path)["inference"]
+    report = read_reports(tmp_path)["inference"]
     assert (report["fallback"], report["extern_calls"]) == ("", 0)
     torch._dynamo.reset()
     failed.clear()
@@ -306,14 +287,14 @@ def test_dynamic_sizes(monkeypatch: Patch, tmp_path: Path) -> None:
     break_stage(monkeypatch, "plan", unnamed(COS))
     options = {"trace": str(tmp_path), "cache": False}
     run = torch.compile(waves, backend=backend, options=options, dynamic=True)
-    with told() as said:
+    with catch_fallbacks() as said:
         for rows in (6, 9, 3):
             x, y = torch.randn(rows, 4), torch.randn(rows, 4)
             again = y.clone()
             expected = (*waves(x, y), y)
             torch.testing.assert_close((*run(x, again), again), expected)
     assert len(said) == 1
-    assert reports(tmp_path)["inference"]["extern_calls"] == 1
+    assert read_reports(tmp_path)["inference"]["extern_calls"] == 1
 
 
 @pytest.mark.parametrize("stage", ["schedule", "encode_program"])
@@ -323,13 +304,13 @@ def test_backward_graphs(stage: str, leniently: Compile, monkeypatch: Patch, tmp
 
     break_stage(monkeypatch, stage, unnamed(COS))
     x = inputs()[0].requires_grad_()
-    with told() as said:
+    with catch_fallbacks() as said:
         leniently(function, trace=str(tmp_path), cache=False)(x).backward()
     gradient, x.grad = x.grad, None
     function(x).backward()
     torch.testing.assert_close(gradient, x.grad)
     assert ["graph backward_" in str(one.message) for one in said] == [True]
-    found = reports(tmp_path)
+    found = read_reports(tmp_path)
     assert {role: report["extern_calls"] for role, report in found.items()} == {"forward": 0, "backward": 1}
     assert not any(report["fallback"] for report in found.values())
 
@@ -354,13 +335,13 @@ def test_a_fault_of_the_partition_costs_no_call(
 
     monkeypatch.setattr(f"coilwork_lowering.joint.partition.{name}", fail)
     x = inputs()[0].requires_grad_()
-    with told() as said:
+    with catch_fallbacks() as said:
         leniently(function, trace=str(tmp_path), cache=False)(x).backward()
     gradient, x.grad = x.grad, None
     function(x).backward()
     torch.testing.assert_close(gradient, x.grad)
     assert ["forward and backward are compiled without" in str(one.message) for one in said] == [True]
-    found = reports(tmp_path)
+    found = read_reports(tmp_path)
     assert {role: (one["extern_calls"], one["fallback"]) for role, one in found.items()} == {
         "forward": (0, ""),
         "backward": (0, ""),
@@ -377,10 +358,10 @@ def test_several_calls_of_different_operators(leniently: Compile, monkeypatch: P
         "schedule",
         lambda graph: unnamed(COS)(graph) or unnamed("aten.tanh.default")(graph),
     )
-    with told() as said:
+    with catch_fallbacks() as said:
         check(leniently(waves, trace=str(tmp_path), cache=False))
     assert len(said) == 1
-    assert reports(tmp_path)["inference"]["extern_calls"] == 2
+    assert read_reports(tmp_path)["inference"]["extern_calls"] == 2
 
 
 def test_a_call_that_is_named_wrongly_is_not_left_out(
@@ -392,10 +373,10 @@ def test_a_call_that_is_named_wrongly_is_not_left_out(
         return VerifyError("injected", "of a test", origins=(innocent,)) if part_with(graph, COS) else None
 
     break_stage(monkeypatch, "schedule", fault)
-    with told() as said:
+    with catch_fallbacks() as said:
         check(leniently(waves, trace=str(tmp_path), cache=False))
     assert [str(one.message).partition(" run as")[0] for one in said] == [COS]
-    assert reports(tmp_path)["inference"]["extern_calls"] == 1
+    assert read_reports(tmp_path)["inference"]["extern_calls"] == 1
 
 
 def test_the_search_takes_few_tries(leniently: Compile, monkeypatch: Patch, tmp_path: Path) -> None:
@@ -412,9 +393,9 @@ def test_the_search_takes_few_tries(leniently: Compile, monkeypatch: Patch, tmp_
         return unnamed(COS)(graph)
 
     break_stage(monkeypatch, "schedule", fault)
-    with told():
+    with catch_fallbacks():
         leniently(deep, trace=str(tmp_path), cache=False)(inputs()[0])
-    assert reports(tmp_path)["inference"]["extern_calls"] == 1
+    assert read_reports(tmp_path)["inference"]["extern_calls"] == 1
     assert tries <= 12
 
 
@@ -431,7 +412,7 @@ def test_random_numbers_stay_where_they_are(random: str, leniently: Compile, mon
 
     expected, state = run()
     for stage in ("schedule", "plan"):
-        with monkeypatch.context() as patch, told() as said:
+        with monkeypatch.context() as patch, catch_fallbacks() as said:
             break_stage(patch, stage, unnamed(COS))
             results, after = run()
         assert len(said) == 1
@@ -449,7 +430,7 @@ def test_numbers_beside_a_call_that_is_left_out(leniently: Compile, monkeypatch:
         return leniently(function, cache=False, random="generated", verify=True)(inputs()[0])
 
     expected = run()
-    with monkeypatch.context() as patch, told() as said:
+    with monkeypatch.context() as patch, catch_fallbacks() as said:
         break_stage(patch, "verify_graph", named("aten.bernoulli.p"))
         results = run()
     assert len(said) == 1
@@ -468,7 +449,7 @@ def test_threads(leniently: Compile, monkeypatch: Patch) -> None:
         except Exception as error:  # noqa: BLE001  the test fails with it
             found.append(error)
 
-    with told() as said:
+    with catch_fallbacks() as said:
         threads = [threading.Thread(target=run) for _ in range(3)]
         for thread in threads:
             thread.start()
@@ -492,7 +473,7 @@ def test_what_was_found_is_tried_first_and_never_cached_as_good(
         nonlocal tries
         tries = 0
         torch._dynamo.reset()
-        with told() as said:
+        with catch_fallbacks() as said:
             check(leniently(waves, cache_dir=str(tmp_path)))
         return tries, len(said)
 
@@ -517,7 +498,7 @@ def test_a_missing_compiler_is_not_looked_for_in_calls(leniently: Compile, monke
         raise MissingCompilerError("no-compiler", "there is none")
 
     monkeypatch.setattr(compile_graph, "make_call", fail)
-    with told() as said:
+    with catch_fallbacks() as said:
         check(leniently(waves, cache=False))
     assert tries == 1
     assert "runs in eager mode: MissingCompilerError" in str(said[0].message)

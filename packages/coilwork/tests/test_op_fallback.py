@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fault_reports import catch_fallbacks, read_reports
 from torch._dynamo.exc import BackendCompilerFailed
 
 from coilwork import stages
-from coilwork.errors import CoilworkFallbackWarning
 from coilwork_cpp import CppCodegen
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import VerifyError
@@ -38,22 +35,6 @@ def waves(x: torch.Tensor) -> torch.Tensor:
 
 def inputs() -> torch.Tensor:
     return torch.linspace(-2.0, 2.0, 24).reshape(6, 4)
-
-
-@contextmanager
-def told() -> Iterator[list[warnings.WarningMessage]]:
-    """The fallback warnings."""
-    found: list[warnings.WarningMessage] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield found
-    found += [one for one in caught if one.category is CoilworkFallbackWarning]
-
-
-def reports(trace: Path) -> dict[str, dict[str, Any]]:
-    """By role, the reports of what was compiled."""
-    found = (json.loads(path.read_text()) for path in trace.glob("*/report.json"))
-    return {report["role"]: report for report in found}
 
 
 def ill_typed(value: Value) -> None:
@@ -96,7 +77,7 @@ def test_only_the_node_at_fault_becomes_a_call(
 ) -> None:
     break_rule(monkeypatch, "aten.sin.default", fault, of=torch.float64)
     x = inputs()
-    with told() as said:
+    with catch_fallbacks() as said:
         result = leniently(waves, trace=str(tmp_path), cache=False)(x)
     torch.testing.assert_close(result, waves(x))
     assert len(said) == 1
@@ -104,7 +85,7 @@ def test_only_the_node_at_fault_becomes_a_call(
     assert "torch.sin(x.double())" in str(said[0].message)
     assert Path(said[0].filename).name == Path(__file__).name
     assert said[0].lineno == waves.__code__.co_firstlineno + 1
-    report = reports(tmp_path)["inference"]
+    report = read_reports(tmp_path)["inference"]
     # the other sine has a kernel
     assert (report["fallback"], report["extern_calls"]) == ("", 1)
     assert report["kernels"] >= 1
@@ -115,13 +96,13 @@ def test_a_node_of_the_backward_graph_becomes_a_call(
 ) -> None:
     break_rule(monkeypatch, "aten.neg.default", FAULTS["an internal error"], of=torch.float32)
     x = inputs().requires_grad_()
-    with told() as said:
+    with catch_fallbacks() as said:
         leniently(waves, trace=str(tmp_path), cache=False)(x).square().sum().backward()
     gradient, x.grad = x.grad, None
     waves(x).square().sum().backward()
     torch.testing.assert_close(gradient, x.grad)
     assert ["graph backward_" in str(one.message) for one in said] == [True]
-    found = reports(tmp_path)
+    found = read_reports(tmp_path)
     assert {role: report["extern_calls"] for role, report in found.items()} == {"forward": 0, "backward": 1}
     assert not any(report["fallback"] for report in found.values())
 
@@ -136,11 +117,11 @@ def test_an_operator_that_fails_again_and_again_is_left_out_at_once(
 
     break_rule(monkeypatch, "aten.sin.default", FAULTS["a broken rule"], of=torch.float32)
     x = inputs()
-    with told() as said:
+    with catch_fallbacks() as said:
         result = leniently(many, trace=str(tmp_path), cache=False)(x)
     torch.testing.assert_close(result, many(x))
     assert len(said) == 2
-    assert reports(tmp_path)["inference"]["extern_calls"] == 20
+    assert read_reports(tmp_path)["inference"]["extern_calls"] == 20
 
 
 def test_strict_raises(strictly: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,10 +157,10 @@ def test_of_a_fused_kernel_one_call_is_left_out(
 ) -> None:
     monkeypatch.setattr(stages, "find_codegen", lambda target: BrokenFor("aten.cos.default"))
     x = inputs()
-    with told() as said:
+    with catch_fallbacks() as said:
         result = leniently(waves, trace=str(tmp_path), cache=False)(x)
     torch.testing.assert_close(result, waves(x))
     assert len(said) == 1
     assert str(said[0].message).startswith("aten.cos.default run as ATen's own kernels")
-    report = reports(tmp_path)["inference"]
+    report = read_reports(tmp_path)["inference"]
     assert (report["fallback"], report["extern_calls"]) == ("", 1)

@@ -127,8 +127,8 @@ def test_uuids_are_attributes_or_methods() -> None:
 def test_uuids_are_in_the_key() -> None:
     keys = {CompileOptions(passes=(SineToCosine(version),)).key_text() for version in ("1", "2", "1")}
     assert len(keys) == 2
-    assert CompileOptions(passes=(SineToCosine(),)).unkeyed == ()
-    assert CompileOptions(passes=(fails,), joint_passes=(SineToCosine(),)).unkeyed == ("fails",)
+    assert CompileOptions(passes=(SineToCosine(),)).unkeyed_names == ()
+    assert CompileOptions(passes=(fails,), joint_passes=(SineToCosine(),)).unkeyed_names == ("fails",)
 
 
 def reports(folder: Path) -> list[dict[str, Any]]:

@@ -69,7 +69,7 @@ class PackageError(RuntimeFault):
 
 
 class TargetError(DeviceError):
-    """A package does not run here: another device, architecture, torch or runtime."""
+    """A package was made for another device, architecture, torch or runtime than those here."""
 
 
 class InputError(LayoutError):

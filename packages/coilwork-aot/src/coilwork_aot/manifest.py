@@ -73,7 +73,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetFacts:
-    """What a program was compiled for.
+    """The facts about the target that a program was compiled for.
 
     Attributes:
         device: type of devices, as torch names it.

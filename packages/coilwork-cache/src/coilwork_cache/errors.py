@@ -184,7 +184,7 @@ class OnceAnnouncer:
         self._lock = ForkedLock()
         self._seen: set[tuple[type[CacheWarning], str]] = set()
 
-    def once(self, warning: CacheWarning, *, topic: str = "") -> None:
+    def announce(self, warning: CacheWarning, *, topic: str = "") -> None:
         """Issue `warning`, or log it if one of its class was issued for `topic` before."""
         with self._lock:
             mark = (type(warning), topic)

@@ -93,7 +93,7 @@ def make_private_folders(path: Path) -> None:
 
 
 def find_owner_problem(handle: int) -> str | None:
-    """Why the open file `handle` isn't to be trusted: it belongs to another user. None if it is ours."""
+    """Return why the open file `handle` isn't to be trusted: it is another user's. None if it is ours."""
     if sys.platform == "win32":
         return None
     owner, user = os.fstat(handle).st_uid, os.geteuid()

@@ -179,7 +179,7 @@ _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a store keeps.
+    """The limits of what a store keeps.
 
     Attributes:
         max_bytes: size on disk; beyond it the least recently used entries go.
@@ -244,12 +244,12 @@ class LocalStore:
             return None
         except OSError as error:
             self._tally.add(StoreStats(misses=1, failures=1))
-            self.announcer.once(CacheUnavailableWarning(str(path), f"reading: {error}"), topic="read")
+            self.announcer.announce(CacheUnavailableWarning(str(path), f"reading: {error}"), topic="read")
             return None
         except DamagedEntry as damage:
             self._tally.add(StoreStats(misses=1, corrupt=1))
             self._remove(path)
-            self.announcer.once(CacheCorruptionWarning(str(path), str(damage)))
+            self.announcer.announce(CacheCorruptionWarning(str(path), str(damage)))
             return None
         # Only the eviction order depends on this; a read-only folder may refuse.
         with contextlib.suppress(OSError):
@@ -279,7 +279,7 @@ class LocalStore:
             # An older entry under the same key must not outlive the newer one that had no room.
             self._remove(path)
             reason = f"{size_bytes} bytes, and max_bytes is {self.max_bytes}"
-            self.announcer.once(EntryTooLargeWarning(f"entry {key}", reason))
+            self.announcer.announce(EntryTooLargeWarning(f"entry {key}", reason))
             return
         try:
             self._write(path, header, data)
@@ -304,7 +304,7 @@ class LocalStore:
             return path.is_file()
         except OSError as error:
             self._tally.add(StoreStats(failures=1))
-            self.announcer.once(CacheUnavailableWarning(str(path), f"reading: {error}"), topic="read")
+            self.announcer.announce(CacheUnavailableWarning(str(path), f"reading: {error}"), topic="read")
             return False
 
     @contextlib.contextmanager
@@ -363,7 +363,7 @@ class LocalStore:
         return tuple(key for number, key in uses if number > since)
 
     def count_uses(self) -> int:
-        """How often this process has read or written an entry so far."""
+        """Return how often this process has read or written an entry so far."""
         return self._process.count
 
     def _path(self, key: str) -> Path:
@@ -401,9 +401,9 @@ class LocalStore:
     def _write_failed(self, path: Path, error: OSError) -> None:
         self._tally.add(StoreStats(failures=1))
         if error.errno in _DISK_FULL:
-            self.announcer.once(CacheFullWarning(str(path), str(error)))
+            self.announcer.announce(CacheFullWarning(str(path), str(error)))
         else:
-            self.announcer.once(CacheUnavailableWarning(str(path), f"writing: {error}"), topic="write")
+            self.announcer.announce(CacheUnavailableWarning(str(path), f"writing: {error}"), topic="write")
 
     def _remove(self, path: Path) -> bool:
         try:
@@ -412,7 +412,7 @@ class LocalStore:
             return False
         except OSError as error:
             self._tally.add(StoreStats(failures=1))
-            self.announcer.once(CacheUnavailableWarning(str(path), f"removing: {error}"), topic="remove")
+            self.announcer.announce(CacheUnavailableWarning(str(path), f"removing: {error}"), topic="remove")
             return False
         return True
 
@@ -489,7 +489,7 @@ def open_local_store(
 
 
 class _ProcessRecord:
-    """What all store objects of one process have in common for one folder.
+    """The state that all store objects of one process share for one folder.
 
     Each compilation opens the store anew, and its folder ails as it did before.
     """

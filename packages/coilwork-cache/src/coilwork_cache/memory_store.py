@@ -79,7 +79,7 @@ class MemoryStore:
             # An older entry under the same key must not outlive the newer one that had no room.
             self.delete(key)
             reason = f"{len(data)} bytes, and max_bytes is {self._max_bytes}"
-            self.announcer.once(EntryTooLargeWarning(f"entry {key}", reason))
+            self.announcer.announce(EntryTooLargeWarning(f"entry {key}", reason))
             return
         evicted = 0
         with self._lock:

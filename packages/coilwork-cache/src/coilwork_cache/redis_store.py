@@ -165,7 +165,7 @@ class RedisStore:
         data = self._unsign(key, value)
         if isinstance(data, str):
             self._tally.add(StoreStats(misses=1, corrupt=1))
-            self.announcer.once(UntrustedEntryWarning(name, data))
+            self.announcer.announce(UntrustedEntryWarning(name, data))
             return None
         self._tally.hit(len(data))
         return data
@@ -175,7 +175,7 @@ class RedisStore:
         if len(data) > self._max_entry_bytes:
             self.delete(key)
             reason = f"{len(data)} bytes, and max_entry_bytes is {self._max_entry_bytes}"
-            self.announcer.once(EntryTooLargeWarning(name, reason))
+            self.announcer.announce(EntryTooLargeWarning(name, reason))
             return
         value = _HEADER.pack(MAGIC, SIGNED_FORMAT, self._mac(key, data)) + data
         if self._attempt("writing", partial(self._client.set, name, value, ex=self._ttl_s)) is not None:
@@ -277,7 +277,7 @@ class RedisStore:
             self._breaker.open()
             self._tally.add(StoreStats(failures=1))
             reason = f"{doing}: {type(error).__name__}: {error}"
-            self.announcer.once(CacheUnavailableWarning("redis", reason))
+            self.announcer.announce(CacheUnavailableWarning("redis", reason))
             return None
 
     @contextmanager

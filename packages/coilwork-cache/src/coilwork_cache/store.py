@@ -167,7 +167,7 @@ class InspectableStore(Store, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseCount:
-    """How often entries of one kind were found and written, over many processes.
+    """Counts of how often entries of one kind were found and written, over many processes.
 
     Attributes:
         hits: reads that found an intact entry, wherever it lay.

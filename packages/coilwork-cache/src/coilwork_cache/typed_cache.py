@@ -91,7 +91,7 @@ class TypedCache(Generic[T]):
         except CodecError as error:
             self._tally.add(StoreStats(failures=1))
             warning = UnencodableValueWarning(f"{self.kind} entry {key}", error.reason)
-            self._announcer.once(warning, topic=self.kind)
+            self._announcer.announce(warning, topic=self.kind)
             return
         data = make_frame_head(self.kind, self._codec.name) + payload
         self.store.put(key, data)
@@ -118,7 +118,7 @@ class TypedCache(Generic[T]):
         self.store.delete(key)
         self._count(UseCount(damaged=1))
         warning = CacheCorruptionWarning(f"{self.kind} entry {key}", reason)
-        self._announcer.once(warning, topic=self.kind)
+        self._announcer.announce(warning, topic=self.kind)
 
     def contains(self, key: str) -> bool:
         return self.store.contains(key)

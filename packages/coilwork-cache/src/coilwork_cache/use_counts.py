@@ -1,4 +1,4 @@
-"""How the entries of each kind are used, counted over all processes of one folder.
+"""Count how the entries of each kind are used, over all processes of one folder.
 
 A process counts in memory and appends what is new to one file: after its first use of the store, then once a
 second while it uses it, and at its end. A killed process loses the counts of its last second. A line of the

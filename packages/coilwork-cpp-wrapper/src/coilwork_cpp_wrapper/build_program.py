@@ -1,4 +1,4 @@
-"""From C++ text to a callable: each unit compiled on its own, linked to a shared library, loaded.
+"""Make a callable of C++ text: compile each unit on its own, link a shared library, load it.
 
 Objects and libraries go into a store, if one is given. `CompiledProgram` is called like any generated module.
 """
@@ -296,7 +296,7 @@ def write_sources(program: CppProgram, folder: Path, *, embedded: Embedded | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unit:
-    """What one object is compiled of.
+    """The source that one object is compiled from.
 
     Attributes:
         name: of the kernel or program, for people.

@@ -343,7 +343,7 @@ def _call_directly(
         UnsupportedArgument: it has no form there.
     """
     shim = find_shim(call.target, schema, _find_device(call, bound, scope))
-    if shim is not None and _is_plain(bound, scope) and _keeps_result_type(shim, bound, scope):
+    if shim is not None and _is_unquantized(bound, scope) and _keeps_result_type(shim, bound, scope):
         try:
             yield from tuple(_call_shim(call, schema, shim, bound, scope))
             return
@@ -374,7 +374,7 @@ def _find_device(call: ExternCall, bound: tuple[Bound, ...], scope: Scope) -> st
     return devices.pop() if len(devices) == 1 else "" if devices else HOST
 
 
-def _is_plain(bound: tuple[Bound, ...], scope: Scope) -> bool:
+def _is_unquantized(bound: tuple[Bound, ...], scope: Scope) -> bool:
     """False if a tensor is quantised, for which a device's own kernels are not."""
     names = _list_tensors(tuple(value for _, value in bound))
     return all(scope.buffer(name).dtype.category != "quantized" for name in names)
@@ -506,7 +506,7 @@ def _call_dispatcher(
             parts = f"parts_{scope.number}" if count == 1 else f"parts_{scope.number}_{position}"
             yield from _list_results(outputs, raw, parts, scope)
         else:
-            yield from _one_result(str(kind), outputs[0], raw, scope)
+            yield from _write_one_result(str(kind), outputs[0], raw, scope)
 
 
 def _call_relay(call: ExternCall, scope: Scope) -> Iterator[Statement]:
@@ -544,7 +544,7 @@ def _group_by_result(call: ExternCall, schema: Schema) -> tuple[tuple[Declared, 
     return tuple((output,) for output in outputs)
 
 
-def _one_result(kind: str, output: Declared, raw: Code, scope: Scope) -> Iterator[Statement]:
+def _write_one_result(kind: str, output: Declared, raw: Code, scope: Scope) -> Iterator[Statement]:
     match kind, output:
         case "Tensor", Buffer(name=name):
             yield Declare("rt::Tensor", scope.name(name), Call("rt::take", (raw,)))

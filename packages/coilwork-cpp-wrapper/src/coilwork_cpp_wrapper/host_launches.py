@@ -22,7 +22,7 @@ _LAUNCH: Final = ctypes.CFUNCTYPE(
 
 
 class HostLaunches:
-    """What a library calls for kernels that are not bound.
+    """The functions that a library calls for kernels that are not bound.
 
     A kernel is launched by its launcher, which may time its candidates. Then the library is given the
     kernel's launch descriptor, and launches by itself, by the same code as the native executor.

@@ -359,7 +359,7 @@ def _entries(specs: Mapping[str, KernelSpec], kernels: tuple[KernelUnit, ...]) -
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """What functions call beside each other, in the order of first use: declarations, and texts of relays."""
+    """The functions that a program calls, in the order of first use: declarations, and texts of relays."""
 
     declared: dict[str, None] = field(default_factory=dict)
     relayed: dict[str, None] = field(default_factory=dict)

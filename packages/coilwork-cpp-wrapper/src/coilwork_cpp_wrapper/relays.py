@@ -171,7 +171,7 @@ def _make_relay(described: Encoded) -> _Relayed:
     def relay(tensors: list[torch.Tensor], sizes: list[int]) -> list[torch.Tensor]:
         returned = call(tensors, sizes)
         results = (returned,) if single else returned
-        return [_as_tensor(results[number]) for number in wanted]
+        return [_to_tensor(results[number]) for number in wanted]
 
     return relay
 
@@ -196,6 +196,6 @@ def _decode(value: Encoded) -> Any:
             return value
 
 
-def _as_tensor(value: Any) -> torch.Tensor:
+def _to_tensor(value: Any) -> torch.Tensor:
     """A result; numbers travel as integers of 64 bits."""
     return value if isinstance(value, torch.Tensor) else torch.tensor(int(value))

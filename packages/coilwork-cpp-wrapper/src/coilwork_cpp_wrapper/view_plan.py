@@ -1,4 +1,5 @@
-"""Which names of a program need a tensor, and which are an address in the memory of another name's tensor.
+"""Decide which names of a program need a tensor, and which are an address in the memory of another name's
+tensor.
 
 A tensor costs an allocation and a reference when it is made, and both again when it goes. Kernels read
 addresses alone. So a view that only kernels and other views read is an address (a *bare* view). Its memory is
@@ -37,7 +38,7 @@ _START = as_expr(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a name's memory begins.
+    """The beginning of a name's memory.
 
     Attributes:
         root: the name whose tensor keeps it.
@@ -54,7 +55,7 @@ class Place:
 
 @dataclass(slots=True, kw_only=True)
 class ViewPlan:
-    """How the names of one program are held.
+    """The way in which each name of one program is held.
 
     Attributes:
         places: of every buffer and pool; a name with a tensor is its own root.

@@ -64,7 +64,7 @@ class CppArtifact:
         return self.call(args)
 
     def open_native(self, instead: Call, kinds: TensorKinds, store: Any) -> Call | None:
-        """As `make_library_call`."""
+        """Do as `make_library_call`."""
         return make_library_call(self.call.describe(), instead, kinds, store)
 
     def save(self, folder: Path, /) -> None:

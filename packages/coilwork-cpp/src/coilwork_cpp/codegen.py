@@ -1,4 +1,4 @@
-"""From a kernel to the text of a C++ file: the code generator as other packages see it.
+"""Write a kernel as the text of a C++ file: the code generator as other packages see it.
 
 `plan_kernel` rewrites a kernel into pieces and settles a mapping for each. `write_planned` writes their
 nests, the functions these need, and the entry that runs the nests in order. `CppCodegen` offers both as
@@ -309,7 +309,7 @@ def _write_file(
 
 
 def plan_core(kernel: Kernel, target: Target, options: CppOptions) -> AttentionPlan:
-    """How `kernel`, whose core is attention or its gradient, runs.
+    """Return how `kernel`, whose core is attention or its gradient, runs.
 
     Raises:
         EmitError: the kernel holds something that has no C++ form, or a user's mapping has no loops.
@@ -360,9 +360,9 @@ def _require_cpu_kernel(kernel: Kernel) -> None:
             origins=kernel.origins,
             remedy="schedule for a CPU, or with combine=False",
         )
-    if any(r.kind == "walked" for r in kernel.ranges):
+    if any(r.kind == "sequential" for r in kernel.ranges):
         raise EmitError(
-            "walked",
+            "sequential",
             f"kernel {kernel.name} reduces rows and columns together, for registers that only GPUs have",
             origins=kernel.origins,
             remedy="schedule it for the CPU, where rows and columns are reduced by kernels of their own",
@@ -445,7 +445,7 @@ def _write_nest(
     ranges = (r.symbol.name for work in works for r in work.kernel.ranges)
     names = FreshNames({*args, *(s.name for s in original.sizes), *ranges})
     top = Block(args=args, symbols=sizes, facts=works[0].region.facts, names=names)
-    unit = top.inside()
+    unit = top.open_nested()
     together = plan.together
     if together:
         axis = plan.threaded[0]

@@ -1,4 +1,4 @@
-"""From Dynamo's graph to a callable: fix what torch's tracing gets wrong, run AOTAutograd, restore results.
+"""Make a callable of Dynamo's graph: fix what torch's tracing gets wrong, run AOTAutograd, restore results.
 
 Open `compile_captured.py` first: one graph from its capture to a callable. `capture/` works on Dynamo's
 graphs, `calling_convention/` around compiled ATen graphs; `workarounds.py` is the table of torch's faults.

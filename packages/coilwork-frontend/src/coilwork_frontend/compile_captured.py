@@ -127,7 +127,7 @@ logger = logging.getLogger("coilwork")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promises:
-    """What a compilation guarantees.
+    """The guarantees of a compilation.
 
     Attributes:
         strict: a graph that cannot be compiled is an error, instead of running in eager mode with a warning.
@@ -138,7 +138,7 @@ class Promises:
     is_batch_invariant: bool = False
 
     @property
-    def only_compiled(self) -> bool:
+    def must_compile(self) -> bool:
         """True if an error is raised where a warning and eager mode would do."""
         return self.strict or self.is_batch_invariant
 
@@ -266,7 +266,7 @@ def _compile_flat(
     # Whatever a step around torch's tracing raises is the compiler's fault, not the user's.
     except Exception as error:
         stages = begin()
-        if isinstance(error, RefusedCallError) or is_for_others(error) or stages.promises.only_compiled:
+        if isinstance(error, RefusedCallError) or is_for_others(error) or stages.promises.must_compile:
             raise
         return _compile_split(captured, make_graph_error(error), stages, begin, splits)
 
@@ -278,7 +278,7 @@ def _compile_whole(
     stages = begin()
     promises = stages.promises
     if has_opaque_inputs(gm, example_inputs):
-        return stages.watch_in_eager(run_opaque(gm, example_inputs, strict=promises.only_compiled))
+        return stages.watch_in_eager(run_opaque(gm, example_inputs, strict=promises.must_compile))
     restore_scaled_products(gm)
     if has_rejected_types(gm, stages.eager_kernels):
         # not as a call of the module, which would print where an error is raised
@@ -464,7 +464,7 @@ def _run_unmended(
         calls, error = find_subgraph_effects(captured)
     if error is None:
         return None
-    if stages.promises.only_compiled:
+    if stages.promises.must_compile:
         raise error
     names = {node.name for node in calls}
     if names <= {node.name for node in captured.graph.nodes}:
@@ -483,7 +483,7 @@ def _run_untraced(
 ) -> Callable[..., Any] | None:
     """Return a call that runs a graph which `error` keeps from being compiled; None if `error` is to be
     raised."""
-    only_compiled = stages.promises.only_compiled
+    only_compiled = stages.promises.must_compile
     if isinstance(error, RefusedCallError) or not is_for_others(error):
         is_of_gradients = isinstance(error, UnknownGradientError)
         if not is_of_gradients and trial.refuses():

@@ -96,19 +96,19 @@ class Choice:
     words: tuple[str, ...] | Callable[[], tuple[str, ...]]
 
     @property
-    def listed(self) -> tuple[str, ...]:
+    def registered_words(self) -> tuple[str, ...]:
         """The words, as registered now."""
         return self.words() if callable(self.words) else self.words
 
     @property
     def values(self) -> str:
-        return ", ".join(self.listed)
+        return ", ".join(self.registered_words)
 
     def take(self, value: object) -> object:
-        if value in self.listed:
+        if value in self.registered_words:
             return value
-        hint = suggest(str(value), self.listed, " ")
-        remedy = f"{hint} one of {', '.join(map(repr, self.listed))}".strip()
+        hint = suggest(str(value), self.registered_words, " ")
+        remedy = f"{hint} one of {', '.join(map(repr, self.registered_words))}".strip()
         raise UnfitValueError(f" cannot be {value!r}", remedy)
 
     def parse(self, text: str) -> object:
@@ -297,7 +297,7 @@ class Options:
         return {name: value for name, (value, default) in values.items() if value != default}
 
     @property
-    def unkeyed(self) -> tuple[str, ...]:
+    def unkeyed_names(self) -> tuple[str, ...]:
         """Names of passes and rewrites that have no `uuid`, which keep what is compiled out of the cache."""
         code = (name for name, kind in _kinds(type(self)).items() if isinstance(kind, Items) and kind.is_code)
         return list_unkeyed([item for name in code for item in getattr(self, name)])
@@ -497,9 +497,9 @@ def _show(value: object) -> str:
 
 def warn_of_unkeyed(options: Options) -> None:
     """Warn that graphs are not cached if a pass or rewrite has no `uuid`."""
-    if options.unkeyed:
+    if options.unkeyed_names:
         warn_user(
-            f"graphs are not cached: {', '.join(options.unkeyed)} has no uuid. Give it an attribute or "
+            f"graphs are not cached: {', '.join(options.unkeyed_names)} has no uuid. Give it an attribute or "
             "method `uuid` "
             "that changes whenever it does",
             UncachedPassWarning,

@@ -102,7 +102,7 @@ class Backend(Protocol[_Store, _Compiler, _Device]):
         ...
 
     def refuses(self) -> str:
-        """Why nothing runs on its devices in this process; the empty text if they are there."""
+        """Return why nothing runs on its devices in this process; the empty text if they are there."""
         ...
 
     def devices(self) -> tuple[str, ...]:

@@ -249,7 +249,7 @@ def get_float_bits(value: float, dtype: DType) -> int:
         bits = _pattern(wide, DType.F32)
         return (bits >> 16 & 0x8000) | 0x7FC0 if wide != wide else bits + 0x7FFF + (bits >> 16 & 1) >> 16
     if dtype.format is not None:
-        return _small_bits(wide, dtype.format)
+        return _encode_small(wide, dtype.format)
     return _pattern(_round_by_packing(wide, _FORMS[dtype][0]), dtype)
 
 
@@ -258,13 +258,13 @@ def read_float_bits(bits: int, dtype: DType) -> float:
     if dtype is DType.BF16:
         bits, dtype = bits << 16, DType.F32
     if dtype.format is not None:
-        return _small_value(bits, dtype.format)
+        return _decode_small(bits, dtype.format)
     form, words = _FORMS[dtype]
     (number,) = struct.unpack(form, struct.pack(words, bits))
     return float(number)
 
 
-def _small_bits(wide: float, form: FloatFormat) -> int:
+def _encode_small(wide: float, form: FloatFormat) -> int:
     """The bits of an f32, rounded to a float of 8 bits."""
     bits = _pattern(wide, DType.F32)
     sign, magnitude = bits >> 31, bits & 0x7FFFFFFF
@@ -297,7 +297,7 @@ def _exponent_of(magnitude: int) -> int:
     return exponent + (fraction >= 0x400000 if exponent else fraction > 0x400000)
 
 
-def _small_value(bits: int, form: FloatFormat) -> float:
+def _decode_small(bits: int, form: FloatFormat) -> float:
     if not form.signed:
         return math.nan if bits == form.nan else math.ldexp(1.0, bits - form.bias)
     magnitude, sign = bits & 0x7F, -1.0 if bits & 0x80 else 1.0

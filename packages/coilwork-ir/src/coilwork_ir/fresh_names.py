@@ -25,11 +25,11 @@ class FreshNames:
             return wanted
         return self._first_free(f"{wanted}_", second)
 
-    def numbered(self, stem: str) -> str:
+    def make_suffixed(self, stem: str) -> str:
         """`stem_0`, or a higher number."""
         return self._first_free(f"{stem}_", 0)
 
-    def counted(self, stem: str) -> str:
+    def make_numbered(self, stem: str) -> str:
         """`stem` with a number that no name had that was counted, whatever its stem."""
         return self._first_free(stem, 0, counter="")
 

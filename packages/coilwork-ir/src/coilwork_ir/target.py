@@ -1,4 +1,4 @@
-"""What the compiler knows about the device it compiles for: plain data, no device needed.
+"""Describe the device that the compiler compiles for: plain data, no device needed.
 
 `Capabilities` say what a code generator can do for a target, and how its kernels run as far as costs depend
 on it. The generator declares them (`Codegen.capabilities`) and decides by the same value; schedulers and
@@ -209,8 +209,9 @@ class Target:
 
     @property
     def code_text(self) -> str:
-        """As `key_text`, of what code needs in order to run. Code for a processor is laid out for its number
-        of threads, and runs with any."""
+        """Do as `key_text`, of what code needs in order to run. Code for a processor is laid out for its
+        number of threads, and runs with any.
+        """
         return self.key_text if self.is_gpu else replace(self, multiprocessors=0).key_text
 
     def has(self, trait: str) -> bool:

@@ -129,13 +129,13 @@ def _join(a: Box, b: Box) -> Box | None:
     apart = [
         k
         for k in range(len(a.starts))
-        if not (_same(a.starts[k], b.starts[k]) and _same(a.extents[k], b.extents[k]))
+        if not (_is_equal(a.starts[k], b.starts[k]) and _is_equal(a.extents[k], b.extents[k]))
     ]
     if len(apart) != 1:
         return a if not apart else None
     (k,) = apart
     for first, second in ((a, b), (b, a)):
-        if _same(first.starts[k] + first.extents[k], second.starts[k]):
+        if _is_equal(first.starts[k] + first.extents[k], second.starts[k]):
             extents = list(first.extents)
             extents[k] = first.extents[k] + second.extents[k]
             return Box(first.starts, tuple(extents))
@@ -144,10 +144,10 @@ def _join(a: Box, b: Box) -> Box | None:
 
 def _equal(one: Box, two: Box) -> bool:
     mine, theirs = (*one.starts, *one.extents), (*two.starts, *two.extents)
-    return all(_same(a, b) for a, b in zip(mine, theirs, strict=True))
+    return all(_is_equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
-def _same(a: Expr, b: Expr) -> bool:
+def _is_equal(a: Expr, b: Expr) -> bool:
     return a is b or provably_eq(a, b)
 
 
@@ -285,7 +285,7 @@ class Scope:
         """Buffers and symbols that a call's argument mentions exist."""
         for name in list_references(argument):
             self.use(name, place)
-        for expr in _expressions(argument):
+        for expr in _list_argument_expressions(argument):
             self.check_symbols(expr, (), place)
 
 
@@ -322,12 +322,12 @@ def open_scope(
     return scope
 
 
-def _expressions(argument: Argument) -> tuple[Expr, ...]:
+def _list_argument_expressions(argument: Argument) -> tuple[Expr, ...]:
     match argument:
         case Expr():
             return (argument,)
         case ListValue(items):
-            return tuple(expr for item in items for expr in _expressions(item))
+            return tuple(expr for item in items for expr in _list_argument_expressions(item))
         case _:
             return ()
 

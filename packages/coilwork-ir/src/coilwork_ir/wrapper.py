@@ -91,7 +91,7 @@ class RestoringWrapper(Protocol):
 
     @property
     def name(self) -> str:
-        """As `Wrapper.name`."""
+        """Do as `Wrapper.name`."""
         ...
 
     def restore(self, program: Program, kernels: bytes, options: WrapOptions) -> Artifact:
@@ -109,7 +109,7 @@ class Wrapper(Protocol):
         ...
 
     def refuses(self, program: Program) -> str:
-        """Why `program` is not for it, with the name of what it cannot do; empty if `emit` can."""
+        """Return why `program` is not for it, with the name of what it cannot do; empty if `emit` can."""
         ...
 
     def emit(self, program: Program, sources: Mapping[str, KernelSource], options: WrapOptions) -> Artifact:

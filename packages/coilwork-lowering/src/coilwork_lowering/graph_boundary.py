@@ -273,9 +273,9 @@ class GraphOutputs:
             if layout is None or not are_same_strides(value.shape, layout.strides, strides):
                 # what is still being written can't be copied
                 settle(self.builder, (root,), written=False)
-        return self._own_view(node, self.builder.materialize(value, strides).buffer)
+        return self._rename_returned_part(node, self.builder.materialize(value, strides).buffer)
 
-    def _own_view(self, node: torch.fx.Node, buffer: Buffer) -> Buffer:
+    def _rename_returned_part(self, node: torch.fx.Node, buffer: Buffer) -> Buffer:
         """`buffer`, or the same memory under another name where it is returned as another part of a tensor.
 
         Parts may coincide, in a tensor that is expanded. Autograd knows results by identity, and one that

@@ -65,8 +65,8 @@ def list_guards(known: Sequence[AddedGuard], watch: GuardWatch) -> tuple[AddedGu
 
 
 class _Trail:
-    """How many guards have been reported: decompositions call each other, and each guard is the innermost
-    one's.
+    """A count of guards that have been reported: decompositions call each other, and each guard is the
+    innermost one's.
     """
 
     def __init__(self) -> None:

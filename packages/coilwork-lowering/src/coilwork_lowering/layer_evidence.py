@@ -28,7 +28,7 @@ from coilwork_lowering.shorter_capture import ShorterCapture
 
 
 class LayerEvidence:
-    """What is known of the loops `graph` of a shorter capture, which repeat themselves as `found` says.
+    """The facts about the loops `graph` of a shorter capture, which repeat themselves as `found` says.
 
     Attributes:
         first, last: the copies from `first` up to `last`, which is not one of them, compute calls of layers

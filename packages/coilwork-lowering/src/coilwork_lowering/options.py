@@ -103,7 +103,7 @@ class LoweringOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutOptions:
-    """What decides the memory layout of convolutions and matrix products. All fields change the result, so
+    """Options of the memory layout of convolutions and matrix products. All fields change the result, so
     all belong in a cache key.
 
     Attributes:
@@ -138,7 +138,8 @@ class LayoutOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteOptions:
-    """Which rewrites of graphs are allowed. All fields change the result, so all belong in a cache key.
+    """Options that say which rewrites of graphs are allowed. All fields change the result, so all belong in a
+    cache key.
 
     Attributes:
         numerics: with anything but `fast`, none that round otherwise than the captured calls. Default:

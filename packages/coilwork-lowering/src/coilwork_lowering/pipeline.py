@@ -1,4 +1,4 @@
-"""From an ATen graph to loops: rewritten, laid out and lowered, as the table `LOWERING_STAGES`.
+"""Turn an ATen graph into loops: rewrite it, lay it out and lower it, as the table `LOWERING_STAGES`.
 
 `list_generated_calls` names the calls that generated code computes and that ATen could run instead.
 """

@@ -176,7 +176,7 @@ class Reinplacing:
         return not reason
 
     def _refusal(self, node: fx.Node, target: TensorValue, part: TensorValue, *, by_call: bool) -> str:
-        """Why `part` of `target` must not be overwritten at `node`; empty if it may."""
+        """Return why `part` of `target` must not be overwritten at `node`; empty if it may."""
         builder = self._builder
         if not builder.options.updates_in_place:
             return "by option"

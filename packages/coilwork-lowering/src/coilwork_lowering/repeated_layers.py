@@ -55,7 +55,7 @@ def shorten_captured(gm: fx.GraphModule) -> ShorterCapture | None:
     found = find_repetition(entries, _list_facts(gm), KEPT + 1)
     if found is None or (found.last - found.first - KEPT) * found.length < _LEAST:
         return None
-    end, omitted = found.first + KEPT, found.last - found.first - KEPT
+    end, omitted_count = found.first + KEPT, found.last - found.first - KEPT
     nodes = {node.name: node for node in gm.graph.nodes}
     graph = fx.Graph(tracer_cls=gm.graph._tracer_cls)
     copies: dict[fx.Node, fx.Node] = {}
@@ -66,7 +66,7 @@ def shorten_captured(gm: fx.GraphModule) -> ShorterCapture | None:
     for node, entry, owner in zip(calls, entries, found.owners, strict=True):
         if end <= owner < found.last:
             continue
-        renamed = found.name_earlier(entry, omitted) if owner >= found.last else {}
+        renamed = found.name_earlier(entry, omitted_count) if owner >= found.last else {}
         if renamed is None:
             return None
         read = {nodes[name]: copies[nodes[earlier]] for name, earlier in renamed.items()}
@@ -222,28 +222,28 @@ class _Lengthening:
 
     def name_slots(self) -> bool:
         """Find the names of the longer graph; false if it has no input that would have to be there."""
-        copy, omitted, found = self.copy, self.shorter.omitted, self.found
+        copy, omitted_count, found = self.copy, self.shorter.omitted_count, self.found
         for names in found.slots:
             name = names[copy]
             if name in self.entered:
                 place = self.shorter.find(name)
                 assert place is not None, "inputs of copies are those of layers"
                 self.starts[place[0]] = place[1]
-                more = [self.shorter.name(place[0], place[1] + by) for by in range(1, omitted + 1)]
-                after = [self._name_entered(other, omitted) for other in names[copy + 1 :]]
+                more = [self.shorter.name(place[0], place[1] + by) for by in range(1, omitted_count + 1)]
+                after = [self._name_entered(other, omitted_count) for other in names[copy + 1 :]]
                 if not all(more) or None in after:
                     return False
                 longer = [*names[: copy + 1], *more, *(one or "" for one in after)]
             else:
-                named = [(name, by) for by in range(1, omitted + 1)]
-                named += [(other, omitted) for other in names[copy + 1 :]]
+                named = [(name, by) for by in range(1, omitted_count + 1)]
+                named += [(other, omitted_count) for other in names[copy + 1 :]]
                 more = [self.fresh.close_to(self._name_copy(one, by)) if one else "" for one, by in named]
                 longer = [*names[: copy + 1], *more]
             self.slots.append(longer)
         for entry, owner in zip(self.entries, found.owners, strict=True):
             for name in entry.defines if owner > copy else ():
                 if name not in found.places:
-                    self.renamed[name] = self.fresh.close_to(self._name_copy(name, omitted))
+                    self.renamed[name] = self.fresh.close_to(self._name_copy(name, omitted_count))
         return True
 
     def _name_entered(self, name: str, by: int) -> str | None:
@@ -275,11 +275,11 @@ class _Lengthening:
         start = self.starts.get(place[0])
         if start is None or place[1] <= start:
             return None
-        return self._name_entered(name, self.shorter.omitted)
+        return self._name_entered(name, self.shorter.omitted_count)
 
     def run(self) -> bool:
         """Make the nodes; false if one would read what is not there."""
-        found, copy, omitted = self.found, self.copy, self.shorter.omitted
+        found, copy, omitted_count = self.found, self.copy, self.shorter.omitted_count
         behind = found.start + found.copies * found.length
         regular = [at for at in found.positions[copy] if at < behind]
         series = self._list_series(behind)
@@ -290,12 +290,12 @@ class _Lengthening:
         first = {positions[0]: positions for positions, ascending in series if not ascending}
         last[regular[-1]] = regular
         for position, owner in enumerate(found.owners):
-            for by in range(omitted, 0, -1) if position in first else ():
+            for by in range(omitted_count, 0, -1) if position in first else ():
                 if not all(self._add(at, by) for at in first[position]):
                     return False
-            if not self._add(position, omitted if owner > copy else 0):
+            if not self._add(position, omitted_count if owner > copy else 0):
                 return False
-            for by in range(1, omitted + 1) if position in last else ():
+            for by in range(1, omitted_count + 1) if position in last else ():
                 if not all(self._add(at, by) for at in last[position]):
                     return False
         return True
@@ -329,7 +329,7 @@ class _Lengthening:
         node, entry = self.graph.nodes[position], self.entries[position]
         names: dict[str, str] = {}
         if by:
-            if not self.evidence.may_move(position, all_the_way=by == self.shorter.omitted):
+            if not self.evidence.may_move(position, all_the_way=by == self.shorter.omitted_count):
                 return False
             own = frozenset(entry.defines)
             for name in entry.names:
@@ -458,7 +458,7 @@ class _Lengthening:
             elif output.name in self.entered:
                 # an input that is a result, too
                 found.add(calls.slots[slot][copy] if output.name == calls.slots[slot][kept] else output.name)
-            elif copy == kept + self.shorter.omitted:
+            elif copy == kept + self.shorter.omitted_count:
                 found.add(self._move(output.name))
             elif copy == kept and output.name not in self.renamed:
                 found.add(output.name)
@@ -475,8 +475,8 @@ class _Lengthening:
         if place is None:
             name = self._move(output.name)
         else:
-            names, number = self.slots[place[0]], place[1] + self.shorter.omitted
-            is_known = number < len(names) and self._is_known(place[1], self.shorter.omitted)
+            names, number = self.slots[place[0]], place[1] + self.shorter.omitted_count
+            is_known = number < len(names) and self._is_known(place[1], self.shorter.omitted_count)
             name = names[number] if is_known else ""
         return Ref(name) if name else None
 
@@ -490,7 +490,7 @@ class _Lengthening:
         """
         if copy <= self.copy:
             return by == 0 or self.evidence.first <= copy
-        return by == self.shorter.omitted
+        return by == self.shorter.omitted_count
 
     def _is_moved(self, name: str) -> bool:
         """Tell if `name`, of the shorter graph, is another one's in the longer graph."""

@@ -66,7 +66,7 @@ class Call:
         return self.arguments[name]
 
     @property
-    def captured(self) -> str:
+    def captured_operator(self) -> str:
         """The operator that the program called, before decomposition, without an overload."""
         behind = find_decomposed_operator(self.node)
         return self.target if behind is None or self.target.startswith(f"{behind}.") else behind

@@ -75,12 +75,12 @@ def ge(a: Scalar, b: Scalar) -> Scalar:
     return op("ge", a, b)
 
 
-def both(a: Scalar, b: Scalar) -> Scalar:
+def logical_and(a: Scalar, b: Scalar) -> Scalar:
     """Logical and."""
     return op("bitwise_and", a, b)
 
 
-def either(a: Scalar, b: Scalar) -> Scalar:
+def logical_or(a: Scalar, b: Scalar) -> Scalar:
     """Logical or."""
     return op("bitwise_or", a, b)
 

@@ -33,7 +33,7 @@ class ShorterCapture:
     repetition: Repetition
 
     @property
-    def omitted(self) -> int:
+    def omitted_count(self) -> int:
         """The number of layers that were left out."""
         return self.repetition.last - self.repetition.first - KEPT
 
@@ -47,7 +47,7 @@ class ShorterCapture:
         place = self.repetition.places.get(name)
         if place is None or place[1] < self.end:
             return place
-        return place[0], place[1] - self.omitted
+        return place[0], place[1] - self.omitted_count
 
     def name(self, slot: int, copy: int) -> str:
         """The name of a value in the whole graph; empty if there is none."""

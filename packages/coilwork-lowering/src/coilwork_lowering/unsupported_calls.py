@@ -120,7 +120,7 @@ def _attribute(gm: fx.GraphModule, node: fx.Node) -> Any:
 
 
 def _explain_value(gm: fx.GraphModule, node: fx.Node) -> str:
-    """Why no program holds the value of `node`; empty if one can."""
+    """Return why no program holds the value of `node`; empty if one can."""
     if node.op == "get_attr":
         held = _attribute(gm, node)
         return "" if isinstance(held, fx.GraphModule) else _describe_foreign(held)

@@ -1,4 +1,4 @@
-"""What compiled programs need at run time: build, load, launch, autotune, check.
+"""The run time of compiled programs: build, load, launch, autotune, check.
 
 Open `executor/native_program.py` first: from a program's bytes to its callable. `calling_convention.py` goes
 around the call, `cpp/` and `triton_kernels/` build and launch kernels, `artifact.py` saves programs;

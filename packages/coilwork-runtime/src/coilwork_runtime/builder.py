@@ -151,11 +151,11 @@ class Builder:
         candidates, parts = started[spec.name]
         return lambda: tuple(
             (built.config, built.binary)
-            for built in self._triton.usable(spec, candidates, [part.result() for part in parts])
+            for built in self._triton.require_compiled(spec, candidates, [part.result() for part in parts])
         )
 
     def _count_compiled(self) -> int:
-        """How many kernels were compiled so far, instead of found in the store."""
+        """Return how many kernels were compiled so far, instead of found in the store."""
         return len(self._cpp.compiled) + len(self._triton.compiled)
 
     def _report(self, tasks: list[Building], before: int) -> None:

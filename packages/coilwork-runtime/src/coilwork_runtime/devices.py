@@ -1,4 +1,4 @@
-"""What the devices of this machine are, read without compiling anything."""
+"""Read what devices this machine has, without compiling anything."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def refuse_device(device: str, served: Iterable[str]) -> DeviceError:
 
 
 class ArtifactError(RuntimeFault):
-    """What a wrapper saved cannot be read: it is missing or damaged."""
+    """A file that a wrapper saved cannot be read: it is missing or damaged."""
 
 
 class ModuleTextError(RuntimeFault):

@@ -1,8 +1,7 @@
-"""What generated modules use, under the name `rt`. This is the stable surface of the runtime."""
+"""The functions that generated modules use, under the name `rt`. The runtime's stable surface."""
 
 from coilwork_runtime.layout_checks import (
     LayoutMemory,
-    aligned,
     check_aligned_layout,
     check_layout,
     check_rank,
@@ -10,6 +9,7 @@ from coilwork_runtime.layout_checks import (
     empty_strided,
     empty_strided_cpu,
     empty_strided_cuda,
+    ensure_aligned,
     ensure_aligned_layout,
     ensure_layout,
     pool_view,
@@ -44,7 +44,6 @@ __all__ = [
     "KernelVersion",
     "LayoutMemory",
     "TritonKernel",
-    "aligned",
     "check_aligned_layout",
     "check_layout",
     "check_rank",
@@ -52,6 +51,7 @@ __all__ = [
     "empty_strided",
     "empty_strided_cpu",
     "empty_strided_cuda",
+    "ensure_aligned",
     "ensure_aligned_layout",
     "ensure_layout",
     "fork_stream",

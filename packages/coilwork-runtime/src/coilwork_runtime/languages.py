@@ -171,7 +171,7 @@ class DeviceLanguage:
         self._kernels = KernelCache(store)
 
     def start(self, specs: Sequence[KernelSpec], threads: Threads) -> Mapping[str, Building]:
-        """As `Language.start`."""
+        """Do as `Language.start`."""
         return {
             spec.name: Building([threads.submit(self.binary, spec)], partial(self._launcher, spec))
             for spec in specs

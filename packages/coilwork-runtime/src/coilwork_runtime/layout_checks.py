@@ -22,7 +22,6 @@ from coilwork_runtime.torch_compat import (
 from coilwork_runtime.torch_compat import reinterpret as reinterpret_tensor
 
 __all__ = [
-    "aligned",
     "check_aligned_layout",
     "check_layout",
     "check_memory",
@@ -31,6 +30,7 @@ __all__ = [
     "empty_strided",
     "empty_strided_cpu",
     "empty_strided_cuda",
+    "ensure_aligned",
     "ensure_aligned_layout",
     "ensure_layout",
     "find_pool_part",
@@ -93,7 +93,7 @@ def reinterpret(source: torch.Tensor, size: Sizes, stride: Sizes, offset: int) -
 def reinterpret_dtype(
     source: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype, offset: int
 ) -> torch.Tensor:
-    """As `reinterpret`, with the bits read as `dtype`; `offset` counts elements of `dtype`."""
+    """Do as `reinterpret`, with the bits read as `dtype`; `offset` counts elements of `dtype`."""
     start = int(source.storage_offset()) * source.element_size()
     flat = torch.empty(0, dtype=dtype, device=source.device)
     first, rest = divmod(start, dtype.itemsize)
@@ -163,7 +163,7 @@ def _expand_copy(value: torch.Tensor, size: Sizes, stride: Sizes) -> torch.Tenso
 def ensure_aligned_layout(
     value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """As `ensure_layout`; a result whose address is no multiple of 16 bytes is replaced by an
+    """Do as `ensure_layout`; a result whose address is no multiple of 16 bytes is replaced by an
     aligned copy.
     """
     value = ensure_layout(value, size, stride, dtype)
@@ -223,7 +223,7 @@ def check_layout(
 def check_aligned_layout(
     value: torch.Tensor, name: str, dtype: torch.dtype, device: str, size: Sizes, stride: Sizes
 ) -> torch.Tensor:
-    """As `check_layout`; an input whose address is no multiple of 16 bytes is replaced by an aligned copy."""
+    """Do as `check_layout`; an aligned copy replaces an input whose address is no multiple of 16 bytes."""
     check_layout(value, name, dtype, device, size, stride)
     return _copy_aligned(value.as_strided(size, stride)) if _is_misaligned(value) else value
 
@@ -253,7 +253,7 @@ def check_memory(value: torch.Tensor, name: str) -> None:
         )
 
 
-def aligned(*values: torch.Tensor) -> Sequence[torch.Tensor]:
+def ensure_aligned(*values: torch.Tensor) -> Sequence[torch.Tensor]:
     """`values`; any whose address is no multiple of 16 bytes is replaced by an aligned copy."""
     for value in values:
         if value.data_ptr() % ALIGNMENT_BYTES:
@@ -302,7 +302,7 @@ class LayoutMemory:
     match: Callable[..., bool]
 
     def __init__(self) -> None:
-        self.match = _never
+        self.match = _match_nothing
         self._lessons = 0
 
     def learn(self, *tensors: torch.Tensor) -> None:
@@ -312,5 +312,5 @@ class LayoutMemory:
             self.match = make_layout_predicate(*tensors)
 
 
-def _never(*_tensors: torch.Tensor) -> bool:
+def _match_nothing(*_tensors: torch.Tensor) -> bool:
     return False

@@ -191,7 +191,7 @@ def find_fitting_inputs(call: Call, inputs: Sequence[Any]) -> list[Any]:
     for numbers in islice(chain(alike, product(FILLINGS, repeat=len(chosen))), MOST_TRIES):
         filled = list(inputs)
         for place, number in zip(chosen, numbers, strict=True):
-            filled[place] = _in_line(inputs[place], partial(torch.full_like, fill_value=number))
+            filled[place] = _apply_to_span(inputs[place], partial(torch.full_like, fill_value=number))
         if _try_call(call, filled) is None:
             return filled
     raise first
@@ -200,7 +200,7 @@ def find_fitting_inputs(call: Call, inputs: Sequence[Any]) -> list[Any]:
 _WHOLE: Final = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
-def _in_line(value: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+def _apply_to_span(value: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """Return what `make` makes of the line of memory that `value` spans, in the layout of `value`."""
     last = sum((extent - 1) * step for extent, step in zip(value.shape, value.stride(), strict=True))
     line = value.as_strided((last + 1 if value.numel() else 0,), (1,))
@@ -209,7 +209,9 @@ def _in_line(value: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) 
 
 def _try_call(call: Call, inputs: Sequence[Any]) -> Exception | None:
     """Call `call` with copies of `inputs`; return its error, or None."""
-    copies = [_in_line(value, torch.clone) if isinstance(value, torch.Tensor) else value for value in inputs]
+    copies = [
+        _apply_to_span(value, torch.clone) if isinstance(value, torch.Tensor) else value for value in inputs
+    ]
     try:
         call(copies)
     except (IndexError, RuntimeError, ValueError, ZeroDivisionError) as error:

@@ -1,4 +1,5 @@
-"""How many cores this process may keep busy: those that it may run on, and no more than its time is worth.
+"""Count the cores that this process may keep busy: those that it may run on, and no more than its time is
+worth.
 
 In a container, the system shows all cores of the machine; a quota of cgroups says how much time per period
 the processes of a group get together. Documented in cgroups(7), and in the kernel's admin guide: `cpu.max` of

@@ -1,4 +1,5 @@
-"""Who defines, reads and overwrites which memory, the order that follows, and dead code elimination.
+"""Find which node defines, reads and overwrites which memory, the order that follows, and dead code
+elimination.
 
 Memory is followed through its names: a view, an aliasing result and a buffer `into` another share that
 buffer's memory, and all names of one memory have one root. A node that overwrites memory runs after every
@@ -262,14 +263,14 @@ def is_effect(node: Node) -> bool:
 def find_used_symbols(node: Node) -> frozenset[Expr]:
     """Size symbols that `node` needs the values of; range variables may be among the result."""
     found: set[Expr] = set()
-    for expr in _expressions(node):
+    for expr in _list_node_expressions(node):
         found |= expr.free_symbols
     found |= find_index_symbols(list_bodies(node))
     found.difference_update(list_bound_symbols(node))
     return frozenset(found)
 
 
-def _expressions(node: Node) -> Iterator[Expr]:
+def _list_node_expressions(node: Node) -> Iterator[Expr]:
     bound = list_bound_symbols(node)
     if not bound:
         for buffer in list_defined_buffers(node):

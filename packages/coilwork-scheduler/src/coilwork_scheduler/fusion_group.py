@@ -250,16 +250,16 @@ class Group:
     Attributes:
         members: the stages.
         parallel: ranges that programs share out.
-        walked: ranges whose points one program takes in order: rows, where some members reduce rows along
-            `reduced` and others columns along `walked`.
+        sequential: ranges whose points one program takes in order: rows, where some members reduce rows along
+            `reduced` and others columns along `sequential`.
         reduced: ranges that each point of the others goes through.
-        bound: which points along `parallel` and `walked` exist; all of them without one.
+        bound: which points along `parallel` and `sequential` exist; all of them without one.
     """
 
     members: tuple[Member, ...]
     parallel: tuple[Expr, ...]
     reduced: tuple[Expr, ...]
-    walked: tuple[Expr, ...] = ()
+    sequential: tuple[Expr, ...] = ()
     bound: Bound | None = None
 
     @property
@@ -269,7 +269,7 @@ class Group:
 
     @property
     def pieces(self) -> int:
-        """In how many pieces programs are to share its rows; 1 where each has rows of its own."""
+        """Return in how many pieces programs are to share its rows; 1 where each has rows of its own."""
         return max(member.stage.split for member in self.members)
 
 

@@ -18,7 +18,8 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr, as_int, get_extent, substitute, symbol
-from coilwork_ir.kernels import Combined, Kernel, KernelCall, Member, Range, Store, TensorArg
+from coilwork_ir.kernels import ComboKernel, Kernel, KernelCall, Member, Range, Store, TensorArg
+from coilwork_ir.kernels.rewrite import list_store_roots
 from coilwork_ir.kernels.verify import find_member_aliasing
 from coilwork_ir.loc import UNKNOWN, merge_origins
 from coilwork_ir.scalar import Scalar, substitute_ranges
@@ -81,11 +82,12 @@ def generalize_extent(kernel: Kernel, *, least: int, most: int | None) -> Kernel
     count = size * (_UNIT if whole % _UNIT == 0 else 1)
     position = symbol(free.symbol.name, extent=count)
     mapping = {free.symbol: position}
-    roots = substitute_ranges([root for store in kernel.stores for root in _roots(store)], mapping)
+    roots = substitute_ranges([root for store in kernel.stores for root in list_store_roots(store)], mapping)
     rest = iter(roots)
     stores = tuple(
         _replace_roots(
-            replace(store, index=substitute(store.index, mapping)), [next(rest) for _ in _roots(store)]
+            replace(store, index=substitute(store.index, mapping)),
+            [next(rest) for _ in list_store_roots(store)],
         )
         for store in kernel.stores
     )
@@ -102,10 +104,6 @@ def _free_range(kernel: Kernel) -> Range | None:
     """The one range with several points, if their number is known."""
     real = [r for r in kernel.ranges if as_int(r.extent) != 1]
     return real[0] if len(real) == 1 and as_int(real[0].extent) is not None else None
-
-
-def _roots(store: Store) -> tuple[Scalar, ...]:
-    return (store.value, *store.indirect, *(() if store.mask is None else (store.mask,)))
 
 
 def _replace_roots(store: Store, roots: list[Scalar]) -> Store:
@@ -225,7 +223,7 @@ def group_launches(
 def _obstacle(
     launch: _Launch, unit: SchedulingUnit, candidate: LaunchCandidate, place: Mapping[int, int], max_args: int
 ) -> str:
-    """Why the call of `candidate` cannot move to `launch`; empty if it can."""
+    """Return why the call of `candidate` cannot move to `launch`; empty if it can."""
     if any(place[earlier] >= launch.place for earlier in unit.before):
         return "waits for a step behind the earlier call of its kind"
     new = sum(name not in launch.names for name in dict.fromkeys(candidate.names))
@@ -288,7 +286,7 @@ def make_combo_kernel(calls: Sequence[tuple[Kernel, KernelCall]]) -> tuple[Kerne
         sizes=tuple(sizes.values()),
         aliasing=_find_aliasing(body, members),
         stores=(),
-        combined=Combined(body=body, members=tuple(members)),
+        combined=ComboKernel(body=body, members=tuple(members)),
         numerics=first.numerics,
         origins=merge_origins(*(kernel.origins for kernel, _, _ in parts)),
     )

@@ -182,7 +182,7 @@ def break_overlaps(graph: Graph, facts: Dependence, settings: Settings) -> Graph
             case Scatter(into=str(old)):
                 mask = () if node.mask is None else (node.mask,)
                 roots = (node.value, *node.indirect, *mask)
-                if any(_overlaps(root, old, facts, _own_element(node)) for root in roots):
+                if any(_overlaps(root, old, facts, _find_own_element(node)) for root in roots):
                     before, values = _materialize_operands(node, roots, names)
                     nodes.extend(before)
                     count = 1 + len(node.indirect)
@@ -195,7 +195,7 @@ def break_overlaps(graph: Graph, facts: Dependence, settings: Settings) -> Graph
     return replace(graph, nodes=tuple(nodes))
 
 
-def _own_element(node: Scatter) -> tuple[Expr, ...] | None:
+def _find_own_element(node: Scatter) -> tuple[Expr, ...] | None:
     """The element that a point of `node` writes, if it is known to write one that no other point does."""
     moving = [[s for s in node.ranges if s in place.free_symbols] for place in node.index]
     alone = {

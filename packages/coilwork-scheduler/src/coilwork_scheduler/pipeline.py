@@ -28,8 +28,8 @@ from coilwork_scheduler.assemble import (
     share_launches,
 )
 from coilwork_scheduler.choose_implementations import implement_attention, implement_contractions
+from coilwork_scheduler.chunking.chunk_barrier import find_chunk_barrier
 from coilwork_scheduler.chunking.chunk_products import chunk_products
-from coilwork_scheduler.chunking.surroundings import find_surroundings
 from coilwork_scheduler.contractions.implementations import NamesBlocks
 from coilwork_scheduler.contractions.onednn_products import call_onednn
 from coilwork_scheduler.contractions.registry import REGISTRY, Registry
@@ -290,7 +290,7 @@ def _fuse(draft: Draft, settings: Settings) -> Draft:
         facts=draft.facts,
         settings=settings,
         chunks=draft.chunks,
-        around=find_surroundings(draft.graph, draft.chunks),
+        chunk_barrier=find_chunk_barrier(draft.graph, draft.chunks),
     )
     return replace(draft, groups=Fuser(context, stages, settings.remarks).run())
 
@@ -506,7 +506,7 @@ def _schedule_whole(
     observe: Callable[[str, Graph], None] | None,
     registry: Registry,
 ) -> Schedule:
-    """As `schedule`, every region of the graph by itself."""
+    """Do as `schedule`, every region of the graph by itself."""
     settings = Settings(
         targets=targets,
         options=options,

@@ -15,7 +15,7 @@ from coilwork_ir.repetition import Entry, Repetition
 
 
 class RegionEvidence:
-    """What steps of the schedule of a shorter graph compute.
+    """The values that steps of a shorter graph's schedule compute.
 
     `regions` of the whole graph were left out, those equal ones from `end` on. `steps` are described by the
     names that they mention and define.

@@ -64,8 +64,8 @@ class ShorterGraph:
     places: Mapping[str, tuple[int, int]]
 
     @property
-    def omitted(self) -> int:
-        """How many regions were left out."""
+    def omitted_count(self) -> int:
+        """Return how many regions were left out."""
         return self.repetition.last - self.repetition.first - KEPT
 
     @property
@@ -87,14 +87,14 @@ def shorten_graph(graph: Graph, options: ScheduleOptions) -> ShorterGraph | None
     found = find_repetition(entries, list_facts(graph, promises), KEPT + 1)
     if found is None or (found.last - found.first - KEPT) * found.length < _LEAST:
         return None
-    end, omitted = found.first + KEPT, found.last - found.first - KEPT
+    end, omitted_count = found.first + KEPT, found.last - found.first - KEPT
     removed = {name for name, (_, copy) in found.places.items() if end <= copy < found.last}
     nodes: list[Node] = []
     for node, entry, owner in zip(graph.nodes, entries, found.owners, strict=True):
         if owner < end:
             nodes.append(node)
         elif owner >= found.last:
-            names = found.name_earlier(entry, omitted)
+            names = found.name_earlier(entry, omitted_count)
             if names is None:
                 return None
             nodes.append(rename_node(node, names) if names else node)
@@ -107,7 +107,7 @@ def shorten_graph(graph: Graph, options: ScheduleOptions) -> ShorterGraph | None
         free_results=tuple(name for name in graph.free_results if name not in removed),
     )
     places = {
-        name: (slot, copy if copy < end else copy - omitted)
+        name: (slot, copy if copy < end else copy - omitted_count)
         for name, (slot, copy) in found.places.items()
         if name not in removed
     }
@@ -274,18 +274,18 @@ class _Lengthening:
 
     def run(self) -> bool:
         """Make the steps; false if one would read what is not there."""
-        window, omitted = self.window, self.shorter.omitted
+        window, omitted_count = self.window, self.shorter.omitted_count
         whole = self.shorter.whole
         self.readable.update(_list_entered(whole))
         names: dict[str, str] = {}
         if not all(self._add(position, 0, names) for position in range(window.end)):
             return False
-        for by in range(1, omitted + 1):
+        for by in range(1, omitted_count + 1):
             names = {name: self.fresh.close_to(name) for name in window.own}
             if not all(self._add(position, by, names) for position in range(window.begin, window.end)):
                 return False
         for position in range(window.end, len(self.entries)):
-            if not self._add(position, 0 if self._is_before(self.entries[position]) else omitted, {}):
+            if not self._add(position, 0 if self._is_before(self.entries[position]) else omitted_count, {}):
                 return False
         read = {name for step in self.steps for name in _list_mentioned(step)}
         return (
@@ -307,7 +307,7 @@ class _Lengthening:
         step, entry = self.gathered.steps[position], self.entries[position]
         names: dict[str, str] = {}
         places, shift = self.shorter.places, self._shift
-        if by and not self.evidence.may_move(position, all_the_way=by == self.shorter.omitted):
+        if by and not self.evidence.may_move(position, all_the_way=by == self.shorter.omitted_count):
             return False
         for name in entry.names:
             if name in places:
@@ -384,7 +384,7 @@ class _Lengthening:
             subjects=subjects,
             accepted=True,
             reason="regions that are equal to those around were scheduled as one of them",
-            numbers=(("regions", float(self.shorter.omitted)), ("nodes", float(repetition.length))),
+            numbers=(("regions", float(self.shorter.omitted_count)), ("nodes", float(repetition.length))),
         )
 
 
@@ -462,7 +462,7 @@ class _Origins:
                 continue
             number, copy = place
             if copy >= shorter.repetition.last:
-                copy -= shorter.omitted
+                copy -= shorter.omitted_count
             same = self.lists[number]
             found.append((same[copy + by] if copy + by < len(same) else None) or origin)
         return tuple(found)

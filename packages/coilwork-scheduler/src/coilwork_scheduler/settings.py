@@ -1,4 +1,5 @@
-"""What every pass reads beside the graph: targets, the caller's options, and what the pipeline adds to them.
+"""The settings that every pass reads beside the graph: targets, the caller's options, and what the pipeline
+adds to them.
 
 The options alone are in `options.py`.
 """

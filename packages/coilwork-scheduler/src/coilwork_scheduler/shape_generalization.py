@@ -28,6 +28,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, format_expr, parse_expr, substitute, symbol
 from coilwork_ir.kernels import Kernel, KernelCall
+from coilwork_ir.kernels.rewrite import list_store_roots
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import (
     Const,
@@ -163,19 +164,17 @@ def _decode_bits(expr: Expr, dtype: DType) -> Scalar:
 def _roots(kernel: Kernel) -> list[Scalar]:
     roots: list[Scalar] = []
     for store in kernel.stores:
-        roots.extend((store.value, *store.indirect))
-        if store.mask is not None:
-            roots.append(store.mask)
+        roots.extend(list_store_roots(store))
     roots.extend(check.condition for check in kernel.checks)
     return roots
 
 
 def _texts(kernel: Kernel) -> list[str]:
     """Expressions of `kernel` in the order in which `_rebuild` replaces them."""
-    return [format_expr(expr) for expr in _expressions(kernel)]
+    return [format_expr(expr) for expr in _list_kernel_expressions(kernel)]
 
 
-def _expressions(kernel: Kernel) -> Iterator[Expr]:
+def _list_kernel_expressions(kernel: Kernel) -> Iterator[Expr]:
     constants = _free_constants(kernel)
     yield from (r.extent for r in kernel.ranges)
     yield from (arg.span for arg in kernel.args)
@@ -247,7 +246,7 @@ def _parametrize(
 
 
 class _Refill:
-    """Replaces numbers of expressions, in the order of `_expressions`."""
+    """Replaces numbers of expressions, in the order of `_list_kernel_expressions`."""
 
     def __init__(self, fills: _Fills, symbols: dict[str, Expr]) -> None:
         self._fills = fills

@@ -221,7 +221,7 @@ class _Finder:
         if not isinstance(first, Contraction) or not _is_plain(first) or not self._is_private(name, second):
             return None
         (keys,) = second.axes
-        body, emptiness = _read_emptiness(_widen(self._inline(weight, name)))
+        body, emptiness = _read_emptiness(_convert_to_f32(self._inline(weight, name)))
         softmax = _read_softmax(body)
         if softmax is None or not self._is_softmax(softmax, keys, name):
             return None
@@ -284,15 +284,15 @@ class _Finder:
         return (
             most is not None
             and total is not None
-            and _widen(most) is softmax.score
-            and _widen(total) is softmax.power
+            and _convert_to_f32(most) is softmax.score
+            and _convert_to_f32(total) is softmax.power
         )
 
     def _is_emptiness(self, access: Load, softmax: _Softmax, keys: Expr, name: str) -> bool:
         """Tell if `access` says whether all scores of a row are minus infinity."""
         match self._read_reduced(access, "all", keys, name):
             case Op(op="eq", operands=(score, Const(value=value))):
-                return _widen(score) is softmax.score and value == -inf
+                return _convert_to_f32(score) is softmax.score and value == -inf
         return False
 
     def _read_reduced(self, access: Load, kind: str, keys: Expr, name: str) -> Scalar | None:
@@ -396,7 +396,7 @@ class _Finder:
         if len(types) != 1 or not types <= (_FACTORS if target.is_gpu else _CPU_FACTORS):
             return None
         # of what the first product's epilogue makes, less its rounding
-        made = _widen(epilogue)
+        made = _convert_to_f32(epilogue)
         (score,) = rewrite((score,), lambda one: made if one is cast(raw, _WIDE) else one)
         if any(one.buffer == raw.buffer for one in list_loads((score,))):
             return None
@@ -484,7 +484,7 @@ def _rounds(body: Scalar, name: str) -> bool:
 
 def _read_softmax(weight: Scalar) -> _Softmax | None:
     """Return the softmax that `weight` is, by its form."""
-    match _widen(weight):
+    match _convert_to_f32(weight):
         case Op(op="div", operands=(power, Load() as total)):
             pass
         case Op(op="mul", operands=(power, Op(op="reciprocal", operands=(Load() as total,)))):
@@ -505,14 +505,14 @@ def _drop_roundings(body: Scalar) -> Scalar:
 
     def visit(value: Scalar) -> Scalar:
         if isinstance(value, Op) and value.op == "cast" and value.dtype is _WIDE:
-            return _widen(value.operands[0])
+            return _convert_to_f32(value.operands[0])
         return value
 
     (found,) = rewrite((body,), visit)
     return found
 
 
-def _widen(value: Scalar) -> Scalar:
+def _convert_to_f32(value: Scalar) -> Scalar:
     """Return `value` in f32, as it was before rounding to 16 bits; `value` itself, if it is no float."""
     if not value.dtype.is_float:
         return cast(value, _WIDE)
@@ -522,7 +522,7 @@ def _widen(value: Scalar) -> Scalar:
         case Op(op="cast", operands=(source,)) if source.dtype is _WIDE:
             return source
         case Op(op="where", operands=(condition, first, second)):
-            return where(condition, _widen(first), _widen(second))
+            return where(condition, _convert_to_f32(first), _convert_to_f32(second))
         case Const():
             return const(float(value.value), _WIDE)
     return cast(value, _WIDE)

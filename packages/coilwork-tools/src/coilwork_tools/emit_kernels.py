@@ -23,7 +23,7 @@ def emit_kernels(
         EmitError: a generator cannot express a kernel.
     """
     try:
-        return emission.emit_kernels(program, generation, write=trace.write if trace.wanted else None)
+        return emission.emit_kernels(program, generation, write=trace.write if trace.is_wanted else None)
     except CoilworkIRError as error:
         if not mappings or not error.code.startswith("mapping"):
             raise

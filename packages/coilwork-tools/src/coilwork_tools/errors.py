@@ -1,4 +1,4 @@
-"""What check mode and checks of programs raise. Codes are stable and documented."""
+"""The errors of check mode and of checks of programs. Codes are stable and documented."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from coilwork_frontend.errors import CoilworkError, CompileError
 
 
 class DivergenceError(CoilworkError):
-    """With `check`, a compiled call does not give what eager does; names the kernel and the source lines at
+    """A compiled call with `check` does not give what eager does; names the kernel and the source lines at
     fault."""
 
 
 class NotFiniteError(CoilworkError):
-    """With `check_nan` or `check_inf`, a value is NaN or infinite; names the kernel and the source lines at
-    fault."""
+    """A value of a call with `check_nan` or `check_inf` is NaN or infinite; names the kernel and the source
+    lines at fault.
+    """
 
 
 class BatchVariantError(CompileError):
-    """With `batch_invariant`, an operator runs as a kernel of torch's that may give a row other bits in
-    another batch."""
+    """An operator of a `batch_invariant` program runs as a kernel of torch's that may give a row other bits
+    in another batch.
+    """

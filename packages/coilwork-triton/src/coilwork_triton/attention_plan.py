@@ -126,7 +126,7 @@ class PlannedAttention:
 
 
 def propose_attention(kernel: Kernel, target: Target, options: TritonOptions) -> PlannedAttention:
-    """How `kernel`, whose core is attention, is to run.
+    """Return how `kernel`, whose core is attention, is to run.
 
     Raises:
         EmitError: it is no attention that Triton has text for.
@@ -151,8 +151,8 @@ def propose_attention(kernel: Kernel, target: Target, options: TritonOptions) ->
 def plan_attention_mapping(
     kernel: Kernel, mapping: Mapping, target: Target, *, check: Callable[[Mapping], None], max_configs: int
 ) -> PlannedAttention:
-    """How `kernel`, whose core is attention, runs as `mapping` says, whoever chose that. `check` judges it,
-    and each of its choices if it is open; of these `max_configs` are the first.
+    """Return how `kernel`, whose core is attention, runs as `mapping` says, whoever chose that. `check`
+    judges it, and each of its choices if it is open; of these `max_configs` are the first.
 
     Raises:
         EmitError: there is no text for a directive, which the error names.
@@ -321,7 +321,7 @@ def _propose_launches(
         return tuple(_propose_roles(kernel, roles, target, consumers))
     core = find_core(kernel)
     itemsize = max(dtype.itemsize for dtype in _factor_types(kernel))
-    columns, length = _whole_block(roles.columns), _whole_block(roles.length)
+    columns, length = _cover_range(roles.columns), _cover_range(roles.length)
     widest = max(columns, length)
     rows, keys = (_estimate(r.extent, likely) for r in (roles.rows, roles.keys))
     if isinstance(core, AttentionGradientCore):
@@ -349,7 +349,7 @@ def _propose_launches(
 
 
 def _propose_roles(kernel: Kernel, roles: Roles, target: Target, consumers: int) -> Iterator[Config]:
-    meta = {"y": CONSUMER_ROWS * consumers, "x": _whole_block(roles.columns), "l": _whole_block(roles.length)}
+    meta = {"y": CONSUMER_ROWS * consumers, "x": _cover_range(roles.columns), "l": _cover_range(roles.length)}
     is_gradient = isinstance(kernel.core, AttentionGradientCore)
     wide = [] if is_gradient or consumers > MOST_WITH_QUERIES else [(128, 2)]
     for keys, stages in (*wide, (_NARROW_KEYS, _NARROW_STAGES)):
@@ -401,7 +401,7 @@ def _knows_keys(core: AttentionKernelCore, roles: Roles) -> bool:
     return of_rows.exact and (of_keys.exact or not isinstance(core, AttentionGradientCore))
 
 
-def _whole_block(r: Range) -> int:
+def _cover_range(r: Range) -> int:
     return max(LEAST_SIDE, round_up_to_power_of_two(as_int(r.extent) or 1))
 
 
@@ -451,7 +451,7 @@ def _reasons(kernel: Kernel, roles: Roles, mapping: Mapping, target: Target) -> 
             yield "loop", f"1 to {_MOST_STAGES} blocks are on their way at a time"
     if isinstance(keep, Keep):
         if keep.ranges != (roles.length.symbol.name,) or set(list_values(keep.by)) != {
-            _whole_block(roles.length)
+            _cover_range(roles.length)
         }:
             yield "keep", "a block has whole terms of its products"
     if isinstance(warps, Warps) and any(n > _MOST_WARPS or n & (n - 1) for n in list_values(warps.count)):
@@ -468,7 +468,7 @@ def _check_tiles(kernel: Kernel, roles: Roles, mapping: Mapping) -> Iterator[tup
         yield "tile", f"programs have blocks of {told}, in this order"
         return
     columns, rows, *rest = tiles
-    if set(list_values(columns.by)) != {_whole_block(roles.columns)}:
+    if set(list_values(columns.by)) != {_cover_range(roles.columns)}:
         yield "tile", "a block has whole columns"
     row_block, key_block = _listed_blocks(kernel)
     is_gradient = isinstance(kernel.core, AttentionGradientCore)

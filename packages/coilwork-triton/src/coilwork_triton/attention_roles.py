@@ -87,7 +87,7 @@ def _is_result(value: Scalar) -> bool:
 
 
 def explain_no_roles(kernel: Kernel, target: Target) -> str | None:
-    """Why warps cannot have roles in `kernel`, which is attention or its gradient; None if they can."""
+    """Return why warps cannot have roles in `kernel`, attention or its gradient; None if they can."""
     core = find_core(kernel)
     if core is None:
         return "it is no attention"
@@ -103,7 +103,7 @@ def explain_no_roles(kernel: Kernel, target: Target) -> str | None:
         return found
     roles = roles_of(kernel)
     for name, r in (("columns", roles.columns), ("terms", roles.length)):
-        if not _LEAST_WHOLE <= _whole(r.extent) <= _MOST_WHOLE:
+        if not _LEAST_WHOLE <= _cover_extent(r.extent) <= _MOST_WHOLE:
             return f"a block has no {_LEAST_WHOLE} to {_MOST_WHOLE} {name}"
     is_gradient = isinstance(core, AttentionGradientCore)
     for name, r in (("keys", roles.keys), *([("rows", roles.rows)] if is_gradient else [])):
@@ -178,7 +178,7 @@ def has_registers_for(kernel: Kernel, consumers: int, keys: int) -> bool:
     and for the rest.
     """
     roles = roles_of(kernel)
-    length, columns = _whole(roles.length.extent), _whole(roles.columns.extent)
+    length, columns = _cover_extent(roles.length.extent), _cover_extent(roles.columns.extent)
     queries = length // 2 if consumers <= MOST_WITH_QUERIES else 0
     blocks = CONSUMER_ROWS * (keys + keys // 2 + columns + queries) // _GROUP_THREADS
     return blocks + _REST <= count_registers(consumers)
@@ -203,7 +203,7 @@ def _round_registers(count: int) -> int:
 def count_shared_bytes(kernel: Kernel, consumers: int, keys: int, stages: int) -> int:
     """Bytes of shared memory of a program that has blocks of so many `keys`, `stages` at a time."""
     roles = roles_of(kernel)
-    length, columns = _whole(roles.length.extent), _whole(roles.columns.extent)
+    length, columns = _cover_extent(roles.length.extent), _cover_extent(roles.columns.extent)
     if isinstance(kernel.core, AttentionGradientCore):
         return 2 * (consumers * CONSUMER_ROWS + stages * keys) * (length + columns) + _ASIDE
     # queries, and results on their way to memory
@@ -211,6 +211,6 @@ def count_shared_bytes(kernel: Kernel, consumers: int, keys: int, stages: int) -
     return 2 * (rows + stages * keys * (length + columns)) + _ASIDE
 
 
-def _whole(extent: Expr) -> int:
+def _cover_extent(extent: Expr) -> int:
     most = find_bounds(extent).hi
     return 0 if most is None else round_up_to_power_of_two(most)

@@ -36,7 +36,7 @@ def shorten_bodies(kernel: Kernel, core: AttentionCore | AttentionGradientCore, 
     """Return `kernel` with shorter bodies of its `core`. Those of `is_exact` factors keep the last places of
     their functions.
     """
-    bodies = _widen(core.bodies)
+    bodies = _compute_in_f32(core.bodies)
     if kernel.numerics == "fast":
 
         def visit(value: Scalar) -> Scalar:
@@ -46,16 +46,16 @@ def shorten_bodies(kernel: Kernel, core: AttentionCore | AttentionGradientCore, 
     return replace(kernel, core=core.with_bodies(bodies))
 
 
-def _widen(bodies: Sequence[Scalar]) -> tuple[Scalar, ...]:
+def _compute_in_f32(bodies: Sequence[Scalar]) -> tuple[Scalar, ...]:
     """Return `bodies` that compute with 16-bit floats in f32, and round the results."""
 
-    def widen(value: Scalar) -> Scalar:
+    def compute(value: Scalar) -> Scalar:
         if not isinstance(value, Op) or not value.dtype.is_low_precision or value.op in _EXACT:
             return value
         wide = [cast(v, _WIDE) if v.dtype.is_low_precision else v for v in value.operands]
         return cast(op(value.op, *wide), value.dtype)
 
-    return rewrite(bodies, widen)
+    return rewrite(bodies, compute)
 
 
 def _shorten(value: Scalar, *, is_exact: bool) -> Scalar:

@@ -92,8 +92,8 @@ class TritonCodegen:
         return _write(kernel, plan, target)
 
     def describe(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> str:
-        """How `kernel` runs as `emit` writes it, for people to read: its mappings, and the kernel if passes
-        rewrite it.
+        """Return how `kernel` runs as `emit` writes it, for people to read: its mappings, and the kernel if
+        passes rewrite it.
 
         Raises:
             EmitError: as `emit`.

@@ -30,7 +30,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, add_all, as_expr, as_int, multiply_all, provably_le, substitute, symbol
 from coilwork_ir.kernel_source import SearchSpace
-from coilwork_ir.kernels import Combined, Kernel, Member
+from coilwork_ir.kernels import ComboKernel, Kernel, Member
 from coilwork_ir.mapping import FlatGrid, Index, Mapping, Tile, find_all, verify_mapping
 from coilwork_ir.mapping.directive import Open
 from coilwork_ir.syntax.python import (
@@ -81,7 +81,7 @@ class _Call:
 
 
 def write_combo_kernel(
-    kernel: Kernel, combined: Combined, planned: Planned, library: set[str]
+    kernel: Kernel, combined: ComboKernel, planned: Planned, library: set[str]
 ) -> EmittedKernel:
     """`kernel`, which is `combined`, and whose body runs as `planned`. Device functions that it uses are
     added to `library`.
@@ -119,7 +119,7 @@ def write_combo_kernel(
     )
 
 
-def plan_member(kernel: Kernel, combined: Combined, target: Target, options: TritonOptions) -> Planned:
+def plan_member(kernel: Kernel, combined: ComboKernel, target: Target, options: TritonOptions) -> Planned:
     """Plan the body of `kernel`, a member of the combo kernel `combined`.
 
     Raises:
@@ -159,8 +159,8 @@ def check_member(kernel: Kernel, mapping: Mapping) -> None:
         raise refuse(kernel, "index", "sizes of members may not fit 32 bits")
 
 
-def plan_member_mapping(kernel: Kernel, combined: Combined, mapping: Mapping, target: Target) -> Planned:
-    """How the body of `kernel`, which is `combined`, runs as `mapping` says.
+def plan_member_mapping(kernel: Kernel, combined: ComboKernel, mapping: Mapping, target: Target) -> Planned:
+    """Return how the body of `kernel`, which is `combined`, runs as `mapping` says.
 
     Raises:
         EmitError: there is no text for a directive, which the error names.
@@ -254,7 +254,7 @@ def _first_programs(programs: list[Expr], printer: IndexPrinter, lines: list[Sta
 def _first_programs_by_block(
     shape: Shape, body: Kernel, members: Sequence[Member], lines: list[Statement]
 ) -> list[Expression]:
-    """As `_first_programs`, for members of known sizes in open blocks: `lines` compute constants of a
+    """Do as `_first_programs`, for members of known sizes in open blocks: `lines` compute constants of a
     launch.
     """
     (tile,) = shape.parallel

@@ -122,7 +122,7 @@ class PlannedProduct:
 
 
 def propose_product(kernel: Kernel, target: Target, options: TritonOptions) -> PlannedProduct:
-    """How `kernel`, which contracts, is to run.
+    """Return how `kernel`, which contracts, is to run.
 
     Raises:
         EmitError: it is no product that Triton multiplies.
@@ -168,8 +168,8 @@ def propose_product(kernel: Kernel, target: Target, options: TritonOptions) -> P
 def plan_product_mapping(
     kernel: Kernel, mapping: Mapping, target: Target, *, check: Callable[[Mapping], None], max_configs: int
 ) -> PlannedProduct:
-    """How `kernel`, which contracts, runs as `mapping` says, whoever chose that. `check` judges it, and each
-    of its choices if it is open; of these `max_configs` are the first.
+    """Return how `kernel`, which contracts, runs as `mapping` says, whoever chose that. `check` judges it,
+    and each of its choices if it is open; of these `max_configs` are the first.
 
     Raises:
         EmitError: there is no text for a directive, which the error names.
@@ -445,7 +445,7 @@ class ContractionShape:
 
     @property
     def tiles(self) -> Expr:
-        """How many tiles there are, over sizes and block names."""
+        """Return how many tiles there are, over sizes and block names."""
         blocks = [ceildiv(t.numel, symbol(t.block, lo=1)) for t in (self.rows, self.columns)]
         return multiply_all([*blocks, *(() if self.batch is None else (self.batch.numel,))])
 

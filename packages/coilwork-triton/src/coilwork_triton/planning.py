@@ -49,7 +49,7 @@ Plan: TypeAlias = PlannedAttention | PlannedProduct | PlannedVersions | Planned
 
 
 def plan_computation(kernel: Kernel, target: Target, options: TritonOptions) -> Plan:
-    """How `kernel`, which is one computation, runs.
+    """Return how `kernel`, which is one computation, runs.
 
     Raises:
         EmitError: the kernel holds something Triton lacks.
@@ -67,8 +67,8 @@ def plan_computation(kernel: Kernel, target: Target, options: TritonOptions) -> 
 
 
 def map_plan(kernel: Kernel, plan: Plan, target: Target) -> Mapped:
-    """How `kernel` runs on `target` at first choice, by `plan`, for each kind of sizes, and the rewritten
-    kernel.
+    """Return how `kernel` runs on `target` at first choice, by `plan`, for each kind of sizes, and the
+    rewritten kernel.
     """
     parts = tuple(_parts(plan))
     versions = tuple(Version(guard=guard, mapping=mapping) for guard, _, mapping in parts)
@@ -92,7 +92,7 @@ def _parts(plan: Plan) -> Iterator[tuple[Guard | None, Kernel, Mapping]]:
 
 
 def close_mapping(planned: Planned | PlannedProduct | PlannedAttention, config: Config) -> Mapping:
-    """How the kernel that is `planned` runs when it is launched with `config`."""
+    """Return how the kernel that is `planned` runs when it is launched with `config`."""
     return planned.mapping.close(_choose_numbers(planned.mapping, config))
 
 
@@ -103,7 +103,7 @@ def _choose_numbers(mapping: Mapping, config: Config) -> dict[str, int]:
 
 
 def open_versions(plan: Plan) -> tuple[Version, ...]:
-    """How `kernel` may run, by `plan`, for each kind of sizes: with open numbers where a search
+    """Return how `kernel` may run, by `plan`, for each kind of sizes: with open numbers where a search
     may choose.
     """
     match plan:

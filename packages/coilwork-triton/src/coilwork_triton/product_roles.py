@@ -56,7 +56,9 @@ def find_roles(mapping: Mapping) -> Roles | None:
 def explain_no_roles(
     kernel: Kernel, factors: Factors, mapping: Mapping, target: Target
 ) -> Iterator[tuple[str, str]]:
-    """Why there is no text for the roles of `mapping`, each reason behind the directive that it is about."""
+    """Yield why there is no text for the roles of `mapping`, each reason behind the directive that it is
+    about.
+    """
     one, warps = mapping.find(Specialise), mapping.find(Warps)
     if one is None:
         return

@@ -38,6 +38,6 @@ class RuleTable(Generic[Question, Answer]):
         return "\n".join(f"{rule.name}: {rule.why}" for rule in self.rules)
 
 
-def always(question: object) -> bool:
+def match_always(question: object) -> bool:
     """True: the pattern of a last rule."""
     return True

@@ -147,12 +147,12 @@ class PlannedVersions:
 
     @property
     def shape(self) -> Shape:
-        """That of the most particular one."""
+        """Return that of the most particular one."""
         return self.versions[0].shape
 
     @property
     def general_shape(self) -> Shape:
-        """That of the one for all sizes."""
+        """Return that of the one for all sizes."""
         return self.versions[-1].shape
 
     @property
@@ -358,7 +358,7 @@ def _is_along_columns(draft: Draft) -> bool:
     """True if neighbours in memory are of different rows: multiples alone then decide how wide
     accesses are.
     """
-    along = draft.most_along
+    along = draft.contiguous_range
     return along is None or along.kind != "reduction"
 
 
@@ -477,7 +477,7 @@ def _find_aligning_sizes(draft: Draft, values: tuple[Scalar, ...]) -> frozenset[
             step = find_stride(index, place)
             if step is None or not provably_divisible(step, WHOLE):
                 found |= own & (index.free_symbols if step is None else step.free_symbols)
-    rows = draft.most_along
+    rows = draft.contiguous_range
     if rows is not None:
         tile = next(group for group in draft.group_ranges().values() if rows in group)
         if not provably_divisible(tile[-1].extent, WHOLE):

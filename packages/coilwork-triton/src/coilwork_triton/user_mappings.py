@@ -68,7 +68,7 @@ def apply_user_mapping(kernel: Kernel, plan: Plan, target: Target, options: Trit
 
 
 def apply_member_mapping(kernel: Kernel, planned: Planned, target: Target, options: TritonOptions) -> Planned:
-    """As `apply_user_mapping`, for the body of `kernel`, which is combined."""
+    """Do as `apply_user_mapping`, for the body of `kernel`, which is combined."""
     found = apply_user_mapping(kernel, planned, target, options)
     assert isinstance(found, Planned)
     if found is not planned and kernel.combined is not None:

@@ -392,7 +392,7 @@ class FxEmitter:
         """Refuse an input of another layout; one at the wrong address is copied."""
         buffer = self.buffers[check.buffer]
         if not check.asserted:
-            values = self.act(self.runtime.aligned, self.values[buffer.name])
+            values = self.act(self.runtime.ensure_aligned, self.values[buffer.name])
             self.values[buffer.name] = self.call(operator.getitem, values, 0)
             return
         size, stride = self.layout(buffer)

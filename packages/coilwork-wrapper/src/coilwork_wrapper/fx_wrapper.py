@@ -77,7 +77,7 @@ class FxWrapper:
     emitter: type[FxEmitter] = FxEmitter
 
     def refuses(self, program: Program) -> str:
-        """Why there is no graph of `program`: a size symbol without a value."""
+        """Return why there is no graph of `program`: a size symbol without a value."""
         try:
             check_bound(program)
         except EmitError as error:

@@ -58,7 +58,7 @@ def check_layout(
         differences.append(f"element type {value.dtype}, expected {dtype}")
     if tuple(value.shape) != tuple(size):
         differences.append(f"shape {tuple(value.shape)}, expected {tuple(size)}")
-    elif not _same_strides(value, stride):
+    elif not _has_strides(value, stride):
         differences.append(f"strides {value.stride()}, expected {tuple(stride)}")
     if differences:
         raise LayoutError("input-layout", f"input {name}: {'; '.join(differences)}", remedy=INPUT_REMEDY)
@@ -67,13 +67,13 @@ def check_layout(
 def check_aligned_layout(
     value: torch.Tensor, name: str, dtype: torch.dtype, device: str, size: Sizes, stride: Sizes
 ) -> torch.Tensor:
-    """As `check_layout`; an input whose address is no multiple of 16 bytes is replaced by an aligned copy."""
+    """Do as `check_layout`; an aligned copy replaces an input whose address is no multiple of 16 bytes."""
     check_layout(value, name, dtype, device, size, stride)
-    (value,) = aligned(value)
+    (value,) = ensure_aligned(value)
     return value
 
 
-def aligned(*values: torch.Tensor) -> Sequence[torch.Tensor]:
+def ensure_aligned(*values: torch.Tensor) -> Sequence[torch.Tensor]:
     """`values`; any whose address is no multiple of 16 bytes is replaced by an aligned copy."""
     return [
         value
@@ -120,7 +120,7 @@ def reinterpret(source: torch.Tensor, size: Sizes, stride: Sizes, offset: int) -
 def reinterpret_dtype(
     source: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype, offset: int
 ) -> torch.Tensor:
-    """As `reinterpret`, with the bits read as `dtype`; `offset` counts elements of `dtype`.
+    """Do as `reinterpret`, with the bits read as `dtype`; `offset` counts elements of `dtype`.
 
     Raises:
         LayoutError: the memory starts between two elements of `dtype`.
@@ -157,7 +157,7 @@ def ensure_layout(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.
     if tuple(value.stride()) == tuple(stride) or value.is_quantized:
         # scales and zero points belong to the tensor that the operator made: only operators read it, as it is
         return value
-    if _same_strides(value, stride):
+    if _has_strides(value, stride):
         return torch.as_strided(value, size, stride)
     return torch.empty_strided(size, stride, dtype=dtype, device=value.device).copy_(value)
 
@@ -165,10 +165,10 @@ def ensure_layout(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.
 def ensure_aligned_layout(
     value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype
 ) -> torch.Tensor:
-    """As `ensure_layout`; a result whose address is no multiple of 16 bytes is replaced by an
+    """Do as `ensure_layout`; a result whose address is no multiple of 16 bytes is replaced by an
     aligned copy.
     """
-    (value,) = aligned(ensure_layout(value, size, stride, dtype))
+    (value,) = ensure_aligned(ensure_layout(value, size, stride, dtype))
     return value
 
 
@@ -177,7 +177,7 @@ def _is_on(device: torch.device, wanted: torch.device) -> bool:
     return device.type == wanted.type and (device.index or 0) == (wanted.index or 0)
 
 
-def _same_strides(value: torch.Tensor, stride: Sizes) -> bool:
+def _has_strides(value: torch.Tensor, stride: Sizes) -> bool:
     pairs = zip(value.shape, value.stride(), stride, strict=True)
     return value.numel() == 0 or all(extent == 1 or a == b for extent, a, b in pairs)
 

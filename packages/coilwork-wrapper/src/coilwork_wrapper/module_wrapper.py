@@ -101,7 +101,7 @@ class ModuleWrapper:
     executor: Executor | None = None
 
     def refuses(self, program: Program) -> str:
-        """Why there is no module of `program`, or no bytes where only these are wanted."""
+        """Return why there is no module of `program`, or no bytes where only these are wanted."""
         try:
             if self.executor == "native":
                 emit_native(program)

@@ -1,4 +1,4 @@
-"""Which source lines and operations a piece of generated code implements, as comment lines."""
+"""Name the source lines and operations that a piece of generated code implements, as comment lines."""
 
 from __future__ import annotations
 

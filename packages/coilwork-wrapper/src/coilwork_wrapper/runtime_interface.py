@@ -16,7 +16,6 @@ FUNCTIONS: Final = (
     "check_rank",
     "check_layout",
     "check_aligned_layout",
-    "aligned",
     "empty_strided",
     "empty_strided_cpu",
     "empty_strided_cuda",
@@ -25,6 +24,7 @@ FUNCTIONS: Final = (
     "reinterpret",
     "reinterpret_dtype",
     "ensure_layout",
+    "ensure_aligned",
     "ensure_aligned_layout",
     "fork_stream",
     "join_stream",
@@ -59,7 +59,7 @@ class Surface(Protocol):
         """The same, and a copy if the address is no multiple of 16 bytes."""
         ...
 
-    def aligned(self, *values: torch.Tensor) -> Sequence[torch.Tensor]:
+    def ensure_aligned(self, *values: torch.Tensor) -> Sequence[torch.Tensor]:
         """The same tensors; copies of those whose address is no multiple of 16 bytes."""
         ...
 

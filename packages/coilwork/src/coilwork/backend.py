@@ -181,7 +181,7 @@ class GraphStages:
         options = self.options
         watch = GuardWatch(joint)
         joint = run_passes(joint, options.joint_passes, where="joint", complete_values=complete_values)
-        only_compiled = self.promises.only_compiled or bool(options.rewrites)
+        only_compiled = self.promises.must_compile or bool(options.rewrites)
         halves = partition(
             joint,
             example_inputs,

@@ -80,7 +80,7 @@ class GraphAttempt:
         return SubjectFacts(
             graph_id=self.job.graph_id,
             fallback=options.fallback,
-            may_retry=not options.promises.only_compiled,
+            may_retry=not options.promises.must_compile,
             is_refused=self.job.is_refused,
             # a mistraced graph is not the user's program, so no operator is at fault
             faults=FaultKinds(of_nodes=(LoweringError,), of_programs=(MistracedError,)),
@@ -176,7 +176,7 @@ def compile_graph(
     # warning and the eager graph. It is raised in strict mode, and if eager would break batch invariance.
     except Exception as error:
         fault = judge_fault(
-            error, job.graph_id, only_compiled=options.promises.only_compiled, is_refused=is_refused
+            error, job.graph_id, only_compiled=options.promises.must_compile, is_refused=is_refused
         )
         if fault is error:
             raise
@@ -282,7 +282,7 @@ def _restore(job: Job, key: str, graphs: GraphCache, builder: Builder) -> Compil
     """Return the graph from the cache, or None; an entry that does not load is dropped with a warning."""
     load = partial(_load, options=job.options, builder=builder, store=graphs.store)
     restored = restore_graph(job, job.graph_id, key, graphs, load, trace=job.trace, clock=job.clock)
-    if restored is not None and job.trace.wanted:
+    if restored is not None and job.trace.is_wanted:
         # the cache keeps no text of a stage
         run_stages(replace(job, clock=StageClock()), fallback=job.options.fallback)
     return restored

@@ -342,7 +342,7 @@ class CompileOptions(Options):
             "the cache is off": not self.cache,
             "the wrapper keeps no program": not can_restore(WRAPPERS.find(self.wrapper)),
             "a check of calls needs the graph": self.checks.has_any,
-            "an option has no text for a key": bool(self.unkeyed),
+            "an option has no text for a key": bool(self.unkeyed_names),
             "frozen parameters are in no record": self.freezing,
             "a trace shows every stage": bool(self.trace),
         }

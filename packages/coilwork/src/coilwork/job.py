@@ -105,7 +105,7 @@ def open_job(
         bind=_bind,
         aligns_processors=options.triton_on_cpu,
         graph_id=graph_id,
-        key_text=None if options.unkeyed else key_text,
+        key_text=None if options.unkeyed_names else key_text,
         options=options,
         layout=layout,
         is_refused=is_refused,

@@ -111,7 +111,7 @@ def make_lowering_context(job: Job) -> LoweringContext:
         layout=job.layout if job.is_rewritten else None,
         strides=job.strides,
         stage=job.clock.stage,
-        write=job.trace.write if job.trace.wanted else None,
+        write=job.trace.write if job.trace.is_wanted else None,
     )
 
 
@@ -156,7 +156,7 @@ def _generate(draft: Draft, job: Job) -> Draft:
     generation = open_generation(program, _require(draft.targets), job.options, draft.boundary.likely)
     with job.clock.stage("codegen"):
         sources = emit_kernels(program, generation, job.trace, mappings=job.options.mappings)
-    if not job.trace.wanted:
+    if not job.trace.is_wanted:
         return replace(draft, sources=sources)
     mappings = emission.describe_kernels(program, generation)
     for name, text in mappings.items():
@@ -227,7 +227,7 @@ def lower_to_program(
         registry=collect_implementations(targets, find_target_backend),
         verify=options.verify,
         stage=clock.stage,
-        write=trace.write if trace.wanted else None,
+        write=trace.write if trace.is_wanted else None,
     )
     return make_program(graph, context)
 

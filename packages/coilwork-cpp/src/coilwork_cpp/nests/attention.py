@@ -117,7 +117,7 @@ class AttentionBlock:
 
     def reserve(self, name: str, numbers: int) -> Name:
         """Room for so many numbers of this thread, on a cache line."""
-        found = self.top.names.numbered(name)
+        found = self.top.names.make_suffixed(name)
         self._rooms.append((found, Literal(str(self._taken))))
         self._taken += numbers + -numbers % _LINE
         return Name(found)
@@ -191,7 +191,7 @@ class AttentionBlock:
             return None
         if vectors and (as_int(step) != 1 or (as_int(get_extent(columns)) or 1) % _LINE):
             return None
-        first = block.inside()
+        first = block.open_nested()
         first.symbols[rows.symbol] = rows.begin
         start = first.index(substitute(index, {columns: as_expr(0)}))
         return Matrix(plus(Name(body.buffer), start), block.index(row), block.index(step))
@@ -200,10 +200,10 @@ class AttentionBlock:
         """Compute `body` along `rows` and `columns` into `room`, with zeros up to whole cache lines."""
         count = as_int(get_extent(columns)) or 0
         width = count + -count % _LINE
-        line = block.inside()
+        line = block.open_nested()
         bind_ranges(line, rows.symbol)
         line.hoist((body,), frozenset((columns,)))
-        point = line.inside()
+        point = line.open_nested()
         bind_ranges(point, columns)
         row = times(Binary("-", Name(rows.variable), rows.begin), width)
         value = convert(point.value(body), body.dtype, _WIDE)
@@ -242,7 +242,7 @@ class AttentionBlock:
         `write` is given the inside of the loop, and what tells if all keys of a block count; None: all do.
         """
         step, plan = Literal(str(self.plan.keys)), self.plan
-        inner = block.inside()
+        inner = block.open_nested()
         full: Code | None = None
         if plan.lists is not None:
             steps = self._open_lists(block, inner)
@@ -277,13 +277,14 @@ class AttentionBlock:
         roots: Callable[[bool], Sequence[Scalar]],
         write: Callable[[Block, bool], None],
     ) -> None:
-        """What `write` adds without the mask where `full` tells that all keys count, and with it elsewhere.
+        """Write what `write` adds, without the mask where `full` tells that all keys count, and with it
+        elsewhere.
 
         `roots` are what it computes.
         """
         parts: list[Block] = []
         for has_mask in (False, True):
-            part = block.inside()
+            part = block.open_nested()
             self._stage(part, roots(has_mask))
             write(part, has_mask)
             parts.append(part)
@@ -308,9 +309,9 @@ class AttentionBlock:
             if tile is None:
                 wide = max(1, value.dtype.itemsize // _WIDE.itemsize)
                 tile = self._tiles[value] = self.reserve("tile", self.plan.keys * ROWS * wide)
-            kind, name = get_memory_type(value.dtype), block.names.numbered("turned")
+            kind, name = get_memory_type(value.dtype), block.names.make_suffixed("turned")
             block.add(Declare(f"{kind}* const", name, Call(f"reinterpret_cast<{kind}*>", (tile,))))
-            first = block.inside()
+            first = block.open_nested()
             first.symbols |= {self.rows: self.row_span.begin, self.keys: self.key_span.begin}
             start = plus(Name(value.buffer), first.index(index))
             counts = (self.row_count, self.key_count)
@@ -341,7 +342,7 @@ class AttentionBlock:
         inner.add(Declare("const i64", "place", place))
         inner.add(Declare("const bool", "is_full", Binary("<", Name("place"), first)))
         inner.add(Declare("i64", "key_block"))
-        parts = inner.inside(), inner.inside()
+        parts = inner.open_nested(), inner.open_nested()
         for part, one, at in (
             (parts[0], whole, Name("place")),
             (parts[1], some, minus(Name("place"), first)),
@@ -394,7 +395,7 @@ class ForwardBlock(AttentionBlock):
         self.most, self.total, self.kept, self.base, self.part = (
             self.reserve(name, ROWS) for name in ("most", "total", "kept", "base", "part")
         )
-        unit = top.inside()
+        unit = top.open_nested()
         blocks = unit.index(self.row_blocks())
         self.bind_point(unit, Binary("/", Name("unit"), blocks), self.roles.others)
         unit.add(Declare("i64", "row_block", Binary("%", Name("unit"), blocks)))
@@ -410,7 +411,7 @@ class ForwardBlock(AttentionBlock):
         )
         self.transpose(unit, given, self.queries, plan.length)
         unit.add(
-            _for_each(ROWS, Assign(Element(self.most, Name("at")), _NOWHERE)),
+            _write_loop(ROWS, Assign(Element(self.most, Name("at")), _NOWHERE)),
             fill_zeros(self.total, Literal(str(ROWS))),
             fill_zeros(self.sums, Literal(str(ROWS * width))),
         )
@@ -454,7 +455,7 @@ class ForwardBlock(AttentionBlock):
             self.key_count,
             Literal(str(plan.length)),
         )
-        block.add(_for_each(ROWS, Assign(Element(self.base, Name("at")), Element(self.most, Name("at")))))
+        block.add(_write_loop(ROWS, Assign(Element(self.base, Name("at")), Element(self.most, Name("at")))))
         self.branch(block, full, self._roots, self._score)
         self._weigh(block)
         value = self.place_keys(
@@ -480,10 +481,10 @@ class ForwardBlock(AttentionBlock):
     def _score(self, block: Block, has_mask: bool) -> None:
         """A block of scores, minus infinity where the mask hides, and the most of each row."""
         mask = self.weights.mask if has_mask else None
-        line = block.inside()
+        line = block.open_nested()
         bind_ranges(line, self.keys)
         line.hoist(self._roots(has_mask), frozenset((self.rows,)))
-        point = line.inside()
+        point = line.open_nested()
         bind_ranges(point, self.rows)
         place = point.declare_index("place", Binary("-", Name(self.rows.name), Name("rows_begin")))
         row = Binary("-", Name(self.keys.name), Name("keys_begin"))
@@ -557,7 +558,7 @@ class ForwardBlock(AttentionBlock):
     def _store(self, unit: Block, store: Store) -> None:
         """Store what is made of the sums, or of the logarithm of each row's total."""
         used = {v.position for v in iterate_postorder((store.value,)) if isinstance(v, Parameter)}
-        line = unit.inside()
+        line = unit.open_nested()
         bind_ranges(line, self.rows)
         place = Binary("-", Name(self.rows.name), Name("rows_begin"))
         total = line.declare(_WIDE, "total_weight", Element(self.total, place))
@@ -577,7 +578,7 @@ class ForwardBlock(AttentionBlock):
         none = Binary("==", total, make_literal(0, _WIDE))
         divisor = line.declare(_WIDE, "divisor", Select(none, make_literal(1, _WIDE), total))
         line.hoist((store.value,), frozenset((self.columns,)))
-        point = line.inside()
+        point = line.open_nested()
         bind_ranges(point, self.columns)
         sums = Element(self.sums, plus(times(place, round_up(self.plan.columns)), Name(self.columns.name)))
         point.known[parameter(0, _WIDE)] = point.declare(_WIDE, "result", Binary("/", sums, divisor))
@@ -611,7 +612,7 @@ def fill_zeros(room: Name, numbers: Code) -> For:
     return For("at", ZERO, numbers, (Assign(Element(room, Name("at")), make_literal(0, _WIDE)),), simd=True)
 
 
-def _for_each(count: int, statement: Statement) -> For:
+def _write_loop(count: int, statement: Statement) -> For:
     return For("at", ZERO, Literal(str(count)), (statement,), simd=True)
 
 

@@ -104,13 +104,13 @@ class GradientBlock(AttentionBlock):
             self.reserve("gradient_rows", ROWS * self.column_width),
         )
         extent = top.index(self.roles.keys.extent)
-        unit = top.inside()
+        unit = top.open_nested()
         for name, width in (("of_keys", self.term_width), ("of_values", self.column_width)):
             unit.add(fill_zeros(Name(name), times(extent, width)))
         count = multiply_all(s.count for s in self.sharing)
-        shared = unit.inside()
+        shared = unit.open_nested()
         self._bind_shared_point(shared)
-        rows = shared.inside()
+        rows = shared.open_nested()
         self.bind_rows(rows, times(Name("row_block"), ROWS))
         self._write_rows(rows)
         shared.add(For("row_block", ZERO, shared.index(self.row_blocks()), rows.body()))
@@ -188,7 +188,7 @@ class GradientBlock(AttentionBlock):
     def _write_statistics(self, block: Block) -> None:
         """The logsumexp of each row, as a natural logarithm, and what all its weights pass on."""
         core = self.core
-        line = block.inside()
+        line = block.open_nested()
         bind_ranges(line, self.rows)
         place = minus(Name(self.rows.name), self.row_span.begin)
         logs = convert(line.value(core.logsumexp), core.logsumexp.dtype, _WIDE)
@@ -201,7 +201,7 @@ class GradientBlock(AttentionBlock):
             assert core.output is not None
             line.add(Declare("float", "passed_on", make_literal(0, _WIDE)))
             line.hoist((core.output,), frozenset((self.columns,)))
-            point = line.inside()
+            point = line.open_nested()
             bind_ranges(point, self.columns)
             output = convert(point.value(core.output), core.output.dtype, _WIDE)
             given = Element(
@@ -258,10 +258,10 @@ class GradientBlock(AttentionBlock):
         """Weights, and slopes of raw scores, from raw scores and what passes through the weights."""
         core, weights = self.core, self.weights
         mask = weights.mask if has_mask else None
-        line = block.inside()
+        line = block.open_nested()
         bind_ranges(line, self.keys)
         line.hoist(self._roots(has_mask=has_mask), frozenset((self.rows,)))
-        point = line.inside()
+        point = line.open_nested()
         bind_ranges(point, self.rows)
         place = point.declare_index("place", minus(Name(self.rows.name), self.row_span.begin))
         at = plus(times(minus(Name(self.keys.name), Name("keys_begin")), ROWS), place)
@@ -301,12 +301,12 @@ class GradientBlock(AttentionBlock):
         store = self._find_store(number)
         if store is None:
             return
-        line = block.inside()
+        line = block.open_nested()
         bind_ranges(line, rows.symbol)
         place = times(minus(Name(rows.variable), rows.begin), width)
         if columns is not None:
             place = plus(place, Name(columns.name))
-        point = line.inside() if columns is not None else line
+        point = line.open_nested() if columns is not None else line
         if columns is not None:
             bind_ranges(point, columns)
         point.known[parameter(number, _WIDE)] = point.declare(_WIDE, "result", Element(total, place))

@@ -58,7 +58,7 @@ from coilwork_cpp.values.reductions import (
 from coilwork_cpp.values.scans import scan_start, scan_states, step_scans
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.rewrite import store_roots
+from coilwork_ir.kernels.rewrite import list_store_roots
 from coilwork_ir.scalar import Const, IndexValue, Load, Reduce, Scalar, Scan
 from coilwork_ir.syntax.cpp import (
     ZERO,
@@ -88,7 +88,7 @@ def _write_ordered_pass(
     lanes: dict[Reduce, Name] = {}
     start: list[Statement] = []
     for reduce in step.reduces:
-        stem = block.names.numbered(reduce.kind)
+        stem = block.names.make_suffixed(reduce.kind)
         totals[reduce] = tuple(Name(stem + part.suffix) for part in list_components(reduce))
         for name, part in zip(totals[reduce], list_components(reduce), strict=True):
             block.add(declare_array(part.total_type, name.text, tile))
@@ -126,7 +126,7 @@ def _reduce_points(
     inner.hoist(step.roots, frozenset((columns.symbol,)))
     own: Code = Binary("%", Name(region.reduction[-1].name), Literal(str(FIXED_LANES)))
     own = inner.declare_index("lane_first", Binary("*", own, Literal(str(tile))))
-    point = inner.inside()
+    point = inner.open_nested()
     bind_ranges(point, columns.symbol)
     position = make_flat_position(point, region.reduction)
     for reduce in step.reduces:
@@ -179,9 +179,9 @@ def write_column_body(
         else:
             _write_pass(block, region, plan, step, columns, walk)
     if outer_stores:
-        roots = tuple(root for store in outer_stores for root in store_roots(store))
+        roots = tuple(root for store in outer_stores for root in list_store_roots(store))
         block.hoist(roots, frozenset((columns.symbol, *region.reduction)))
-        point = block.inside()
+        point = block.open_nested()
         bind_ranges(point, columns.symbol)
         point.store_all(outer_stores)
         block.add(_columns_loop(columns, *point.body()))
@@ -199,7 +199,7 @@ def _share_column_values(block: Block, region: Region, plan: Plan, step: Pass, c
     inner = frozenset(region.reduction)
     facts = region.facts
     wanted: dict[Scalar, None] = {}
-    for value in sorted(step.evaluated, key=_VisitOrder(step)):
+    for value in sorted(step.computed_values, key=_VisitOrder(step)):
         if facts.varies[value] & inner:
             for operand in value.operands:
                 if not facts.varies[operand] & inner and columns.symbol in facts.varies[operand]:
@@ -210,11 +210,11 @@ def _share_column_values(block: Block, region: Region, plan: Plan, step: Pass, c
     costly += [v for v in wanted if isinstance(v, Reduce) and not isinstance(block.known[v], Element)]
     if not costly:
         return
-    point = block.inside()
+    point = block.open_nested()
     bind_ranges(point, columns.symbol)
     shared: dict[Scalar, Code] = {}
     for value in costly:
-        name = block.names.numbered("column")
+        name = block.names.make_suffixed("column")
         kind = "u8" if value.dtype.is_bool else get_value_type(value.dtype)
         block.add(declare_array(kind, name, plan.tile))
         element = Element(Name(name), _lane_index(columns))
@@ -302,7 +302,7 @@ def _declare_state(
     parts: dict[Reduce, tuple[Name, ...]] = {}
     totals: dict[Reduce, Name] = {}
     for reduce in step.reduces:
-        stem = block.names.numbered(reduce.kind)
+        stem = block.names.make_suffixed(reduce.kind)
         parts[reduce] = tuple(Name(stem + part.suffix) for part in list_components(reduce))
         if folded and is_rounded(reduce):
             totals[reduce] = Name(f"{stem}_total")
@@ -328,7 +328,7 @@ def _declare_state(
 def _combine_row(inner: Block, region: Region, step: Pass, columns: Span, state: _State) -> None:
     """One row, column by column: combined with what is kept, and stored where the pass stores elements."""
     lane = _lane_index(columns)
-    point = inner.inside()
+    point = inner.open_nested()
     bind_ranges(point, columns.symbol)
     position = make_flat_position(point, region.reduction)
     carried = {scan: [Element(name, lane) for name in kept] for scan, kept in state.scans.items()}

@@ -107,7 +107,7 @@ def open_loops(block: Block, spans: Sequence[Span]) -> tuple[Block, list[Block]]
     """Open one loop per span; the innermost block, and the chain of blocks to close from the inside."""
     chain = [block]
     for span in spans:
-        inner = chain[-1].inside()
+        inner = chain[-1].open_nested()
         bind_ranges(inner, span.symbol)
         chain.append(inner)
     return chain[-1], chain
@@ -198,7 +198,7 @@ def open_blocks(block: Block, cut: Cut) -> BlockLoops:
     holder = around
     if cut.middle is not None:
         # the loop over blocks: its variable is where the block begins
-        holder = around.inside()
+        holder = around.open_nested()
         begin, end = Name(f"{cut.middle.name}_begin"), Name(f"{cut.middle.name}_end")
         limit = around.index(get_extent(cut.middle))
         next_block = Binary("+", begin, Literal(str(cut.size)))
@@ -216,14 +216,14 @@ def copy_tile(block: Block, load: Load, rows: Span, columns: Span, elements: int
 
     Lines are `width` elements apart, padded against cache set conflicts.
     """
-    dtype, array = load.dtype, Name(block.names.numbered("tile"))
+    dtype, array = load.dtype, Name(block.names.make_suffixed("tile"))
     block.add(declare_array("u8" if dtype.is_bool else get_value_type(dtype), array.text, elements))
     offset = Binary("+", Binary("*", make_span_offset(columns), Literal(str(width))), make_span_offset(rows))
     element = Element(array, offset)
-    line = block.inside()
+    line = block.open_nested()
     bind_ranges(line, columns.symbol)
     line.hoist((load,), frozenset((rows.symbol,)))
-    point = line.inside()
+    point = line.open_nested()
     bind_ranges(point, rows.symbol)
     code = point.value(load)
     point.add(Assign(element, Call("u8", (code,)) if dtype.is_bool else code))

@@ -62,7 +62,7 @@ def stage_tiles(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span
     ]
     values: dict[Scalar, Code] = {}
     for load in staged:
-        tile = Name(block.names.numbered("tile"))
+        tile = Name(block.names.make_suffixed("tile"))
         block.add(declare_array(get_memory_type(load.dtype), tile.text, size * length))
         _transpose(block, "transpose", load, (tile, Literal(str(size))), rows, columns)
         line = Binary("*", make_span_offset(columns), Literal(str(size)))
@@ -98,7 +98,7 @@ def _transpose(
 
 def _start_address(block: Block, buffer: str, index: Expr, *spans: Span) -> Code:
     """Address of the element of `buffer` where all of `spans` begin."""
-    first = block.inside()
+    first = block.open_nested()
     first.symbols.update({span.symbol: span.begin for span in spans})
     at_zero = {span.symbol: as_expr(0) for span in spans if span.begin == ZERO}
     return Binary("+", Name(buffer), first.index(substitute(index, at_zero)))
@@ -135,7 +135,7 @@ def _store_points(block: Block, region: Region, plan: Plan, spans: dict[Expr, Sp
         return
     span = spans.get(plan.vector.symbol) or make_whole_span(block, plan.vector.symbol)
     block.hoist(region.roots, frozenset((span.symbol,)))
-    point = block.inside()
+    point = block.open_nested()
     bind_ranges(point, span.symbol)
     point.store_all(region.stores)
     block.add(For(span.variable, span.begin, span.end, point.body(), simd=True))
@@ -155,7 +155,7 @@ def _check_points(block: Block, region: Region, plan: Plan, spans: dict[Expr, Sp
         test(block, check.condition)
     else:
         span = spans.get(plan.vector.symbol) or make_whole_span(block, plan.vector.symbol)
-        point = block.inside()
+        point = block.open_nested()
         bind_ranges(point, span.symbol)
         test(point, check.condition)
         block.add(For(span.variable, span.begin, span.end, point.body()))

@@ -55,7 +55,7 @@ def prefetch_lines(
     """Ask for the lines of `rows` at `points` points of `inner`, from number `first` on."""
     loops: list[For] = []
     for row in rows:
-        place = block.inside()
+        place = block.open_nested()
         place.symbols[inner] = Binary("+", first, Name("p"))
         address = Binary("+", Name(row.buffer), place.index(row.index))
         arguments = (address, Literal("1")) if row.write else (address,)
@@ -161,7 +161,7 @@ def write_peeled_points(
     were written. Measured on rows of 49 elements: 3.2 of 22 ns per row are left without that stall.
     """
     lane = Name("l")
-    point = block.inside()
+    point = block.open_nested()
     point.add(Declare("const i64", span.variable, Binary("+", drop_last(span.end, left), lane)))
     bind_ranges(point, span.symbol)
     position = recall_point(point, region, step, kept)
@@ -200,7 +200,7 @@ def write_lane_loops(
     lane = Name("l")
 
     def body(first: Name) -> Block:
-        point = block.inside()
+        point = block.open_nested()
         point.add(Declare("const i64", span.variable, Binary("+", first, lane)))
         bind_ranges(point, span.symbol)
         position = recall_point(point, region, step, kept)

@@ -117,7 +117,7 @@ def get_result_name(records: Name) -> Name:
 
 def recall_rows(point: Block, step: Pass, kept: Mapping[Scalar, Name], position: Code) -> None:
     """Make known what earlier passes sorted."""
-    for sort in step.ordered:
+    for sort in step.finished_sorts:
         point.known[sort] = _decode_record(sort, Element(get_result_name(kept[sort]), position))
 
 

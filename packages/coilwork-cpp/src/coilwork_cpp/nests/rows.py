@@ -96,15 +96,15 @@ def write_staged_pass(
     lines, points = walk.transpose.lines, walk.transpose.points
     others = [make_whole_span(block, r) for r in region.reduction[:-1] if r is not across]
     holder, chain = open_loops(block, others)
-    outer_block = holder.inside()
+    outer_block = holder.open_nested()
     rows = _block_span(outer_block, across, lines)
-    body = outer_block.inside()
+    body = outer_block.open_nested()
     columns = _block_span(body, inner, points)
     width = lines + 1
     for load in find_staged_loads(region, step, across):
         copy_tile(body, load, rows, columns, _block_size(inner, points) * width, width)
     arrays = declare_lane_arrays(body, totals, walk.lanes)
-    line = body.inside()
+    line = body.open_nested()
     bind_ranges(line, across)
     line.hoist(step.roots, frozenset((inner,)))
     write_lane_loops(line, region, step, kept, arrays, columns, walk.lanes)
@@ -189,11 +189,11 @@ def _declare_row_memory(
 
     for step in passes:
         for value in step.keeps:
-            kept[value] = Name(block.names.numbered("row"))
+            kept[value] = Name(block.names.make_suffixed("row"))
             kind = "u8" if value.dtype.is_bool else get_value_type(value.dtype)
             memory(kept[value].text, kind, points, value.dtype.itemsize)
         for row in group_sorts(step.sorts):
-            records, kind = Name(block.names.numbered("records")), record_type(row[0])
+            records, kind = Name(block.names.make_suffixed("records")), record_type(row[0])
             kept.update(dict.fromkeys(row, records))
             memory(records.text, kind, points, int(kind[1:]) // 8)
             memory(
@@ -219,7 +219,7 @@ def _write_pass(
         return
     totals: dict[Reduce, tuple[Name, ...]] = {}
     for reduce in step.reduces:
-        stem = block.names.numbered(reduce.kind)
+        stem = block.names.make_suffixed(reduce.kind)
         totals[reduce] = tuple(Name(stem + part.suffix) for part in list_components(reduce))
         for name, part in zip(totals[reduce], list_components(reduce), strict=True):
             block.add(Declare(part.total_type, name.text, part.total_start))
@@ -251,7 +251,7 @@ def _write_plain_pass(
     spans = [make_whole_span(block, r) for r in region.reduction]
     inner, chain = open_loops(block, spans[:-1])
     inner.hoist(step.roots, frozenset((region.reduction[-1],)))
-    point = inner.inside()
+    point = inner.open_nested()
     last = spans[-1] if step.first is None else replace(spans[-1], end=Literal(str(step.first)))
     variable = last.variable
     if any(scan.reverse for scan in step.scans):

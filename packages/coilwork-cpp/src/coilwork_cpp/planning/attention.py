@@ -1,4 +1,4 @@
-"""How a kernel of attention, or of its gradient, runs: blocks of rows, which go through blocks of keys.
+"""Plan how a kernel of attention, or of its gradient, runs: blocks of rows go through blocks of keys.
 
 tile y0 by 1         other ranges: a unit of work has one point of them
 tile y1 by 64        rows, lanes of vectors
@@ -33,7 +33,7 @@ _LEAST_KEYS: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionPlan:
-    """How an attention or its gradient runs.
+    """The way in which an attention or its gradient runs.
 
     Attributes:
         kernel, core, roles: what is computed, and the ranges by their roles.
@@ -62,7 +62,8 @@ class AttentionPlan:
 
 
 def propose_attention(kernel: Kernel, common: Sequence[Directive]) -> AttentionPlan:
-    """How `kernel`, whose core is attention or its gradient, is to run, with directives that are `common`.
+    """Return how `kernel`, whose core is attention or its gradient, is to run, with directives that are
+    `common`.
 
     Raises:
         EmitError: it is none that is computed in blocks.
@@ -74,7 +75,7 @@ def propose_attention(kernel: Kernel, common: Sequence[Directive]) -> AttentionP
 
 
 def plan_attention(kernel: Kernel, mapping: Mapping) -> AttentionPlan:
-    """How `kernel` runs as `mapping` says, whoever chose that.
+    """Return how `kernel` runs as `mapping` says, whoever chose that.
 
     Raises:
         EmitError: there are no loops for a directive, which the error names.

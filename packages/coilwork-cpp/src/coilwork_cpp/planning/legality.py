@@ -1,4 +1,4 @@
-"""Which mappings of a kernel are legal: those that a user gives, and those that loops can be written for.
+"""Check that a mapping of a kernel is legal, and that loops can be written for it.
 
 `settle_user_mappings` takes one mapping for each piece of a launch. What these say of the whole launch may be
 stricter than proposed, never freer: exact functions and the order in which rows combine follow from what is

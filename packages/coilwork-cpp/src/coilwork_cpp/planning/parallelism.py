@@ -163,7 +163,7 @@ def _accesses(region: Region, args: MappingOf[str, TensorArg]) -> list[_Access]:
 
 
 def _scores(region: Region, args: MappingOf[str, TensorArg]) -> dict[Expr, int]:
-    """For each range: bytes accessed at unit stride along it, minus bytes accessed at other strides.
+    """Return for each range: bytes accessed at unit stride along it, minus bytes accessed at other strides.
 
     Real and imaginary parts side by side, each at a stride of 2, are as good as at unit stride: vectors of
     both are shuffled.
@@ -183,13 +183,13 @@ def _scores(region: Region, args: MappingOf[str, TensorArg]) -> dict[Expr, int]:
                 score -= size
             elif r in access.index.free_symbols:
                 step = find_stride(access.index, r)
-                dense = step is not None and _is_dense(access, as_int(step), places)
+                dense = step is not None and _is_without_gaps(access, as_int(step), places)
                 score += size if dense else -size
         scores[r] = score
     return scores
 
 
-def _is_dense(access: _Access, step: int | None, places: Set[tuple[str, Expr]]) -> bool:
+def _is_without_gaps(access: _Access, step: int | None, places: Set[tuple[str, Expr]]) -> bool:
     """True if `access`, with its neighbours among `places`, leaves nothing out in steps of `step`."""
     if step != 2:
         return step == 1

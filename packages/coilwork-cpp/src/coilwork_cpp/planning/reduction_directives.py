@@ -80,7 +80,7 @@ def select_first_points(proposal: Proposal) -> tuple[Directive, ...]:
     axis = proposal.region.reduction[-1]
     directives: list[Directive] = []
     for number, step in enumerate(_list_passes(proposal)):
-        count = count_first_points(step, axis) if step.ordered else None
+        count = count_first_points(step, axis) if step.finished_sorts else None
         if count is not None:
             directives.append(Select(range=axis.name, first=count, step=number))
     return tuple(directives)
@@ -122,7 +122,7 @@ def prefetch_rows(proposal: Proposal) -> tuple[Directive, ...]:
     if step.scans or step.keeps or step.recalls or count_instructions(step.roots) >= proposal.loops.costly:
         return ()
     plan = plan_of(proposal.kernel, region, proposal.nest, proposal.common)
-    if _is_plain(proposal, step):
+    if _has_no_lanes(proposal, step):
         # only what is walked in lanes asks
         return ()
     rows = list_prefetch_rows(plan, passes, number, inner)
@@ -136,7 +136,7 @@ def _list_passes(proposal: Proposal) -> tuple[Pass, ...]:
     return passes
 
 
-def _is_plain(proposal: Proposal, step: Pass) -> bool:
+def _has_no_lanes(proposal: Proposal, step: Pass) -> bool:
     """True if the points of `step` come one by one, without lanes."""
     lanes = 1 if step.scans else _count_lanes(proposal, step)
     crossing = choose_staged_range(proposal.region, step) if lanes > 1 and not proposal.fixed else None
@@ -250,10 +250,10 @@ def list_prefetch_rows(
         if store.mode == "store" and not store.indirect:
             size = store.value.dtype.itemsize
             rows[PrefetchRow(buffer=store.buffer, index=store.index, itemsize=size, write=True)] = None
-    return tuple(row for row in rows if _is_dense(row, inner))
+    return tuple(row for row in rows if _has_unit_step(row, inner))
 
 
-def _is_dense(row: PrefetchRow, inner: Expr) -> bool:
+def _has_unit_step(row: PrefetchRow, inner: Expr) -> bool:
     step = find_stride(row.index, inner)
     return step is not None and as_int(step) == 1
 

@@ -13,7 +13,7 @@ from coilwork_cpp.planning.regions import Region
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, get_extent
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.rewrite import store_roots
+from coilwork_ir.kernels.rewrite import list_store_roots
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, iterate_postorder
 
 # A value that costs more than this is kept from one pass to the next.
@@ -43,22 +43,24 @@ class Pass:
     first: int | None = None
 
     @cached_property
-    def ordered(self) -> tuple[Sort, ...]:
+    def finished_sorts(self) -> tuple[Sort, ...]:
         """The sorts that it reads, which earlier passes finished."""
         return tuple(
             value
             for value in iterate_postorder(self.roots)
-            if isinstance(value, Sort) and value in self.evaluated
+            if isinstance(value, Sort) and value in self.computed_values
         )
 
     @cached_property
     def roots(self) -> tuple[Scalar, ...]:
         """The values that it computes at each point."""
         combined = tuple(operand for node in (*self.reduces, *self.sorts) for operand in node.operands)
-        return combined + tuple(root for store in self.stores for root in store_roots(store)) + self.keeps
+        return (
+            combined + tuple(root for store in self.stores for root in list_store_roots(store)) + self.keeps
+        )
 
     @cached_property
-    def evaluated(self) -> frozenset[Scalar]:
+    def computed_values(self) -> frozenset[Scalar]:
         """Every value that it computes or reads, not looking below reductions and sorts, which earlier passes
         finished.
         """
@@ -112,7 +114,7 @@ def _split_into_passes(region: Region, kernel: Kernel) -> tuple[tuple[Pass, ...]
         )
     outer_stores = tuple(s for s in region.stores if region.varies(s).isdisjoint(inner))
     inner_stores = [s for s in region.stores if s not in outer_stores]
-    stage = {s: max(facts.ready(root) for root in store_roots(s)) for s in inner_stores}
+    stage = {s: max(facts.ready(root) for root in list_store_roots(s)) for s in inner_stores}
     count = max([*reduces, *sorts, *stage.values()], default=-1) + 1
     stage = _delay_stores(stage, reduces, sorts, count, kernel)
     passes = []
@@ -150,7 +152,7 @@ def _delay_stores(
                 stores=tuple(s for s in moved if moved[s] == number),
                 sorts=tuple(sorts.get(number, ())),
             )
-            read = {value.buffer for value in step.evaluated if isinstance(value, Load)}
+            read = {value.buffer for value in step.computed_values if isinstance(value, Load)}
             late = [
                 store
                 for store, at in moved.items()
@@ -161,7 +163,9 @@ def _delay_stores(
 
 
 def _add_scans(step: Pass) -> Pass:
-    scans = tuple(v for v in iterate_postorder(step.roots) if isinstance(v, Scan) and v in step.evaluated)
+    scans = tuple(
+        v for v in iterate_postorder(step.roots) if isinstance(v, Scan) and v in step.computed_values
+    )
     if len({scan.reverse for scan in scans}) > 1:
         raise EmitError("scan-directions", "one pass needs a scan from the front and one from the end")
     return replace(step, scans=scans)
@@ -174,7 +178,7 @@ def _choose_kept(passes: list[Pass], facts: Facts, region: Region) -> list[Pass]
     for first in range(len(passes)):
         # What does not vary along the innermost range is computed outside of its loop, before anything is
         # recalled.
-        have = {v for v in result[first].evaluated if region.reduction[-1] in facts.varies[v]}
+        have = {v for v in result[first].computed_values if region.reduction[-1] in facts.varies[v]}
         for later in range(first + 1, len(passes)):
             for value in _find_costly_values(result[later], have, facts, inner):
                 if value not in result[first].keeps and value not in result[first].recalls:
@@ -187,7 +191,7 @@ def _apply_saves(passes: list[Pass], saves: Mapping[int, tuple[Scalar, ...]], ke
     """`passes` that keep what `saves` says by their numbers, of which later ones recall what they need."""
     result = list(passes)
     for number, values in saves.items():
-        if number >= len(result) or not result[number].evaluated.issuperset(values):
+        if number >= len(result) or not result[number].computed_values.issuperset(values):
             raise EmitError(
                 "mapping-save", f"pass {number} of {kernel.name} does not compute what it is to keep"
             )
@@ -265,7 +269,9 @@ def count_first_points(step: Pass, axis: Expr) -> int | None:
 
 def count_read_elements(sort: Sort, passes: Sequence[Pass]) -> int | None:
     """The most elements of a row in order that are read, where `passes` know."""
-    counts = {step.first for step in passes if any(_is_same_row(sort, other) for other in step.ordered)}
+    counts = {
+        step.first for step in passes if any(_is_same_row(sort, other) for other in step.finished_sorts)
+    }
     return counts.pop() if len(counts) == 1 else None
 
 
@@ -273,7 +279,7 @@ def _limit_to_first(step: Pass, count: int | None, region: Region, kernel: Kerne
     """`step` at its first `count` points alone, where its stores need no masks; itself if that is `None`."""
     if count is None:
         return step
-    if not step.ordered or count_first_points(step, region.reduction[-1]) != count:
+    if not step.finished_sorts or count_first_points(step, region.reduction[-1]) != count:
         raise EmitError(
             "mapping-select", f"a pass of {kernel.name} does more than store the first {count} points"
         )

@@ -10,7 +10,7 @@ from coilwork_cpp.facts import Facts, collect_facts
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, add_all, as_int, const, find_bounds, find_stride, get_extent
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.rewrite import store_roots
+from coilwork_ir.kernels.rewrite import list_store_roots
 from coilwork_ir.loops.nodes import Check
 from coilwork_ir.mapping import Nest
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, iterate_postorder
@@ -41,7 +41,7 @@ class Region:
         """Values that the region computes."""
         if self.check is not None:
             return (self.check[1].condition,)
-        return tuple(root for store in self.stores for root in store_roots(store))
+        return tuple(root for store in self.stores for root in list_store_roots(store))
 
     @cached_property
     def values(self) -> tuple[Scalar, ...]:
@@ -51,7 +51,7 @@ class Region:
     def varies(self, store: Store) -> frozenset[Expr]:
         """The ranges that `store` varies along."""
         ranges = store.index.free_symbols & frozenset((*self.parallel, *self.serial, *self.reduction))
-        for root in store_roots(store):
+        for root in list_store_roots(store):
             ranges |= self.facts.varies[root]
         return ranges
 
@@ -138,7 +138,7 @@ class _Survey:
 def _survey_stores(kernel: Kernel) -> _Survey:
     symbols = frozenset(r.symbol for r in kernel.ranges)
     parallel = frozenset(r.symbol for r in kernel.ranges if r.kind == "parallel")
-    roots = [store_roots(store) for store in kernel.stores]
+    roots = [list_store_roots(store) for store in kernel.stores]
     every = tuple(root for of_one in roots for root in of_one)
     facts = collect_facts(every, symbols)
     taken: set[Scalar] = set()
@@ -156,7 +156,9 @@ def _survey_stores(kernel: Kernel) -> _Survey:
 
 
 def _nest_keys(kernel: Kernel, survey: _Survey) -> list[tuple[frozenset[Expr], frozenset[Expr]]]:
-    """For each store of `kernel` the parallel ranges, and the reduced ones, at whose points it happens."""
+    """Return for each store of `kernel` the parallel ranges, and the reduced ones, at whose points it
+    happens.
+    """
     parallel = frozenset(r.symbol for r in kernel.ranges if r.kind == "parallel")
     pairs = zip(survey.domains, survey.combines, strict=True)
     combining = {domain & parallel for domain, combines in pairs if combines}
@@ -200,7 +202,7 @@ def _list_accesses(nests: Sequence[Nest], kernel: Kernel) -> tuple[list[set[str]
     writes: list[set[str]] = []
     for nest in nests:
         stores = [kernel.stores[number] for number in nest.stores]
-        roots = tuple(root for store in stores for root in store_roots(store))
+        roots = tuple(root for store in stores for root in list_store_roots(store))
         reads.append({value.buffer for value in iterate_postorder(roots) if isinstance(value, Load)})
         writes.append({name for s in stores for name in (s.buffer, *shares.get(s.buffer, ()))})
     return reads, writes
@@ -228,7 +230,7 @@ def _store_region(kernel: Kernel, domain: frozenset[Expr], numbers: Sequence[int
     ranges = tuple(r.symbol for r in kernel.ranges)
     reduced = tuple(r.symbol for r in kernel.ranges if r.kind == "reduction")
     alone = tuple(numbers) == tuple(range(len(kernel.stores)))
-    roots = tuple(root for store in stores for root in store_roots(store))
+    roots = tuple(root for store in stores for root in list_store_roots(store))
     facts = survey.facts if alone else collect_facts(roots, ranges)
     combines = any(survey.combines[number] for number in numbers)
     along_reduced = any(not survey.domains[number].isdisjoint(reduced) for number in numbers)
@@ -244,7 +246,7 @@ def _store_region(kernel: Kernel, domain: frozenset[Expr], numbers: Sequence[int
                     "scatter-domain",
                     f"stores to {kernel.stores[number].buffer} do not share their reduction ranges",
                 )
-    free = [r for r in outer if all(_never_collides(store, r) for store in stores)]
+    free = [r for r in outer if all(_is_collision_free(store, r) for store in stores)]
     return Region(
         stores=stores,
         check=None,
@@ -255,7 +257,7 @@ def _store_region(kernel: Kernel, domain: frozenset[Expr], numbers: Sequence[int
     )
 
 
-def _never_collides(store: Store, at: Expr) -> bool:
+def _is_collision_free(store: Store, at: Expr) -> bool:
     """True if points that differ in `at` provably write different elements.
 
     A plain store through a direct index writes each element once, by the kernel's contract, if it depends on

@@ -35,7 +35,7 @@ from coilwork_ir.index import (
     Const as IndexConst,
 )
 from coilwork_ir.kernels import Store, TensorArg
-from coilwork_ir.kernels.rewrite import store_roots
+from coilwork_ir.kernels.rewrite import list_store_roots
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, placeholder
 from coilwork_ir.syntax.cpp import (
     Assign,
@@ -157,7 +157,7 @@ class Block:
         self.statements: list[Statement] = []
         self._size: dict[Scalar, int] = {}
 
-    def inside(self) -> Block:
+    def open_nested(self) -> Block:
         """An empty block nested in this one."""
         return Block(
             args=self.args, symbols=self.symbols, facts=self.facts, names=self.names, known=self.known
@@ -195,13 +195,13 @@ class Block:
 
     def declare(self, dtype: DType, stem: str, code: Code) -> Name:
         """A new constant of `dtype`'s value type that holds `code`."""
-        name = self.names.numbered(stem)
+        name = self.names.make_suffixed(stem)
         self.add(Declare(f"const {get_value_type(dtype)}", name, code))
         return Name(name)
 
     def declare_index(self, stem: str, code: Code) -> Name:
         """A new `i64` constant that holds `code`."""
-        name = self.names.numbered(stem)
+        name = self.names.make_suffixed(stem)
         self.add(Declare("const i64", name, code))
         return Name(name)
 
@@ -220,7 +220,7 @@ class Block:
     def store_all(self, stores: Iterable[Store]) -> None:
         """Perform `stores` at this point. Values come first: a store may overwrite what another one reads."""
         kept = tuple(stores)
-        for root in (root for store in kept for root in store_roots(store)):
+        for root in (root for store in kept for root in list_store_roots(store)):
             self.value(root)
         for store in kept:
             self.store(store)
@@ -238,7 +238,7 @@ class Block:
         if store.mode == "store":
             action = (Assign(target, _encode_element(wide, arg.dtype)),)
         else:
-            where = self.names.numbered("at")
+            where = self.names.make_suffixed("at")
             target = Element(Name(store.buffer), Name(where))
             index = Declare("const i64", where, index_code(store.index, symbols))
             old = decode_element(target, arg.dtype)

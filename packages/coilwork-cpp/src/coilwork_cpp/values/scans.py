@@ -35,7 +35,7 @@ from coilwork_ir.syntax.cpp import (
 # ---- scans by a function ----
 
 
-def combine_types(kind: Combine) -> tuple[str, ...]:
+def list_carried_types(kind: Combine) -> tuple[str, ...]:
     """C++ types of the variables that carry what `kind` combines."""
     return tuple("u8" if value.dtype.is_bool else get_value_type(value.dtype) for value in kind.results)
 
@@ -68,7 +68,7 @@ def combine_step(
         first = Binary("-", point.index(scan.axis.extent), Literal("1"))
     started = point.declare(DType.BOOL, "started", Binary("!=", at, first))
     # in a block of its own: another scan's parameters are other values
-    inside = point.inside()
+    inside = point.open_nested()
     results = {k: kind.results[k] for k in needed}
     uses = Counter(operand for node in iterate_postorder(results.values()) for operand in node.operands)
     for node in iterate_postorder(results.values()):
@@ -142,9 +142,9 @@ def _new_state(scan: Scan, names: FreshNames) -> tuple[Name, ...]:
     combines.
     """
     if isinstance(scan.kind, Combine):
-        stem = names.numbered("running")
+        stem = names.make_suffixed("running")
         return tuple(Name(f"{stem}_of_{k}") for k in range(scan.kind.count))
-    stem = names.numbered(f"running_{scan.kind}")
+    stem = names.make_suffixed(f"running_{scan.kind}")
     return (Name(stem), Name(f"{stem}_at")) if _comparison(scan) else (Name(stem),)
 
 
@@ -163,7 +163,7 @@ def scan_start(scan: Scan, state: Sequence[Name], scans: Sequence[Scan]) -> tupl
     """
     if isinstance(scan.kind, Combine):
         # the first point takes no notice of it
-        types = combine_types(scan.kind)
+        types = list_carried_types(scan.kind)
         needed = find_carried(scan.kind, [other.output for other in _list_joint_scans(scan, scans)])
         return tuple((types[k], state[k].text, Literal("0")) for k in needed)
     dtype = scan.operands[0].dtype.compute

@@ -113,14 +113,14 @@ class AtenGraph:
 
     def program_roles(self) -> Roles:
         """Return the roles around the driver of the program."""
-        return describe_program(self._outside())
+        return describe_program(self._make_outside())
 
     def call_roles(self, shared: Sequence[SharedMemory], prepared: Prepared | None = None) -> Roles:
         """Return the further roles around that.
 
         `shared` are results that share memory, as captured. With `prepared`, the graph is its main graph.
         """
-        return describe_call(replace(self._outside(shared), prepared=prepared))
+        return describe_call(replace(self._make_outside(shared), prepared=prepared))
 
     def finish_program(self, call: Call) -> Call:
         """Return `call`, which drives the program, with the roles around it."""
@@ -156,7 +156,7 @@ class AtenGraph:
             raise KeyError(path)
         return value
 
-    def _outside(self, shared: Sequence[SharedMemory] = ()) -> Outside:
+    def _make_outside(self, shared: Sequence[SharedMemory] = ()) -> Outside:
         return Outside(
             convention=self.convention,
             operators=self.operators,

@@ -204,8 +204,9 @@ _SHRINKING: Final = frozenset({torch.hardshrink, _HARDSHRINK, _HARDSHRINK.overlo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EagerKernels:
-    """What eager's kernels accept, by the table of operators. Both functions take an operator and its
-    arguments by name."""
+    """The types that eager's kernels accept, by the table of operators. Both functions take an operator and
+    its arguments by name.
+    """
 
     accept_types: Callable[[Any, Mapping[str, object]], bool]
     accept_numbers: Callable[[Any, Mapping[str, object]], bool]

@@ -140,7 +140,9 @@ def compile_around(
 
 @dataclass(slots=True, kw_only=True)
 class Splits:
-    """How often a captured graph and its parts may still be split, to find a call that cannot be compiled."""
+    """A count of how often a captured graph and its parts may still be split, to find a call that cannot be
+    compiled.
+    """
 
     left: int = 24
 

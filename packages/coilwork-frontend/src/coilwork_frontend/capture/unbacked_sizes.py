@@ -159,7 +159,7 @@ _SQUEEZES: Final = (aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
 
 @dataclass(slots=True)
 class SqueezeAssertions:
-    """What the ATen graphs of one captured graph assert of squeezed sizes.
+    """The assertions about squeezed sizes in the ATen graphs of one captured graph.
 
     `are_there`: one of them asserts that a squeezed size is not 1. `random`: one of them draws random
     numbers.

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
-from coilwork_frontend.capture.written_parts import WrittenPart, find_written_parts
+from coilwork_frontend.capture.user_kernel_writes import WrittenPart, find_written_parts
 from coilwork_frontend.torch_compat.user_kernels import (
     FUNCTIONAL_CALL,
     FUNCTIONAL_LAUNCH,

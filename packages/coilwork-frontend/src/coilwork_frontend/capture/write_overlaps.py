@@ -217,10 +217,10 @@ def _overlaps(node: fx.Node) -> bool:
         return False
     operands = list_leaves((node.args, node.kwargs))
     places = [place for value in operands if (place := _locate(value)) is not None]
-    return any(one.repeats or any(_partly_overlap(one, other) for other in places) for one in written)
+    return any(one.repeats or any(_do_partly_overlap(one, other) for other in places) for one in written)
 
 
-def _partly_overlap(one: _Place, other: _Place) -> bool:
+def _do_partly_overlap(one: _Place, other: _Place) -> bool:
     """Tell if two different places of one storage have ranges of elements in common."""
     return (
         one.storage == other.storage

@@ -47,7 +47,7 @@ class StepGradient(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What a step of a recurrent layer does, and its gradient. A state begins with the hidden state.
+    """The step of a recurrent layer, and its gradient. A state begins with the hidden state.
 
     Attributes:
         step: from the state before, what the input contributes `[B, G H]` and the weights, to the state

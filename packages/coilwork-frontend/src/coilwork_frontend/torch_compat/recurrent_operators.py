@@ -131,7 +131,7 @@ ONEDNN_GRADIENT: Final[Callable[..., tuple[Tensor, ...]]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudnnShape:
-    """What cuDNN is told about layers beside tensors.
+    """The facts about layers that cuDNN is told beside tensors.
 
     `mode` is a `cudnnRNNMode_t`, `weights` how many weights a layer has in each direction.
     """

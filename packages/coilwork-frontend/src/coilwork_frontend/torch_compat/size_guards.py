@@ -1,4 +1,4 @@
-"""What torch's environment of symbolic sizes knows, as text and as JSON, and guards that are added again.
+"""Write what torch's environment of symbolic sizes knows, as text and as JSON, and add guards again.
 
 Tracing adds guards on sizes. Whoever restores a traced graph must add the same ones, so that Dynamo compiles
 anew for the calls that the graph does not serve. Expressions are trees of names and numbers: nothing is

@@ -64,7 +64,9 @@ def is_view_outside_dynamo(node: torch.fx.Node) -> bool | None:
         return False
     mode = FakeTensorMode()
     try:
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda argument: _close(argument, mode))
+        args, kwargs = torch.fx.map_arg(
+            (node.args, node.kwargs), lambda argument: _build_static_fake(argument, mode)
+        )
         with mode:
             target: Any = node.target
             result = getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else None
@@ -132,7 +134,7 @@ def _view_of(leaf: Any) -> Any:
     return leaf.view_as(leaf) if isinstance(leaf, torch.Tensor) and leaf.requires_grad else leaf
 
 
-def _close(node: torch.fx.Node, mode: FakeTensorMode) -> Any:
+def _build_static_fake(node: torch.fx.Node, mode: FakeTensorMode) -> Any:
     """Return a fake tensor, or a number, like the value of `node` in `mode`, with static sizes."""
     value = node.meta["example_value"]
     if isinstance(value, torch.SymInt):
@@ -226,7 +228,7 @@ def get_marks(value: object) -> Marks:
 
 
 class Creation(NamedTuple):
-    """How a view was made, which decides if autograd accepts writes to it.
+    """The way in which a view was made, which decides if autograd accepts writes to it.
 
     Attributes:
         name: torch's name for it.

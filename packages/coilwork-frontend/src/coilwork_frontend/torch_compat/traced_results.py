@@ -1,4 +1,4 @@
-"""What AOTAutograd found out about a captured graph, as JSON, and the callable that it makes of that.
+"""Write as JSON what AOTAutograd found out about a captured graph, and make the callable from it.
 
 `describe_metadata` writes down AOTAutograd's facts about inputs and results; what it cannot write exactly, as
 facts about wrapper subclasses or symbolic sizes, raises `UnstorableError`. `wrap_compiled` puts torch's own

@@ -29,12 +29,12 @@ def describe_written(argument: str, base: int, view: Mapping[str, Any]) -> dict[
 
 
 def find_kernel(number: int) -> Any:
-    """Return the kernel of that number in this process."""
+    """Return the kernel that a graph calls `number` in this process."""
     return kernel_side_table.get_kernel(number)
 
 
 def find_constants(number: int) -> Mapping[str, Any]:
-    """Return the arguments of that number in this process: those that are no nodes of a graph."""
+    """Return the constant arguments of launch `number` in this process: those that are no graph nodes."""
     return kernel_side_table.get_constant_args(number)
 
 

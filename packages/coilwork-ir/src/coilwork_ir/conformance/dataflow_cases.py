@@ -370,7 +370,7 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
         name="rows-and-columns",
         text=_kernel(
             "rows_and_columns",
-            ("x0: `4` parallel", "w0: `(n0 + 3)//4` walked", "r0: `37` reduction"),
+            ("x0: `4` parallel", "w0: `(n0 + 3)//4` sequential", "r0: `37` reduction"),
             (
                 "in0: f32 in span `37*n0`",
                 "in1: f32 in span `37`",

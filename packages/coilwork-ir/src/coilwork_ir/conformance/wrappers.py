@@ -20,7 +20,7 @@ from coilwork_ir.backend import Codegen
 from coilwork_ir.conformance.check import TOLERANCES, Result
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import CoilworkIRError, EmitError, InterpretError
-from coilwork_ir.interpretation.memory import flat
+from coilwork_ir.interpretation.memory import view_as_line
 from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.nodes import Kernel
@@ -579,7 +579,7 @@ def _make_interpreter(text: str) -> Launcher:
 
     def launch(*values: Any) -> None:
         count = len(kernel.args)
-        lines = [flat(value) for value in values[:count]]
+        lines = [view_as_line(value) for value in values[:count]]
         sizes = {size.name: int(value) for size, value in zip(kernel.sizes, values[count:], strict=True)}
         interpret_kernel(kernel, dict(zip((a.name for a in kernel.args), lines, strict=True)), sizes)
 
@@ -666,7 +666,7 @@ def _meaningful_strides(tensor: Tensor) -> list[int]:
 
 
 def _find_shared_memory(values: Sequence[Any]) -> list[int]:
-    """For each value the first position that has the same memory; its own if none or no tensor."""
+    """Return for each value the first position that has the same memory; its own if none or no tensor."""
     seen: dict[int, int] = {}
     return [
         seen.setdefault(value.untyped_storage().data_ptr(), position)

@@ -301,7 +301,9 @@ def recombine(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int) -
                 continue
             rest = factors[:i] + factors[i + 1 :]
             others = make_monomial(rest)
-            replacement = _whole(terms, atom, others, coeff) if _may_be_whole(terms, atom, rest) else None
+            replacement = (
+                _undo_division(terms, atom, others, coeff) if _may_be_whole(terms, atom, rest) else None
+            )
             if replacement is None:
                 replacement = _partial(terms, atom, others, coeff)
             if replacement is not None:
@@ -311,7 +313,7 @@ def recombine(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int) -
     return make_sum(monos, coeffs, constant, True)
 
 
-def _whole(terms: dict[Expr, int], remainder: Expr, others: Expr, coeff: int) -> Expr | None:
+def _undo_division(terms: dict[Expr, int], remainder: Expr, others: Expr, coeff: int) -> Expr | None:
     """`coeff*others*x` when the terms of `coeff*others*d*(x//d)` are all there; they are removed."""
     num, den = remainder._args
     partner = multiply(floordiv(num, den), others)
@@ -362,9 +364,7 @@ def _list_remainders(terms: dict[Expr, int]) -> list[Expr]:
 
 
 def _may_be_whole(terms: dict[Expr, int], remainder: Expr, others: tuple[Expr, ...]) -> bool:
-    """False if no term has the factors `others` and x//d: then `_whole` need not make products that are not
-    there.
-    """
+    """Tell if a term may have the factors `others` and x//d; if not, `_undo_division` makes no products."""
     num, den = remainder._args
     quotient = floordiv(num, den)
     if not SYMBOL <= quotient._tag < PRODUCT:

@@ -336,7 +336,7 @@ def _upper(atom: Expr) -> Expr | None:
     return None if hi is None else as_expr(hi)
 
 
-def _numerically_nonneg(e: Expr) -> bool:
+def _is_nonneg_by_bounds(e: Expr) -> bool:
     lo = find_limits(e)[0]
     return lo is not None and lo >= 0
 
@@ -353,7 +353,7 @@ def _upper_of_sum(e: Expr) -> Expr | None:
             bound = _upper(mono) if coeff > 0 else _lower(mono)
         elif all(f._tag == SYMBOL and f._data[3] is None for f in mono._args):
             bound = mono
-        elif coeff > 0 and all(_numerically_nonneg(f) for f in mono._args):
+        elif coeff > 0 and all(_is_nonneg_by_bounds(f) for f in mono._args):
             bound = ONE
             for factor in mono._args:
                 top = _upper(factor)

@@ -1,4 +1,4 @@
-"""From and to sympy, the language of torch's symbolic sizes.
+"""Translate expressions from and to sympy, the language of torch's symbolic sizes.
 
 The only module of this package that imports sympy; nothing else imports it. torch's own sympy functions are
 told by their class name, so that torch need not be installed.

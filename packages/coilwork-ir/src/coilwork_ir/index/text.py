@@ -32,7 +32,7 @@ from coilwork_ir.index.proofs import maximum, minimum
 
 
 def format_expr(e: Expr) -> str:
-    """For example `1024*i0 + i1`, `(i0 + 3) // 8`, `8*(i0 // 8) - 2*s0*i1 + min(s0, 4)`."""
+    """Return the text of `e`, for example `(i0 + 3) // 8` or `8*(i0 // 8) - 2*s0*i1 + min(s0, 4)`."""
     if e._tag == CONST:
         return str(e._constant)
     if e._tag == FLOORDIV or e._tag == MOD:

@@ -93,7 +93,7 @@ class Memory:
         tensor = torch.empty_strided(
             self.shape(buffer), self.strides(buffer), dtype=torch_dtype(buffer.dtype), device=self.device
         )
-        line = flat(tensor)
+        line = view_as_line(tensor)
         if not self._poison:
             line.zero_()
         elif line.dtype.is_floating_point or line.dtype.is_complex:
@@ -137,7 +137,7 @@ class Memory:
                 f"%{buffer.name} is declared {buffer.dtype.text}{list(shape)}, "
                 f"computed was {value.dtype}{list(value.shape)}",
             )
-        if not value.is_quantized and not same_strides(value, self.strides(buffer)):
+        if not value.is_quantized and not has_strides(value, self.strides(buffer)):
             copy = torch.empty_strided(shape, self.strides(buffer), dtype=value.dtype, device=value.device)
             value = copy.copy_(value)
         self.tensors[buffer.name] = value
@@ -148,7 +148,7 @@ class Memory:
         accesses: dict[str, Access] = {}
         for name in names:
             value = self.tensors[name]
-            accesses[name] = Access(flat(value), tuple(value.shape), tuple(value.stride()))
+            accesses[name] = Access(view_as_line(value), tuple(value.shape), tuple(value.stride()))
         return accesses
 
     def output(self, value: GraphOutput) -> Value:
@@ -238,7 +238,7 @@ class Memory:
             )
         if tensor.layout is not torch.strided:
             return  # in blocks of a library's, whose operators alone read it
-        if not same_strides(tensor, strides):
+        if not has_strides(tensor, strides):
             raise InterpretError(
                 "input-layout",
                 f"%{buffer.name} has strides {list(tensor.stride())}, declared {list(strides)}",
@@ -248,7 +248,7 @@ class Memory:
         self.tensors[buffer.name] = tensor.as_strided(shape, strides)
 
 
-def same_strides(value: Tensor, strides: Sequence[int]) -> bool:
+def has_strides(value: Tensor, strides: Sequence[int]) -> bool:
     """True if `value` has the layout `strides`; strides of dimensions with one element, or none, do not
     matter.
     """
@@ -260,7 +260,7 @@ def same_strides(value: Tensor, strides: Sequence[int]) -> bool:
     )
 
 
-def flat(value: Tensor) -> Tensor:
+def view_as_line(value: Tensor) -> Tensor:
     """The memory that `value` spans, from its first element to its last, as a line. It shares that memory."""
     if value.numel() == 0:
         return value.as_strided((0,), (1,))

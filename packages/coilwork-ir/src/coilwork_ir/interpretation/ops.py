@@ -99,15 +99,15 @@ def restore_order(value: Tensor, dtype: torch.dtype) -> Tensor:
     return value.to(dtype)
 
 
-def bits(value: Tensor) -> Tensor:
+def to_signed(value: Tensor) -> Tensor:
     """Two's complement integers with the value of `value` modulo a power of two; other types unchanged."""
     if value.dtype is torch.uint64:
         return value.view(torch.int64)
     return value.to(torch.int64) if value.dtype in _FEW_KERNELS else value
 
 
-def unbits(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """The inverse of `bits`: `value` modulo the size of `dtype`."""
+def from_signed(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """The inverse of `to_signed`: `value` modulo the size of `dtype`."""
     return value.view(torch.uint64) if dtype is torch.uint64 else value.to(dtype)
 
 
@@ -115,7 +115,7 @@ def _modular(function: ScalarFunction) -> ScalarFunction:
     """An op whose result modulo 2**n depends on its operands modulo 2**n only."""
 
     def apply(*operands: Tensor) -> Tensor:
-        return unbits(function(*[bits(v) for v in operands]), operands[-1].dtype)
+        return from_signed(function(*[to_signed(v) for v in operands]), operands[-1].dtype)
 
     return apply
 
@@ -140,9 +140,9 @@ def _make_division(function: ScalarFunction, exact: Callable[[int, int], int]) -
             return function(a, b)
         if a.dtype is torch.uint64:
             return _elementwise_u64(lambda x, y: exact(x, y or 1), a, b)
-        divisor = bits(b)
+        divisor = to_signed(b)
         safe = torch.where(divisor == 0, torch.ones_like(divisor), divisor)
-        return function(bits(a), safe).to(a.dtype)
+        return function(to_signed(a), safe).to(a.dtype)
 
     return apply
 
@@ -176,13 +176,13 @@ def _elementwise_u64(exact: Callable[[int, int], int], a: Tensor, b: Tensor) -> 
 def _pow(a: Tensor, b: Tensor) -> Tensor:
     if a.dtype is torch.uint64:
         return _elementwise_u64(lambda x, y: pow(x, y, 1 << 64), a, b)
-    return unbits(torch.pow(bits(a), bits(b)), a.dtype)
+    return from_signed(torch.pow(to_signed(a), to_signed(b)), a.dtype)
 
 
 def _rshift(a: Tensor, b: Tensor) -> Tensor:
     if a.dtype is torch.uint64:
         return _elementwise_u64(lambda x, y: x >> y, a, b)
-    return unbits(torch.bitwise_right_shift(bits(a), bits(b)), a.dtype)
+    return from_signed(torch.bitwise_right_shift(to_signed(a), to_signed(b)), a.dtype)
 
 
 def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -220,7 +220,7 @@ def _select(condition: Tensor, then: Tensor, otherwise: Tensor) -> Tensor:
     if then.dtype in SMALL_FLOATS:
         chosen = torch.where(condition, then.view(torch.uint8), otherwise.view(torch.uint8))
         return chosen.view(then.dtype)
-    return unbits(torch.where(condition, bits(then), bits(otherwise)), then.dtype)
+    return from_signed(torch.where(condition, to_signed(then), to_signed(otherwise)), then.dtype)
 
 
 def convert(value: Tensor, dtype: DType) -> Tensor:
@@ -262,7 +262,7 @@ def _unsigned_abs(value: Tensor) -> Tensor:
 
 def _sign(value: Tensor) -> Tensor:
     if value.dtype in (*_FEW_KERNELS, torch.uint64):
-        return unbits((bits(value) != 0).to(torch.int64), value.dtype)
+        return from_signed((to_signed(value) != 0).to(torch.int64), value.dtype)
     return torch.sign(value)
 
 
@@ -386,13 +386,13 @@ def _keep(value: Tensor, mask: Tensor | None, otherwise: bool | int | float) -> 
 
 
 def _sum(value: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
-    work = _keep(bits(value), mask, 0)
-    return (unbits(torch.sum(work, -1, dtype=work.dtype), value.dtype),)
+    work = _keep(to_signed(value), mask, 0)
+    return (from_signed(torch.sum(work, -1, dtype=work.dtype), value.dtype),)
 
 
 def _prod(value: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
-    work = _keep(bits(value), mask, 1)
-    return (unbits(torch.prod(work, -1, dtype=work.dtype), value.dtype),)
+    work = _keep(to_signed(value), mask, 1)
+    return (from_signed(torch.prod(work, -1, dtype=work.dtype), value.dtype),)
 
 
 def _least(value: Tensor) -> bool | int | float:
@@ -449,7 +449,7 @@ def _reduce_all(value: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
 
 
 def _xor_sum(value: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
-    work = _keep(bits(value), mask, 0)
+    work = _keep(to_signed(value), mask, 0)
     result = torch.zeros_like(work[..., :1]) if work.shape[-1] else work.new_zeros((*work.shape[:-1], 1))
     while work.shape[-1] > 1:
         half = work.shape[-1] // 2
@@ -458,7 +458,7 @@ def _xor_sum(value: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
         work = torch.bitwise_xor(work[..., :half], work[..., half : 2 * half])
     if work.shape[-1]:
         result = torch.bitwise_xor(result, work)
-    return (unbits(result.squeeze(-1), value.dtype),)
+    return (from_signed(result.squeeze(-1), value.dtype),)
 
 
 def _welford(value: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
@@ -500,24 +500,24 @@ def scan_last(kind: ScanKind, value: Tensor, *, reverse: bool) -> tuple[Tensor, 
     if not reverse:
         return results
     flipped = [result.flip(-1) for result in results]
-    places = [_is_position(kind, k) for k in range(len(flipped))]
+    places = [_scans_positions(kind, k) for k in range(len(flipped))]
     return tuple(
         count - 1 - result if place else result for result, place in zip(flipped, places, strict=True)
     )
 
 
-def _is_position(kind: ScanKind, output: int) -> bool:
+def _scans_positions(kind: ScanKind, output: int) -> bool:
     return output == 1 or kind in ("argmin", "argmax")
 
 
 def _cumsum(value: Tensor) -> tuple[Tensor, ...]:
-    work = bits(value)
-    return (unbits(torch.cumsum(work, -1, dtype=work.dtype), value.dtype),)
+    work = to_signed(value)
+    return (from_signed(torch.cumsum(work, -1, dtype=work.dtype), value.dtype),)
 
 
 def _cumprod(value: Tensor) -> tuple[Tensor, ...]:
-    work = bits(value)
-    return (unbits(torch.cumprod(work, -1, dtype=work.dtype), value.dtype),)
+    work = to_signed(value)
+    return (from_signed(torch.cumprod(work, -1, dtype=work.dtype), value.dtype),)
 
 
 def _cummin(value: Tensor) -> tuple[Tensor, ...]:

@@ -237,12 +237,12 @@ class Evaluator:
         values = [self.value(v) for v in indirect]
         total: Tensor | None = None
         for dim, (expr, size, stride) in enumerate(zip(index, access.shape, access.strides, strict=True)):
-            position = self._within(name, dim, expr, self._index(expr, values), size, mask)
+            position = self._check_bounds(name, dim, expr, self._index(expr, values), size, mask)
             part = position if stride == 1 else position * stride
             total = part if total is None else total + part
         return torch.zeros((), dtype=torch.int64) if total is None else total
 
-    def _within(
+    def _check_bounds(
         self, name: str, dim: int, expr: Expr, found: Tensor, size: int, mask: Tensor | None
     ) -> Tensor:
         """`found`, what `expr` is along `dim` of buffer `name`, within `0..size`; raises as

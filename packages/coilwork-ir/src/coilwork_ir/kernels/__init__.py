@@ -6,7 +6,7 @@ meaning; the other files hold facts about kernels and rewrites of them.
 
 from coilwork_ir.kernels.nodes import (
     Candidate,
-    Combined,
+    ComboKernel,
     Decision,
     Kernel,
     KernelCall,
@@ -21,7 +21,7 @@ from coilwork_ir.kernels.nodes import (
 
 __all__ = [
     "Candidate",
-    "Combined",
+    "ComboKernel",
     "Decision",
     "Kernel",
     "KernelCall",

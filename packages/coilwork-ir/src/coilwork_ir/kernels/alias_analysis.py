@@ -1,4 +1,4 @@
-"""When a kernel may write memory that it reads.
+"""Decide when a kernel may write memory that it reads.
 
 The outputs of a kernel may lie in the memory of its inputs where every load comes before the store that
 overwrites it: the proof, and the verifier's rule `aliasing`. `can_load_ahead` says if a loop may load what
@@ -15,7 +15,7 @@ from typing import Final
 
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernels.nodes import Kernel, Store, TensorArg
-from coilwork_ir.kernels.rewrite import list_kernel_roots, store_roots
+from coilwork_ir.kernels.rewrite import list_kernel_roots, list_store_roots
 from coilwork_ir.scalar import (
     Contraction,
     IndexValue,
@@ -96,17 +96,19 @@ def time_accesses(stores: Sequence[Store], conditions: Iterable[Scalar], reduced
     depth: dict[Scalar, int] = {}
     walks: dict[Scalar, bool] = {}
     roots: list[tuple[tuple[Scalar, ...], Moment]] = []
-    for node in iterate_postorder((*(root for store in stores for root in store_roots(store)), *checked)):
+    for node in iterate_postorder(
+        (*(root for store in stores for root in list_store_roots(store)), *checked)
+    ):
         below = max((depth[o] for o in node.operands), default=0)
         if isinstance(node, Reduce | Contraction | Scan | Sort):
             roots.append((node.operands, Moment(below, True)))
         depth[node] = below + 1 if isinstance(node, Reduce | Contraction) else below
-        # what is reduced along walked ranges still varies along the reduced ones
+        # what is reduced along sequential ranges still varies along the reduced ones
         row = isinstance(node, Reduce | Contraction) and along == frozenset(node.axes)
         walks[node] = not row and (_varies(node, along) or any(walks[o] for o in node.operands))
     moments: dict[Store, Moment] = {}
     for store in stores:
-        parts = store_roots(store)
+        parts = list_store_roots(store)
         moment = Moment(
             max(depth[p] for p in parts),
             any(walks[p] for p in parts) or not along.isdisjoint(store.index.free_symbols),

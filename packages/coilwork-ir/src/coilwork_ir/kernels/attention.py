@@ -1,4 +1,4 @@
-"""What programs of attention read off their kernel: the roles of its ranges, and which points share keys."""
+"""Read facts of attention off its kernel: the roles of its ranges, and which points share keys."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def roles_of(kernel: Kernel) -> Roles:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How neighbouring points of one of the other ranges share keys: `count` of them in a row."""
+    """Neighbouring points of one of the other ranges that share keys: `count` of them in a row."""
 
     symbol: Expr
     extent: Expr
@@ -84,7 +84,9 @@ class Sharing:
 
 
 def find_sharing(kernel: Kernel, roles: Roles, index: Expr) -> tuple[Sharing, ...] | None:
-    """How points of the other ranges share the elements at `index`, by range; None if that is not found."""
+    """Return how points of the other ranges share the elements at `index`, by range; None if that is not
+    found.
+    """
     found: list[Sharing] = []
     for r in roles.others:
         count = _count_sharing(index, r)
@@ -121,7 +123,7 @@ def index_of_store(kernel: Kernel, number: int) -> Expr | None:
 
 
 def find_key_sharing(kernel: Kernel) -> tuple[Sharing, ...]:
-    """How points of the other ranges share keys and values."""
+    """Return how points of the other ranges share keys and values."""
     roles = roles_of(kernel)
     found = []
     for number in (1, 2):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coilwork_ir.errors import InterpretError
 from coilwork_ir.index import Expr, evaluate
-from coilwork_ir.interpretation.memory import Memory, Value, flat
+from coilwork_ir.interpretation.memory import Memory, Value, view_as_line
 from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.interpretation.scalars import Access, Domain, Evaluator, combine
 from coilwork_ir.kernels.nodes import (
@@ -134,7 +134,7 @@ def interpret_schedule(
         for name, arg in zip(entry.args, kernel.args, strict=True):
             if arg.role != "in" and name not in memory.tensors:
                 memory.allocate(buffers[name])
-        lines = [flat(memory.tensors[name]) for name in entry.args]
+        lines = [view_as_line(memory.tensors[name]) for name in entry.args]
         names = [arg.name for arg in kernel.args]
         interpret_kernel(
             kernel, dict(zip(names, lines, strict=True)), [memory.size(size) for size in entry.sizes]
@@ -175,20 +175,20 @@ def _convolve(core: ConvolutionCore, domain: Domain, memory: Accesses) -> Tensor
         every = list(range(len(over)))
         total = torch.einsum(left, every, right, every, every[: len(core.ranges)])
         total = total.expand(own.shape[: len(core.ranges)])
-    return _spread(total, core.ranges, domain)
+    return _expand_value(total, core.ranges, domain)
 
 
 def _attend(core: AttentionCore, domain: Domain, memory: Accesses) -> tuple[Tensor, ...]:
     result, logsumexp = sum_values(Bodies(core.weights, domain.sizes, memory))
     weights = core.weights
-    return _spread(result, weights.ranges, domain), _spread(logsumexp, weights.rows, domain)
+    return _expand_value(result, weights.ranges, domain), _expand_value(logsumexp, weights.rows, domain)
 
 
 def _gradients_at(store: Store, terms: GradientTerms, domain: Domain, memory: Accesses) -> tuple[Tensor, ...]:
     """The gradient that `store` reads, under its number: the sums of what the points of elements add."""
     (number,) = (v.position for v in iterate_postorder((store.value,)) if isinstance(v, Parameter))
     along, sums = terms.sum_along(number, (store.index,))
-    sums = _spread(sums, along, domain)
+    sums = _expand_value(sums, along, domain)
     line = torch.zeros(memory[store.buffer].line.numel(), dtype=sums.dtype)
     if sums.numel():
         offsets = Evaluator(domain, memory).offsets(store.buffer, (store.index,), (), None)
@@ -199,7 +199,7 @@ def _gradients_at(store: Store, terms: GradientTerms, domain: Domain, memory: Ac
     return tuple(sums if k == number else unread for k in range(number + 1))
 
 
-def _spread(value: Tensor, ranges: Sequence[Expr], domain: Domain) -> Tensor:
+def _expand_value(value: Tensor, ranges: Sequence[Expr], domain: Domain) -> Tensor:
     """`value`, over `ranges`, with a dimension for each range of `domain`."""
     order = sorted(range(len(ranges)), key=lambda k: domain.position[ranges[k]])
     held = frozenset(ranges)

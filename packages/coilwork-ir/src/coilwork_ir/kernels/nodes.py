@@ -7,10 +7,11 @@ along a reduction range belongs to a later pass than that `Reduce`. Whether all 
 registers, go through rows block by block, or have programs share rows is not a part of the kernel: a
 `coilwork_ir.mapping.Mapping` says it.
 
-Where rows and columns of one matrix are reduced together, a third kind of range is `walked`: one program
+Where rows and columns of one matrix are reduced together, a third kind of range is `sequential`: one program
 takes its points one after the other, and at each of them the reduced ranges. A `Reduce` is then over all of
-the reduced ranges, once per walked point, or over all of the walked ones, which may use the former but not
-the other way round: rows of a matrix, and sums of its columns over a group of rows.
+the reduced ranges, once per sequential point, or over all of the sequential ones: rows of a matrix, and sums
+of its columns over a group of rows. The sums of columns may use the rows' results, and not the other way
+round.
 
 A kernel whose values are `Contraction`s multiplies blocks of factors, and combines nothing else. Two of them
 have the same rows, columns and batch.
@@ -43,8 +44,8 @@ from coilwork_ir.loops.nodes import (
     View,
     Weights,
     Window,
+    list_saved_bodies,
     read_saved_bodies,
-    saved_bodies,
 )
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar
@@ -53,7 +54,7 @@ from coilwork_ir.streams import OWN, StreamInstruction
 # ---- Kernels and schedules ----
 
 
-RangeKind = Literal["parallel", "walked", "reduction"]
+RangeKind = Literal["parallel", "sequential", "reduction"]
 ArgRole = Literal["in", "out", "inout"]
 Numerics = Literal["fast", "eager", "strict"]
 
@@ -115,7 +116,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One of the computations of a combined launch: what the names of `Combined.body` stand for in it.
+    """One of the computations of a combined launch: what the names of `ComboKernel.body` stand for in it.
 
     `args` are arguments of the kernel, one for each of the body's; `sizes` are what the body's size symbols
     are, over the kernel's own.
@@ -126,7 +127,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Combined:
+class ComboKernel:
     """Several computations of one kind in one launch: `body`, once for each of `members`.
 
     The kernel's `numerics` are those of the body too. No member writes what another one reads or writes, so
@@ -143,7 +144,7 @@ class Kernel:
 
     Attributes:
         name: identifier derived from what it computes; not part of the cache key.
-        ranges: the iteration space, outermost first: parallel ranges, then walked ones, then reduced ones.
+        ranges: the iteration space, outermost first: parallel ranges, sequential ones, reduced ones.
         args: tensors in call order.
         sizes: size symbols that ranges, indices and values use, passed as integers after the tensors.
         aliasing: pairs (output, input) that a call may give the same memory: each element is read before the
@@ -172,7 +173,7 @@ class Kernel:
     core: Core | None = None
     stores: tuple[Store, ...]
     checks: tuple[Check, ...] = ()
-    combined: Combined | None = None
+    combined: ComboKernel | None = None
     numerics: Numerics = "fast"
     origins: tuple[Origin, ...] = UNKNOWN
 
@@ -389,7 +390,7 @@ class AttentionGradientCore:
     @property
     def bodies(self) -> tuple[Scalar, ...]:
         """Bodies of the weights, then the others."""
-        return (*self.weights.bodies, *saved_bodies(self))
+        return (*self.weights.bodies, *list_saved_bodies(self))
 
     def with_bodies(self, bodies: Sequence[Scalar]) -> AttentionGradientCore:
         """This core with other `bodies`, in order."""

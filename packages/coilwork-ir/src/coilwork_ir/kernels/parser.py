@@ -12,7 +12,7 @@ from coilwork_ir.kernels.nodes import (
     AttentionCore,
     AttentionGradientCore,
     Candidate,
-    Combined,
+    ComboKernel,
     ConvolutionCore,
     Core,
     Decision,
@@ -28,6 +28,7 @@ from coilwork_ir.kernels.nodes import (
     Store,
     TensorArg,
 )
+from coilwork_ir.loops.attention_parser import read_saved, read_weights
 from coilwork_ir.loops.convolutions import Role
 from coilwork_ir.loops.nodes import AssertSize, Body, Check, Cond, Extern, Loop, View
 from coilwork_ir.loops.parser import (
@@ -35,8 +36,6 @@ from coilwork_ir.loops.parser import (
     read_domain,
     read_header,
     read_node,
-    read_saved,
-    read_weights,
     read_window,
 )
 from coilwork_ir.ops import STORE_MODES, StoreMode
@@ -65,7 +64,7 @@ from coilwork_ir.text.scalars import (
 # ---- Kernels and schedules ----
 
 
-RANGE_KINDS: tuple[RangeKind, ...] = ("parallel", "walked", "reduction")
+RANGE_KINDS: tuple[RangeKind, ...] = ("parallel", "sequential", "reduction")
 ROLES: tuple[ArgRole, ...] = ("inout", "in", "out")
 NUMERICS: tuple[Numerics, ...] = ("fast", "eager", "strict")
 
@@ -103,7 +102,7 @@ def read_kernel(reader: Reader) -> Kernel:
     aliasing = parse_list(reader, lambda: _read_pair(reader)) if reader.accept("aliasing") else ()
     workspace = reader.name() if reader.accept("workspace") else ""
     core = read_core(reader, symbols)
-    combined: Combined | None = None
+    combined: ComboKernel | None = None
     stores: list[Store] = []
     checks: tuple[Check, ...] = ()
     if reader.accept("combined"):
@@ -133,7 +132,7 @@ def read_kernel(reader: Reader) -> Kernel:
     )
 
 
-def _read_combined(reader: Reader, symbols: Symbols) -> Combined:
+def _read_combined(reader: Reader, symbols: Symbols) -> ComboKernel:
     reader.expect("{")
     body = read_kernel(reader)
     members: list[Member] = []
@@ -142,7 +141,7 @@ def _read_combined(reader: Reader, symbols: Symbols) -> Combined:
         sizes = parse_indices(reader, symbols, "[", "]") if reader.accept("sizes") else ()
         members.append(Member(args=args, sizes=sizes))
     reader.expect("}")
-    return Combined(body=body, members=tuple(members))
+    return ComboKernel(body=body, members=tuple(members))
 
 
 def _read_range(reader: Reader, symbols: Symbols) -> Range:

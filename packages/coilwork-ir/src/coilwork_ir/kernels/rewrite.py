@@ -49,7 +49,7 @@ from coilwork_ir.scalar import (
 # ---- Scalar graphs ----
 
 
-def store_roots(store: Store) -> tuple[Scalar, ...]:
+def list_store_roots(store: Store) -> tuple[Scalar, ...]:
     """The value, index operands and mask of `store`."""
     mask = () if store.mask is None else (store.mask,)
     return (store.value, *store.indirect, *mask)
@@ -57,7 +57,7 @@ def store_roots(store: Store) -> tuple[Scalar, ...]:
 
 def list_kernel_roots(kernel: Kernel) -> tuple[Scalar, ...]:
     """Every scalar graph of `kernel`: its stores', the conditions of its checks, the bodies of its core."""
-    stored = tuple(root for store in kernel.stores for root in store_roots(store))
+    stored = tuple(root for store in kernel.stores for root in list_store_roots(store))
     bodies = () if kernel.core is None else kernel.core.bodies
     return (*stored, *(check.condition for check in kernel.checks), *bodies)
 
@@ -108,7 +108,7 @@ def replace_sizes(kernel: Kernel, values: Mapping[Expr, Expr], sizes: tuple[Expr
             mapping[entry.symbol] = renewed
             entry = replace(entry, symbol=renewed)
         ranges.append(entry)
-    roots = [root for store in kernel.stores for root in _roots(store)]
+    roots = [root for store in kernel.stores for root in _list_printed_store_roots(store)]
     roots += [check.condition for check in kernel.checks]
     rest = iter(substitute_ranges(roots, mapping))
     stores = []
@@ -128,7 +128,7 @@ def replace_sizes(kernel: Kernel, values: Mapping[Expr, Expr], sizes: tuple[Expr
     )
 
 
-def _roots(store: Store) -> tuple[Scalar, ...]:
+def _list_printed_store_roots(store: Store) -> tuple[Scalar, ...]:
     return (*store.indirect, store.value, *(() if store.mask is None else (store.mask,)))
 
 

@@ -16,7 +16,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, substitute
 from coilwork_ir.kernels.alias_analysis import ALIASING_RULES, check_aliasing, check_pairs
 from coilwork_ir.kernels.nodes import (
-    Combined,
+    ComboKernel,
     Kernel,
     KernelCall,
     Member,
@@ -62,7 +62,7 @@ from coilwork_ir.verification import (
     open_scope,
 )
 
-# ---- Combined kernels ----
+# ---- Combo kernels ----
 
 
 COMBINED_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
@@ -93,7 +93,7 @@ COMBINED_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
 )
 
 
-def check_combined(kernel: Kernel, combined: Combined, place: Place) -> None:
+def check_combined(kernel: Kernel, combined: ComboKernel, place: Place) -> None:
     """Check `kernel`, which is `combined`; its body is checked elsewhere.
 
     Raises:
@@ -220,8 +220,8 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "symbol-declared": SCOPE_RULES["symbol-declared"],
         "unique-symbol": SCOPE_RULES["unique-symbol"],
         "range": Rule(
-            "ranges are distinct range symbols: parallel ones in tiles x, y, z, then walked ones in tile w, "
-            "then reduced ones in tile r",
+            "ranges are distinct range symbols: parallel ones in tiles x, y, z, then sequential ones in tile "
+            "w, then reduced ones in tile r",
             "order the ranges outermost first, reduced ones last",
         ),
         "unique-arg": Rule("argument names are distinct", "name the arguments in0, in1, ..., out0, ..."),
@@ -234,18 +234,18 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "reduce-axes": Rule(
             (
                 "a reduction in a kernel combines along all of the kernel's reduction ranges, or along all "
-                "of its walked ones"
+                "of its sequential ones"
             ),
             "put reductions along other ranges into a kernel of their own",
         ),
-        "walked": Rule(
-            "a kernel with walked ranges has reduced ones too, combines nothing with memory, and "
-            "reduces along the walked "
-            "ones by kinds whose results combine as values do",
+        "sequential": Rule(
+            "a kernel with sequential ranges has reduced ones too, combines nothing with memory, and reduces "
+            "along the sequential ones by kinds whose results combine as values do",
             "put what reduces otherwise into a kernel of its own",
         ),
-        "walked-order": Rule(
-            "what uses a reduction along walked ranges varies along none of them and is not reduced again",
+        "sequential-order": Rule(
+            "what uses a reduction along sequential ranges varies along none of them, and is not reduced "
+            "again",
             "put it into a later kernel",
         ),
         "scan-axis": Rule(
@@ -253,8 +253,8 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         ),
         "store-level": Rule(
             (
-                "an unmasked plain store whose value varies along a reduced or walked range varies along it "
-                "in its index too"
+                "an unmasked plain store whose value varies along a reduced or sequential range varies along "
+                "it in its index too"
             ),
             "reduce the value first, or store it at an index that uses the range",
         ),
@@ -289,7 +289,7 @@ SCHEDULE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
 # Kernels
 
 # The kinds of ranges, in the order in which a kernel lists them.
-_KINDS: Final[tuple[RangeKind, ...]] = ("parallel", "walked", "reduction")
+_KINDS: Final[tuple[RangeKind, ...]] = ("parallel", "sequential", "reduction")
 
 
 class _KernelScope:
@@ -344,7 +344,7 @@ def verify_kernel(kernel: Kernel) -> None:
     if contractions or any(entry.kind != "parallel" for entry in kernel.ranges):
         level_of = find_levels(kernel)
         _check_levels(kernel, level_of, place)
-        _check_walked(kernel, level_of, place)
+        _check_sequential(kernel, level_of, place)
         if contractions:
             check_contraction(kernel, contractions, level_of, _roots(kernel), place)
 
@@ -403,7 +403,7 @@ def _check_values(
 ) -> set[str]:
     ranges = frozenset(r.symbol for r in kernel.ranges)
     reduced = frozenset(r.symbol for r in kernel.ranges if r.kind == "reduction")
-    walked = frozenset(r.symbol for r in kernel.ranges if r.kind == "walked")
+    sequential = frozenset(r.symbol for r in kernel.ranges if r.kind == "sequential")
     loaded: set[str] = set()
     for node in iterate_postorder(_roots(kernel)):
         match node:
@@ -412,7 +412,7 @@ def _check_values(
                 loaded.add(node.buffer)
             case Reduce():
                 along = frozenset(node.axes)
-                if along not in (reduced, walked or reduced) or len(node.axes) != len(along):
+                if along not in (reduced, sequential or reduced) or len(node.axes) != len(along):
                     shown = ", ".join(a.name for a in node.axes)
                     place.fail("reduce-axes", f"{node.kind} along ({shown})")
             case Scan():
@@ -444,8 +444,8 @@ def _check_store(
 
 
 def find_levels(kernel: Kernel) -> dict[Scalar, frozenset[Expr]]:
-    """For every scalar node of `kernel` the ranges that its value varies along; a `Reduce` or `Contraction`
-    removes its axes.
+    """Return the ranges that the value of each scalar node of `kernel` varies along; a `Reduce` or
+    `Contraction` removes its axes.
     """
     ranges = frozenset(r.symbol for r in kernel.ranges)
     found: dict[Scalar, frozenset[Expr]] = {}
@@ -482,32 +482,34 @@ def _check_levels(kernel: Kernel, level_of: Mapping[Scalar, frozenset[Expr]], pl
             )
 
 
-def _check_walked(kernel: Kernel, level_of: Mapping[Scalar, frozenset[Expr]], place: Place) -> None:
-    walked = frozenset(r.symbol for r in kernel.ranges if r.kind == "walked")
-    if not walked:
+def _check_sequential(kernel: Kernel, level_of: Mapping[Scalar, frozenset[Expr]], place: Place) -> None:
+    sequential = frozenset(r.symbol for r in kernel.ranges if r.kind == "sequential")
+    if not sequential:
         return
     if not any(r.kind == "reduction" for r in kernel.ranges):
-        place.fail("walked", "no range is reduced")
+        place.fail("sequential", "no range is reduced")
     for store in kernel.stores:
         if store.mode != "store":
-            place.fail("walked", f"the store to {store.buffer} combines by {store.mode}")
+            place.fail("sequential", f"the store to {store.buffer} combines by {store.mode}")
     late: set[Scalar] = set()
     for node in iterate_postorder(_roots(kernel)):
         again = not late.isdisjoint(node.operands)
-        column = isinstance(node, Reduce) and not walked.isdisjoint(node.axes)
+        column = isinstance(node, Reduce) and not sequential.isdisjoint(node.axes)
         if isinstance(node, Reduce) and column and node.kind not in SELF_COMBINING:
-            place.fail("walked", f"{node.kind} along walked ranges")
+            place.fail("sequential", f"{node.kind} along sequential ranges")
         if again and (
-            isinstance(node, Reduce | Contraction | Scan | Sort) or not walked.isdisjoint(level_of[node])
+            isinstance(node, Reduce | Contraction | Scan | Sort) or not sequential.isdisjoint(level_of[node])
         ):
-            place.fail("walked-order", f"{type(node).__name__.lower()} of a reduction along walked ranges")
+            place.fail(
+                "sequential-order", f"{type(node).__name__.lower()} of a reduction along sequential ranges"
+            )
         if again or column:
             late.add(node)
     for store in kernel.stores:
         parts = (store.value, *store.indirect, *(() if store.mask is None else (store.mask,)))
         spans = store.index.free_symbols.union(*(level_of[part] for part in parts))
-        if not late.isdisjoint(parts) and not walked.isdisjoint(spans):
-            place.fail("walked-order", f"{store.buffer} is stored at every walked point")
+        if not late.isdisjoint(parts) and not sequential.isdisjoint(spans):
+            place.fail("sequential-order", f"{store.buffer} is stored at every sequential point")
 
 
 # Schedules

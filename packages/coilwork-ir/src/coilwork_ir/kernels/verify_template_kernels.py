@@ -21,7 +21,7 @@ from coilwork_ir.kernels.nodes import (
     get_ranges,
     list_result_ranges,
 )
-from coilwork_ir.kernels.rewrite import store_roots
+from coilwork_ir.kernels.rewrite import list_store_roots
 from coilwork_ir.loops.convolutions import count_windows, list_summed_extents
 from coilwork_ir.loops.verify_attention import ATTENTION_RULES, check_saved, check_weights
 from coilwork_ir.scalar import (
@@ -96,7 +96,7 @@ def check_core(kernel: Kernel, core: Core, check: CheckScalar, place: Place) -> 
     """
     if kernel.workspace or kernel.checks or kernel.aliasing:
         place.fail("core-alone", "there is a workspace, a check, or shared memory")
-    stored = tuple(root for store in kernel.stores for root in store_roots(store))
+    stored = tuple(root for store in kernel.stores for root in list_store_roots(store))
     for value in iterate_postorder((*core.bodies, *stored)):
         if isinstance(value, Reduce | Contraction | Scan | Sort):
             place.fail("core-alone", f"there is a {type(value).__name__.lower()} besides")
@@ -127,8 +127,8 @@ def _check_ranges(kernel: Kernel, core: Core, place: Place) -> None:
             place.fail(
                 "core-ranges", f"the core has ({shown}), the kernel ({', '.join(r.name for r in theirs)})"
             )
-    if any(r.kind == "walked" for r in kernel.ranges):
-        place.fail("core-ranges", "there are walked ranges")
+    if any(r.kind == "sequential" for r in kernel.ranges):
+        place.fail("core-ranges", "there are sequential ranges")
 
 
 def _check_convolution(core: ConvolutionCore, check: CheckScalar, place: Place) -> None:
@@ -196,7 +196,7 @@ def _check_store(store: Store, core: Core, check: CheckScalar, place: Place) -> 
     results, wide = list_result_ranges(core), accumulate_of(core)
     parallel, _ = get_ranges(core)
     known: list[int] = []
-    for value in iterate_postorder(store_roots(store)):
+    for value in iterate_postorder(list_store_roots(store)):
         if not isinstance(value, Parameter):
             check(value, frozenset(parallel))
             continue

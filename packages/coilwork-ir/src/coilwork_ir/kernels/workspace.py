@@ -116,7 +116,7 @@ def _points(kernel: Kernel, kind: RangeKind) -> Expr:
 
 
 def explain_not_shared(kernel: Kernel) -> str | None:
-    """Why programs can't share the rows of `kernel` through a workspace; None if they can."""
+    """Return why programs can't share the rows of `kernel` through a workspace; None if they can."""
     scans = list_scans(list_kernel_roots(kernel))
     reduced = [r for r in kernel.ranges if r.kind != "parallel"]
     if not scans:
@@ -136,7 +136,7 @@ def explain_not_shared(kernel: Kernel) -> str | None:
 
 
 def explain_no_room(kernel: Kernel, length: int) -> str | None:
-    """Why the workspace of `kernel` does not do for pieces of `length` points; None if it does."""
+    """Return why the workspace of `kernel` does not do for pieces of `length` points; None if it does."""
     needed = count_workspace_elements(kernel, length)
     span = next(arg.span for arg in kernel.args if arg.name == kernel.workspace)
     return None if provably_le(needed, span) else f"{kernel.workspace} holds {span!r} elements of {needed!r}"

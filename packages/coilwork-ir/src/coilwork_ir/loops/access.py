@@ -60,12 +60,12 @@ def list_bodies(node: Node) -> tuple[Scalar, ...]:
     """Scalar graphs evaluated by `node`: values, masks, index values, conditions of checks."""
     match node:
         case Scan():
-            return (node.body, *node.others, *_conditions(node.checks))
+            return (node.body, *node.others, *_list_check_conditions(node.checks))
         case Pointwise() | Reduce() | Sort():
-            return (node.body, *_conditions(node.checks))
+            return (node.body, *_list_check_conditions(node.checks))
         case Scatter():
             mask = () if node.mask is None else (node.mask,)
-            return (node.value, *node.indirect, *mask, *_conditions(node.checks))
+            return (node.value, *node.indirect, *mask, *_list_check_conditions(node.checks))
         case Contraction():
             return (node.left, node.right, node.epilogue)
         case Attention() | AttentionGradient():
@@ -116,7 +116,7 @@ def list_memory_aliases(node: Node) -> tuple[tuple[str, str], ...]:
             return tuple((new, old) for old, new in list_overwritten_buffers(node))
 
 
-def _conditions(checks: tuple[Check, ...]) -> tuple[Scalar, ...]:
+def _list_check_conditions(checks: tuple[Check, ...]) -> tuple[Scalar, ...]:
     return tuple(check.condition for check in checks)
 
 

@@ -73,7 +73,7 @@ class LibraryAttention:
         return self.scale == compute_default_scale(self.query)
 
     def why_malformed(self) -> str | None:
-        """Why no node says this; None if one does."""
+        """Return why no node says this; None if one does."""
         query, key, value = self.query.shape, self.key.shape, self.value.shape
         if {len(query), len(key), len(value)} != {_RANK}:
             return "operands have four dimensions"

@@ -230,7 +230,7 @@ def find_places(
         place = p * window.stride + k * window.dilation - window.padding
         # the last tap of the last window ends behind the image by no more than padding
         room = (extents.taps[d] - 1 - k) * window.dilation - window.padding
-        mask = _both(mask, _inside(place, extents.space[d], ends_in=provably_nonneg(room)))
+        mask = _join_masks(mask, _is_within_size(place, extents.space[d], ends_in=provably_nonneg(room)))
         at.append(place)
     return {
         "image": ((batch, channel, *at), mask),
@@ -242,7 +242,7 @@ def find_places(
 def _places_of_transposed(
     node: Windowed, extents: Roles, *, image: Sequence[Expr], inner: Expr, taps: Sequence[Expr]
 ) -> Places:
-    """As `find_places`, at a point of the image and a feature of its group.
+    """Do as `find_places`, at a point of the image and a feature of its group.
 
     A tap reaches a point from one window at most.
     """
@@ -257,8 +257,8 @@ def _places_of_transposed(
         place = floordiv(distance, as_expr(window.stride))
         if window.stride > 1:
             rest = index_value(mod(distance, as_expr(window.stride)))
-            mask = _both(mask, op("eq", rest, const(0, DType.I64)))
-        mask = _both(mask, _inside(place, size))
+            mask = _join_masks(mask, op("eq", rest, const(0, DType.I64)))
+        mask = _join_masks(mask, _is_within_size(place, size))
         at.append(place)
     own = channel - group * extents.group_channels
     return {
@@ -282,24 +282,24 @@ def read_at(body: Body, place: Sequence[Expr], mask: Scalar) -> Scalar:
 
 
 def _mask_load(value: Load, mask: Scalar) -> Load:
-    both = mask if value.mask is None else _both(value.mask, mask)
+    both = mask if value.mask is None else _join_masks(value.mask, mask)
     return load(value.buffer, value.index, value.dtype, indirect=value.indirect, mask=both, other=value.other)
 
 
-def _inside(place: Expr, size: Expr, *, ends_in: bool = False) -> Scalar:
+def _is_within_size(place: Expr, size: Expr, *, ends_in: bool = False) -> Scalar:
     """`0 <= place < size`, without the halves that hold for sure."""
     low = _TRUE if provably_nonneg(place) else op("ge", index_value(place), const(0, DType.I64))
     high = _TRUE if ends_in or provably_lt(place, size) else op("lt", index_value(place), _number(size))
     if place.is_const and (low is not _TRUE or (size.is_const and high is not _TRUE)):
         return _FALSE
-    return _both(low, high)
+    return _join_masks(low, high)
 
 
 def _number(size: Expr) -> Scalar:
     return const(size.value, DType.I64) if size.is_const else index_value(size)
 
 
-def _both(a: Scalar, b: Scalar) -> Scalar:
+def _join_masks(a: Scalar, b: Scalar) -> Scalar:
     for first, other in ((a, b), (b, a)):
         if first is _TRUE or other is _FALSE:
             return other

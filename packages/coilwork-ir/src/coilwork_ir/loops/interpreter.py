@@ -16,7 +16,7 @@ from torch import Tensor
 from coilwork_ir.buffers import Argument, Buffer, Ref, SymbolOutput
 from coilwork_ir.errors import InterpretError
 from coilwork_ir.index import Expr, as_expr, get_extent
-from coilwork_ir.interpretation.memory import Memory, Value, argument_value, call, flat, take_results
+from coilwork_ir.interpretation.memory import Memory, Value, argument_value, call, take_results, view_as_line
 from coilwork_ir.interpretation.ops import reduce_last, scan_all, sort_last, torch_dtype
 from coilwork_ir.interpretation.scalars import Access, Domain, Evaluator, combine
 from coilwork_ir.loops.access import list_read_buffers
@@ -178,7 +178,7 @@ def _contract(node: Contraction, memory: Memory) -> None:
     # [group, point]
     member = (points >= starts[:, None]) & (points < ends[:, None])
     if groups.along in node.axes:
-        inside = _spread(member, (dims.index(groups.index), dims.index(groups.along)), len(dims))
+        inside = _expand_value(member, (dims.index(groups.index), dims.index(groups.along)), len(dims))
         memory.allocate(node.output).copy_(_sum_products(node, memory, inside))
         return
     output = memory.allocate(node.output)
@@ -186,11 +186,11 @@ def _contract(node: Contraction, memory: Memory) -> None:
         known = {groups.index: as_expr(number)}
         left, right, epilogue = substitute_ranges((node.left, node.right, node.epilogue), known)
         product = replace(node, left=left, right=right, epilogue=epilogue)
-        mine = _spread(member[number], (node.ranges.index(groups.along),), len(node.ranges))
+        mine = _expand_value(member[number], (node.ranges.index(groups.along),), len(node.ranges))
         output.copy_(torch.where(mine, _sum_products(product, memory, None), output))
 
 
-def _spread(value: Tensor, places: Sequence[int], dims: int) -> Tensor:
+def _expand_value(value: Tensor, places: Sequence[int], dims: int) -> Tensor:
     """`value`, whose dimensions are those at `places` among `dims`, with size 1 along the others."""
     if list(places) != sorted(places):
         value, places = value.t(), sorted(places)
@@ -241,7 +241,7 @@ def _scatter(node: Scatter, memory: Memory) -> None:
     if node.covers:
         _check_covered(node, evaluator.offsets(old, node.index, node.indirect, None))
     target = memory.view(node.output, memory.tensors[old], 0)
-    combine(flat(target), offsets, value, node.mode, mask)
+    combine(view_as_line(target), offsets, value, node.mode, mask)
 
 
 def _check_covered(node: Scatter, offsets: Tensor) -> None:
@@ -482,7 +482,7 @@ def _store_state(node: Attention, memory: Memory) -> None:
         elif entry is not None:
             tensor = memory.allocate(entry).zero_()
             if number == places.seed and weights.dropout:
-                flat(tensor).view(torch.int64)[0] = torch.randint(1 << 62, ())
+                view_as_line(tensor).view(torch.int64)[0] = torch.randint(1 << 62, ())
 
 
 def _sum_into(
@@ -501,8 +501,16 @@ def _add_at(
     domain = Domain(ranges, memory.sizes)
     if domain.empty:
         return
-    evaluator = Evaluator(domain, {"sums": Access(flat(sums), tuple(sums.shape), tuple(sums.stride()))})
-    combine(flat(sums), evaluator.offsets("sums", index, (), None), values.reshape(domain.shape), "add", None)
+    evaluator = Evaluator(
+        domain, {"sums": Access(view_as_line(sums), tuple(sums.shape), tuple(sums.stride()))}
+    )
+    combine(
+        view_as_line(sums),
+        evaluator.offsets("sums", index, (), None),
+        values.reshape(domain.shape),
+        "add",
+        None,
+    )
 
 
 def _list_operands(node: AttentionGradient) -> tuple[str, ...]:

@@ -197,7 +197,7 @@ def _list_fixed_buffers(node: Node) -> Iterator[tuple[str, str]]:
 
 
 def _irregular(buffer: Buffer) -> str | None:
-    """Why the strides of computed memory are not just one order of its dimensions."""
+    """Return why the strides of computed memory are not just one order of its dimensions."""
     if any(as_int(extent) == 0 for extent in buffer.shape):
         return "it has no elements"
     return None if find_dense_order(buffer) is not None else "its rows are padded"
@@ -246,7 +246,7 @@ def remake_view(view: Buffer, offset: Expr, source: Buffer, strides: Strides) ->
     then.
     """
     runs = list_runs(view, source)
-    place = _digits(offset, source)
+    place = _find_element(offset, source)
     if runs is None or place is None or _may_carry(runs, place, source):
         return None
     remade_strides: list[Expr] = []
@@ -396,7 +396,7 @@ def _run_outwards(extent: Expr, inner: int, step: int, source: Buffer) -> Run | 
     return Run(tuple(dimensions), step, tuple(reach))
 
 
-def _digits(offset: Expr, source: Buffer) -> tuple[Expr, ...] | None:
+def _find_element(offset: Expr, source: Buffer) -> tuple[Expr, ...] | None:
     """The element of `source` that lies at `offset`, as an index; None if that cannot be told."""
     digits = [as_expr(0)] * len(source.shape)
     rest = as_int(offset)

@@ -69,8 +69,8 @@ _SLOTS: Final[Mapping[type[Scalar], tuple[str, ...]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class NodeForm:
-    """What nodes of one place in equal layers share: `key`. `names` are the buffers by number, in the order
-    in which the node mentions them.
+    """The form that nodes of one place in equal layers share: `key`. `names` are the buffers by number, in
+    the order in which the node mentions them.
     """
 
     key: Hashable

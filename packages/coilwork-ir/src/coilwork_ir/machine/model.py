@@ -95,7 +95,7 @@ class Reductions:
         short_run_bytes: the longest run of memory that is a short one.
         narrow_bytes: the widest element of such a run that threads load one by one.
         narrow_slowdown: times as long as with wide loads that narrow ones take at least.
-        walked_miss: factor of fewer pieces beside rows that is better than masks for uneven ones.
+        row_loop_miss: factor of fewer pieces beside rows that is better than masks for uneven ones.
         lines_per_us: lines of memory that a unit looks up in a microsecond for threads that have one each.
     """
 
@@ -114,7 +114,7 @@ class Reductions:
     short_run_bytes: int
     narrow_bytes: int
     narrow_slowdown: float
-    walked_miss: float
+    row_loop_miss: float
     lines_per_us: float
 
 
@@ -332,7 +332,7 @@ class Libraries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionTiles:
-    """What attention takes in tiles of rows, each of which goes through blocks of keys.
+    """The times of attention in tiles of rows, each of which goes through blocks of keys.
 
     Attributes:
         rows: rows of a tile.
@@ -487,7 +487,7 @@ class Grids:
             transpose.
         mostly_contiguous_share: share along the inner tile of which it can be most that counts.
         row_waste: share of a row's last block that may lie behind the row's end.
-        sum_registers: registers that sums of walked rows' columns, or all sums over a loop, may take.
+        sum_registers: registers that sums of sequential rows' columns, or all sums over a loop, may take.
         cached_rows_share: share of the second-level cache that rows may take which are to be found in it
             again.
         rows_at_a_time: rows that a unit walks at a time, by programs of 256 threads.

@@ -349,9 +349,9 @@ def _step(place: Expr, symbol: Expr) -> int | None:
 
 
 def explain_no_ranges(
-    kernel: Kernel, names: Iterable[str], kinds: Sequence[str] = ("parallel", "walked", "reduction")
+    kernel: Kernel, names: Iterable[str], kinds: Sequence[str] = ("parallel", "sequential", "reduction")
 ) -> str | None:
-    """Why `names` are not distinct ranges of `kernel`, each of one of `kinds`; None if they are.
+    """Return why `names` are not distinct ranges of `kernel`, each of one of `kinds`; None if they are.
 
     Where nothing combines along them, reduced ranges are parallel ones: a nest may store what others reduce.
     """
@@ -372,7 +372,7 @@ def explain_no_ranges(
 
 
 def explain_not_positive(number: Number, what: str) -> str | None:
-    """Why `number`, called `what`, is none that a directive counts by; None if it is."""
+    """Return why `number`, called `what`, is none that a directive counts by; None if it is."""
     if not list_values(number):
         return f"{what} has no value to choose"
     return None if min(list_values(number)) >= 1 else f"{what} is {min(list_values(number))}, less than 1"
@@ -381,8 +381,8 @@ def explain_not_positive(number: Number, what: str) -> str | None:
 def explain_duplicate(
     directive: Directive, names: Iterable[str], directives: Sequence[Directive]
 ) -> str | None:
-    """Why another directive of the same class in `beside` already says it of one of the ranges `names`; None
-    if none does.
+    """Return why another directive of the same class in `beside` already says it of one of the ranges
+    `names`; None if none does.
     """
     wanted = set(names)
     for other in directives:

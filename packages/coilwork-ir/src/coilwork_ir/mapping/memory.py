@@ -224,13 +224,13 @@ class Index(Directive):
     promised: bool = False
 
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
-        """In 32 bits: every argument's span and every product of ranges is proved to fit."""
+        """Legal in 32 bits if every argument's span and every product of ranges is proved to fit."""
         if self.dtype == "i64" or self.promised:
             return None
         for arg in get_body(kernel).args:
             if not provably_le(arg.span, INT32_MAX):
                 return f"{arg.name} may have {find_bounds(arg.span).hi or 'any number of'} elements"
-        for kind in ("parallel", "walked", "reduction"):
+        for kind in ("parallel", "sequential", "reduction"):
             if not provably_le(
                 multiply_all(r.extent for r in get_body(kernel).ranges if r.kind == kind), INT32_MAX
             ):

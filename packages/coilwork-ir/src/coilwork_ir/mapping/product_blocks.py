@@ -155,7 +155,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """What becomes of sums.
+    """The way in which sums become results.
 
     Attributes:
         operations: weighted operations on all results.

@@ -320,17 +320,17 @@ class Invariant(Directive):
             return reason
         if self.block % self.lanes:
             return f"{self.lanes} lanes do not divide {self.block}"
-        walked = {name for name, entry in index_ranges(kernel).items() if entry.kind == "walked"}
+        sequential = {name for name, entry in index_ranges(kernel).items() if entry.kind == "sequential"}
         for directive in directives:
             if isinstance(directive, Share) or (
-                isinstance(directive, Sequential) and walked.intersection(directive.ranges)
+                isinstance(directive, Sequential) and sequential.intersection(directive.ranges)
             ):
                 return f"`{directive.text}` walks rows in pieces, whose number decides the order"
         return None
 
 
 def _why_no_power(number: Number) -> str | None:
-    """Why some value of `number` is no power of two; None if all are."""
+    """Return why some value of `number` is no power of two; None if all are."""
     odd = [value for value in list_values(number) if value & (value - 1)]
     return f"{odd[0]} is no power of two" if odd else None
 
@@ -338,7 +338,7 @@ def _why_no_power(number: Number) -> str | None:
 def _why_no_pass(
     kernel: Kernel, directive: Directive, step: int, directives: Sequence[Directive]
 ) -> str | None:
-    """Why nothing can be said of pass number `step`, or has been said already; None if it can."""
+    """Return why nothing can be said of pass number `step`, or has been said already; None if it can."""
     if step < 0 or not any(r.kind == "reduction" for r in index_ranges(kernel).values()):
         return f"there is no pass {step}: no range is reduced"
     for other in directives:

@@ -112,7 +112,7 @@ class Keep(Directive):
 
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Reduced ranges of which it is known that a row fits the tile; nothing else says how they are
-        walked.
+        sequential.
         """
         reason = (
             explain_no_ranges(kernel, self.ranges, ("reduction",))
@@ -181,11 +181,11 @@ class Sequential(Directive):
     stages: Number = 1
 
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
-        """Parallel or walked ranges that are not tiled too; later points are loaded early only where no store
-        changes them.
+        """Parallel or sequential ranges that are not tiled too; later points are loaded early only where no
+        store changes them.
         """
         reason = (
-            explain_no_ranges(kernel, self.ranges, ("parallel", "walked"))
+            explain_no_ranges(kernel, self.ranges, ("parallel", "sequential"))
             or explain_not_positive(self.by, "the number of points")
             or explain_not_positive(self.stages, "the number of stages")
             or explain_duplicate(self, self.ranges, directives)
@@ -284,7 +284,7 @@ class Straddle(Directive):
 
 
 def _why_walked(directive: Directive, names: Sequence[str], directives: Sequence[Directive]) -> str | None:
-    """Why another directive says already how the reduced ranges `names` are walked; None if none does."""
+    """Return why another directive already says how ranges `names` are walked; None if none does."""
     for other in directives:
         if other != directive and isinstance(other, Keep | Loop | Share) and set(other.ranges) & set(names):
             return f"`{other.text}` says how they are walked"

@@ -101,7 +101,7 @@ def restrict_to_nest(kernel: Kernel, nest: Nest) -> Kernel:
 
 
 def _why_unkept(kernel: Kernel, guard: Guard) -> str | None:
-    """Why `guard` does not keep the positions that are values of `kernel` in 32 bits; None if it does."""
+    """Return why `guard` leaves positions that are values of `kernel` beyond 32 bits; None if it does not."""
     special, (renewed, _) = assume(kernel, guard), _renew(kernel, guard)
     most = [
         substitute(d.left, renewed)
@@ -150,8 +150,8 @@ def _renew(kernel: Kernel, guard: Guard) -> tuple[dict[Expr, Expr], tuple[Expr, 
 
 
 def _why_no_nests(kernel: Kernel, mapping: Mapping) -> str | None:
-    """Why the nests of `mapping` do not do each store and check of `kernel` once, checks first; None if they
-    do, or there are none.
+    """Return why the nests of `mapping` do not do each store and check of `kernel` once, checks first; None
+    if they do, or there are none.
     """
     if not mapping.nests:
         return None

@@ -22,9 +22,9 @@ from coilwork_ir.interpretation.memory import (
     Value,
     argument_value,
     call,
-    flat,
-    same_strides,
+    has_strides,
     take_results,
+    view_as_line,
 )
 from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.kernels.interpreter import interpret_kernel
@@ -235,7 +235,7 @@ class _Machine:
         if (
             given.dtype is not torch_dtype(buffer.dtype)
             or tuple(given.shape) != memory.shape(buffer)
-            or not same_strides(given, memory.strides(buffer))
+            or not has_strides(given, memory.strides(buffer))
         ):
             raise InterpretError("input-layout", f"%{buffer.name} has another layout than declared")
 
@@ -265,7 +265,7 @@ class _Machine:
             if run is not None:
                 run(launch, tensors, sizes)
             elif kernel is not None:
-                lines = dict(zip((arg.name for arg in kernel.args), map(flat, tensors), strict=True))
+                lines = dict(zip((arg.name for arg in kernel.args), map(view_as_line, tensors), strict=True))
                 interpret_kernel(kernel, lines, sizes)
 
         if launch.stream == OWN and all(is_host(self.buffers[name].device) for name in launch.args):

@@ -107,12 +107,12 @@ def list_used_names(instruction: Instruction) -> tuple[str, ...]:
         case Reuse() | Reinterpret():
             return (instruction.source,)
         case Launch():
-            return (*instruction.args, *_stream(instruction.stream))
+            return (*instruction.args, *_list_other_stream(instruction.stream))
         case ExternCall():
             values = (*instruction.args, *(value for _, value in instruction.kwargs))
             into = tuple(name for _, name in instruction.out)
             given = (*_list_references(values), *into, *instruction.waits)
-            return (*given, *_stream(instruction.stream))
+            return (*given, *_list_other_stream(instruction.stream))
         case CondCall():
             return (instruction.predicate, *_list_references(instruction.operands))
         case LoopCall():
@@ -120,15 +120,15 @@ def list_used_names(instruction: Instruction) -> tuple[str, ...]:
         case SubprogramCall():
             return _list_references(instruction.operands)
         case Copy():
-            return (instruction.source, instruction.target, *_stream(instruction.stream))
+            return (instruction.source, instruction.target, *_list_other_stream(instruction.stream))
         case ForkStream():
-            return _stream(instruction.after)
+            return _list_other_stream(instruction.after)
         case RecordEvent():
-            return _stream(instruction.stream)
+            return _list_other_stream(instruction.stream)
         case WaitEvent():
-            return (instruction.event, *_stream(instruction.stream or OWN))
+            return (instruction.event, *_list_other_stream(instruction.stream or OWN))
         case JoinStream():
-            return (instruction.stream, *_stream(instruction.into))
+            return (instruction.stream, *_list_other_stream(instruction.into))
         case Region():
             return instruction.inputs
         case Free():
@@ -154,7 +154,7 @@ def list_ended_names(instruction: Instruction) -> tuple[str, ...]:
             return ()
 
 
-def _stream(stream: str) -> tuple[str, ...]:
+def _list_other_stream(stream: str) -> tuple[str, ...]:
     return () if stream == OWN else (stream,)
 
 
@@ -465,7 +465,7 @@ class _Renamer:
     def name(self, name: str) -> str:
         return self.names.get(name, name)
 
-    def many(self, names: Sequence[str]) -> tuple[str, ...]:
+    def rename_all(self, names: Sequence[str]) -> tuple[str, ...]:
         return tuple(map(self.name, names))
 
     def buffer(self, buffer: Buffer) -> Buffer:
@@ -498,7 +498,7 @@ class _Renamer:
             case Reuse() | Reinterpret():
                 return replace(step, buffer=self.buffer(step.buffer), source=self.name(step.source))
             case Launch():
-                return replace(step, args=self.many(step.args), stream=self.name(step.stream))
+                return replace(step, args=self.rename_all(step.args), stream=self.name(step.stream))
             case ExternCall():
                 return self._extern(step)
             case CondCall():
@@ -540,12 +540,12 @@ class _Renamer:
             case Region():
                 return replace(
                     step,
-                    inputs=self.many(step.inputs),
-                    outputs=self.many(step.outputs),
+                    inputs=self.rename_all(step.inputs),
+                    outputs=self.rename_all(step.outputs),
                     body=tuple(map(self.instruction, step.body)),
                 )
             case Free():
-                return Free(names=self.many(step.names))
+                return Free(names=self.rename_all(step.names))
             case Return():
                 return Return(values=tuple(map(self.result, step.values)))
             case CheckSize() | Comment():
@@ -559,8 +559,8 @@ class _Renamer:
             kwargs=tuple((key, self.argument(value)) for key, value in call.kwargs),
             out=tuple((key, self.name(name)) for key, name in call.out),
             outputs=tuple(outputs),
-            in_flight=self.many(call.in_flight),
-            until=self.many(call.until),
-            waits=self.many(call.waits),
+            in_flight=self.rename_all(call.in_flight),
+            until=self.rename_all(call.until),
+            waits=self.rename_all(call.waits),
             stream=self.name(call.stream),
         )

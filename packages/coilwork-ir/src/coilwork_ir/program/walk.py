@@ -180,7 +180,7 @@ def list_outer_symbols(program: Program) -> tuple[Expr, ...]:
     symbols: dict[str, Expr] = {}
     seen: set[Expr] = set()
     for instruction in program.instructions:
-        for symbol in _symbols(_expressions(instruction, inputs), seen):
+        for symbol in _symbols(_list_needed_expressions(instruction, inputs), seen):
             if symbol.name not in bound:
                 symbols.setdefault(symbol.name, symbol)
     return tuple(symbols.values())
@@ -190,7 +190,7 @@ def list_used_symbols(instruction: Instruction) -> tuple[Expr, ...]:
     """Symbols that `instruction` needs, in the order of first use; of a region, those of its boundary."""
     if isinstance(instruction, Region):
         return instruction.symbols
-    return tuple(dict.fromkeys(_symbols(_expressions(instruction, {}), set())))
+    return tuple(dict.fromkeys(_symbols(_list_needed_expressions(instruction, {}), set())))
 
 
 def _symbols(expressions: Iterable[Expr], seen: set[Expr]) -> Iterator[Expr]:
@@ -230,7 +230,7 @@ def iterate_bound_symbols(instruction: Instruction) -> Iterator[Expr]:
             pass
 
 
-def _expressions(instruction: Instruction, inputs: dict[str, Buffer]) -> Iterator[Expr]:
+def _list_needed_expressions(instruction: Instruction, inputs: dict[str, Buffer]) -> Iterator[Expr]:
     """Expressions whose values `instruction` needs."""
     arguments: tuple[Argument, ...] = ()
     match instruction:

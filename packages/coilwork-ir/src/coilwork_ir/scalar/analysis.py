@@ -49,7 +49,7 @@ def narrow_to_32_bits(root: Scalar) -> Scalar:
     spans = _spans(root)
     done: dict[Scalar, Scalar] = {}
     for node in iterate_postorder((root,)):
-        if node.dtype.is_integer and _fits(spans.get(node), DType.I32):
+        if node.dtype.is_integer and _fits_dtype(spans.get(node), DType.I32):
             done[node] = _narrow(node, spans, done)
     return done[root]
 
@@ -57,7 +57,7 @@ def narrow_to_32_bits(root: Scalar) -> Scalar:
 def _narrow(node: Scalar, spans: Mapping[Scalar, Span], done: Mapping[Scalar, Scalar]) -> Scalar:
     if node.dtype is DType.I32:
         return node
-    if not _fits(_compute_span(node, spans), node.dtype):
+    if not _fits_dtype(_compute_span(node, spans), node.dtype):
         # it wraps around where its own type ends, which is not where 32 bits do
         return cast(node, DType.I32)
     match node:
@@ -89,7 +89,7 @@ def _span(node: Scalar, known: Mapping[Scalar, Span]) -> Span | None:
         return None
     span = _compute_span(node, known)
     # arithmetic wraps around
-    return span if span is not None and _fits(span, node.dtype) else _type_span(node.dtype)
+    return span if span is not None and _fits_dtype(span, node.dtype) else _type_span(node.dtype)
 
 
 def _compute_span(node: Scalar, known: Mapping[Scalar, Span]) -> Span | None:
@@ -119,13 +119,13 @@ def _type_span(dtype: DType) -> Span | None:
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if dtype.is_signed_integer else (0, (1 << bits) - 1)
 
 
-def _fits(span: Span | None, dtype: DType) -> bool:
+def _fits_dtype(span: Span | None, dtype: DType) -> bool:
     bits = 8 * dtype.itemsize
     low, high = (-(1 << bits - 1), 1 << bits - 1) if dtype.is_signed_integer else (0, 1 << bits)
     return span is not None and low <= span[0] and span[1] < high
 
 
-def _either(spans: Sequence[Span]) -> Span:
+def _unite_spans(spans: Sequence[Span]) -> Span:
     return min(low for low, _ in spans), max(high for _, high in spans)
 
 
@@ -142,7 +142,7 @@ def _product(spans: Sequence[Span]) -> Span:
 
 _OF_SPANS: Final[Mapping[str, Callable[[Sequence[Span]], Span]]] = MappingProxyType(
     {
-        "where": _either,
+        "where": _unite_spans,
         "add": lambda spans: (sum(low for low, _ in spans), sum(high for _, high in spans)),
         "sub": _difference,
         "mul": _product,

@@ -42,7 +42,7 @@ class Reader:
             self.at = match.end()
 
     @property
-    def done(self) -> bool:
+    def is_at_end(self) -> bool:
         """True at the end of the text."""
         return self.at >= len(self.text)
 
@@ -52,7 +52,7 @@ class Reader:
         Raises:
             ParseError: more is left.
         """
-        if not self.done:
+        if not self.is_at_end:
             raise self.error("expected the end")
 
     def peek(self, literal: str) -> bool:

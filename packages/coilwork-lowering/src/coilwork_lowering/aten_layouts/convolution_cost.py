@@ -1,4 +1,4 @@
-"""What convolutions lose as captured: the bytes that their kernels convert, beside the bytes of copies."""
+"""Estimate what convolutions lose as captured: the bytes that their kernels convert, and those of copies."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Convolution:
         return self.groups == 1 and self.channels >= FEWEST_CHANNELS
 
     @property
-    def converted(self) -> tuple[torch.Tensor, ...]:
+    def converted_tensors(self) -> tuple[torch.Tensor, ...]:
         """Tensors that the kernel converts, as captured."""
         tensors = (*self.tensors, *self.results) if self.is_converted else ()
         return tuple(t for t in tensors if not is_channels_last(t))
@@ -82,7 +82,7 @@ class Convolution:
         """
         *_, weight = self.tensors
         several = any(size != 1 for size in (get_size_hints(weight) or ())[2:])
-        return len(self.converted) if several else min(1, len(self.converted))
+        return len(self.converted_tensors) if several else min(1, len(self.converted_tensors))
 
     @property
     def narrow(self) -> bool:
@@ -161,7 +161,7 @@ def estimate_captured_cost(convolutions: Sequence[Convolution]) -> int:
     """Bytes read and written by the conversions that kernels make around convolutions as captured, and while
     slower ones run.
     """
-    converted = sum(2 * estimate_bytes(t) for call in convolutions for t in call.converted)
+    converted = sum(2 * estimate_bytes(t) for call in convolutions for t in call.converted_tensors)
     return converted + sum(call.lost_bytes for call in convolutions)
 
 

@@ -223,7 +223,7 @@ def _weight_of(call: Convolution) -> torch.fx.Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutDecision:
-    """What was copied for a graph's convolutions.
+    """The copies that were made for a graph's convolutions.
 
     Attributes:
         reason: one sentence for a reader of traces.

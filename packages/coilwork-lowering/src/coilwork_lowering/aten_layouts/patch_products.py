@@ -112,7 +112,7 @@ class _Patches:
         return self.windows.taps
 
     @property
-    def transposed(self) -> bool:
+    def is_transposed(self) -> bool:
         """Tell if the convolution makes the image."""
         return bool(self.call["transposed"])
 
@@ -247,7 +247,7 @@ class _Writer:
         bias = node.args[2]
         added = bias if isinstance(bias, torch.fx.Node) else None
         like = node.meta["val"]
-        if patches.transposed:
+        if patches.is_transposed:
             made = self._make_image(patches, patches.value, like, added)
         else:
             made = self._make_features(patches, patches.value, added)
@@ -260,17 +260,17 @@ class _Writer:
         if number == 0:
             made = (
                 self._make_features(patches, gradient, None)
-                if patches.transposed
+                if patches.is_transposed
                 else self._make_image(patches, gradient, like, None)
             )
         elif number == 1:
             image, features = patches.value, gradient
-            if patches.transposed:
+            if patches.is_transposed:
                 image, features = features, image
             rows = self._list_rows(node, features)
             turned = self._call(node, _aten.t.default, rows)
             made = self._call(node, _aten.mm.default, turned, self._list_patches(patches, image))
-            made = self._unfold_weight(patches, made)
+            made = self._rebuild_weight(patches, made)
         else:
             axes = [0, *range(2, gradient.meta["val"].dim())]
             return self._call(node, _aten.sum.dim_IntList, gradient, axes)
@@ -283,7 +283,7 @@ class _Writer:
         node = patches.call.node
         rows, weight = self._list_rows(node, given), self._list_weights(patches)
         product = self._call(node, _aten.mm.default, rows, weight)
-        made = self._unfold(patches, product, given.meta["val"].shape, like)
+        made = self._rebuild_image(patches, product, given.meta["val"].shape, like)
         if bias is None:
             return made
         wide = self._call(node, _aten.view.default, bias, [-1, *(1 for _ in patches.taps)])
@@ -324,7 +324,7 @@ class _Writer:
         places, pixels = range(2, 2 + rank), range(2 + rank, 2 + 2 * rank)
         inner = [*pixels, 1] if patches.is_last else [1, *pixels]
         turned = self._call(patches.call.node, _aten.permute.default, cut, [0, *places, *inner])
-        made = self._widen(patches, self._matrix(patches.call.node, turned, patches.length))
+        made = self._append_zero_columns(patches, self._matrix(patches.call.node, turned, patches.length))
         self.known[key], self.is_again = made, False
         return made
 
@@ -350,7 +350,7 @@ class _Writer:
             found = self._call(node, _aten.unfold.default, found, 2 + d, taps, stride)
         return found
 
-    def _widen(self, patches: _Patches, matrix: torch.fx.Node) -> torch.fx.Node:
+    def _append_zero_columns(self, patches: _Patches, matrix: torch.fx.Node) -> torch.fx.Node:
         """Return `matrix`, whose rows are patches, with zeros behind them."""
         more = patches.width - patches.length
         if not more:
@@ -375,7 +375,7 @@ class _Writer:
             if patches.is_last:
                 order = get_channels_last_order(found.meta["val"].dim())
                 found = self._call(node, _aten.permute.default, found, list(order))
-            self.known[key] = self._widen(patches, self._matrix(node, found, patches.length))
+            self.known[key] = self._append_zero_columns(patches, self._matrix(node, found, patches.length))
         return self.known[key]
 
     def _matrix(self, node: torch.fx.Node, found: torch.fx.Node, columns: int) -> torch.fx.Node:
@@ -385,7 +385,7 @@ class _Writer:
             found = self._call(node, _aten.clone.default, found, memory_format=torch.contiguous_format)
         return self._call(node, _aten.view.default, found, [_ANY, columns])
 
-    def _unfold(
+    def _rebuild_image(
         self, patches: _Patches, product: torch.fx.Node, features: Sequence[int], like: torch.Tensor
     ) -> torch.fx.Node:
         """Return the image of which a `product` has the patches, dense in the order of `like`."""
@@ -406,7 +406,7 @@ class _Writer:
         image = self._call(node, _aten.view.default, dense, [_ANY, *sizes, patches.channels])
         return self._call(node, _aten.permute.default, image, _turn_back(2 + rank))
 
-    def _unfold_weight(self, patches: _Patches, product: torch.fx.Node) -> torch.fx.Node:
+    def _rebuild_weight(self, patches: _Patches, product: torch.fx.Node) -> torch.fx.Node:
         """Return the weight of which a `product` has a row for each feature."""
         node, rows = patches.call.node, product.meta["val"].shape[0]
         if patches.width > patches.length:

@@ -76,7 +76,8 @@ class Product:
 
     @property
     def padding(self) -> tuple[int, int]:
-        """How many numbers the inner size and the result's columns lack to whole vectors, in 16 bit floats.
+        """Return how many numbers the inner size and the result's columns lack to whole vectors, in 16 bit
+        floats.
 
         These sizes decide which kernels cuBLAS takes, whatever the strides: the columns, which are
         consecutive in the result, and the inner size where it is consecutive in an operand. The number of
@@ -215,8 +216,8 @@ def _is_size(size: int | torch.SymInt, number: int) -> bool:
 
 
 def explain_stride_dependence(node: torch.fx.Node) -> str:
-    """Why `node` must keep its strides for those who read it, directly or through views; empty if it need
-    not.
+    """Return why `node` must keep its strides for those who read it, directly or through views; empty if it
+    need not.
     """
     owner = view_base(node)
     for reader in iterate_readers(node):

@@ -26,7 +26,7 @@ _aten: Final = torch.ops.aten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """How a product is cut.
+    """The cut of a product.
 
     Attributes:
         rows: rows of each block; the last one has what is left.
@@ -82,7 +82,7 @@ class RowBlocking:
         return f"{name} by {ceil(total / planned.rows)} blocks of {planned.rows} rows: {what}; {why}"
 
     def _plan_cut(self, product: Product) -> _Plan | str:
-        """How to cut `product`, or what stands in the way."""
+        """Return how to cut `product`, or what stands in the way."""
         left, right = product.tensors[:2]
         shape = product.node.meta["val"].shape
         inner = left.meta["val"].shape[-1]

@@ -106,7 +106,7 @@ class RowPadding:
 
 
 def _obstacle(owner: torch.fx.Node) -> str:
-    """Why the memory of `owner` cannot have other strides; empty if it can."""
+    """Return why the memory of `owner` cannot have other strides; empty if it can."""
     value = owner.meta["val"]
     if not is_product(owner) and not is_pointwise(owner):
         return "an input" if owner.op == "placeholder" else "made by an operator that chooses its strides"

@@ -64,7 +64,7 @@ class _Operand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Result:
-    """How the wider result is read.
+    """The way in which the wider result is read.
 
     Attributes:
         copied: whether the columns that matter are copied into dense memory, for the caller.
@@ -291,7 +291,7 @@ class SizePadding:
                 call: Any = turn.target
                 value = call(found.meta["val"], *turn.args[1:], **turn.kwargs)
             found = self._insert(product.node, turn, turn.target, args, value, dict(turn.kwargs))
-            _keep_side(found, base, product.node)
+            _tag_copy_for_backward(found, base, product.node)
         return found
 
     def _cut_columns(self, right: torch.fx.Node, product: torch.fx.Node) -> torch.fx.Node:
@@ -326,7 +326,7 @@ class SizePadding:
             self._redirect(base, read, readers)
             self._sum_zeros(made, read)
         else:
-            _keep_side(made, base, product.node)
+            _tag_copy_for_backward(made, base, product.node)
         return made
 
     def _sum_zeros(self, made: torch.fx.Node, read: torch.fx.Node) -> None:
@@ -451,10 +451,10 @@ def can_pad_sizes(product: Product) -> bool:
     )
 
 
-def _keep_side(made: torch.fx.Node, base: torch.fx.Node, product: torch.fx.Node) -> None:
-    """Let a copy for the backward be made in the backward, from what is in memory then.
+def _tag_copy_for_backward(made: torch.fx.Node, base: torch.fx.Node, product: torch.fx.Node) -> None:
+    """Tag a padded copy that only the backward reads, so that the backward makes it.
 
-    The partitioner does not know that padding is cheap, and would have the forward save it.
+    The partitioner does not know that padding is cheap, and would let the forward save the copy.
     """
     if product.meta.get("partitioner_tag") == "is_backward" and view_base(base).op == "placeholder":
         made.meta["partitioner_tag"] = "must_be_in_backward"

@@ -37,19 +37,19 @@ class Buffers:
         self._lodgers: set[str] = set()
         self._definer: dict[str, Node] = {}
 
-    def fresh(self, hint: str) -> str:
+    def make_name(self, hint: str) -> str:
         """A buffer name not used before, close to `hint`."""
         base = re.sub(r"\W", "_", hint) or "buf"
         if base[0].isdigit():
             base = f"b{base}"
         return self._names.close_to(base)
 
-    def fresh_successor(self, name: str) -> str:
+    def make_successor_name(self, name: str) -> str:
         """A name for the memory called `name` after it is overwritten, no longer than the last such name."""
-        return self.fresh(f"{_SUCCESSOR.sub('', name)}_new")
+        return self.make_name(f"{_SUCCESSOR.sub('', name)}_new")
 
     def declare(self, buffer: Buffer) -> None:
-        """From here on `buffer` is found by its name."""
+        """Let `buffer` be found by its name from here on."""
         self._declared[buffer.name] = buffer
 
     def __getitem__(self, name: str) -> Buffer:
@@ -104,7 +104,7 @@ class Buffers:
     # memory that was overwritten
 
     def overwrite(self, old: str, new: Buffer) -> None:
-        """From here on the memory called `old` is called `new.name`."""
+        """Call the memory `old` from here on `new.name`."""
         self._successor[old] = new.name
 
     def is_stale(self, name: str) -> bool:

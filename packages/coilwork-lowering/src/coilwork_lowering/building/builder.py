@@ -106,7 +106,7 @@ class Builder:
     ) -> Buffer:
         """A new buffer, row-major unless `strides` are given."""
         buffer = Buffer(
-            name=self.buffers.fresh(name or self.hint),
+            name=self.buffers.make_name(name or self.hint),
             dtype=dtype,
             shape=shape,
             strides=make_contiguous_strides(shape) if strides is None else tuple(strides),
@@ -117,7 +117,7 @@ class Builder:
 
     def declare_successor(self, old: Buffer) -> Buffer:
         """The buffer that stands for the memory of `old` once it is overwritten."""
-        new = replace(old, name=self.buffers.fresh_successor(old.name))
+        new = replace(old, name=self.buffers.make_successor_name(old.name))
         self.buffers.declare(new)
         return new
 
@@ -199,7 +199,7 @@ class Builder:
     ) -> Scalar:
         """The element of `value` at `coordinates`, in memory's type."""
         value = self.current(value)
-        index = value.at(coordinates)
+        index = value.get_coordinates(coordinates)
         return load(value.buffer.name, index, value.dtype, indirect=indirect, mask=mask, other=other)
 
     def read_broadcast(self, value: TensorValue, coordinates: Sequence[Expr]) -> Scalar:

@@ -328,7 +328,7 @@ class SizeTable:
         """`expression` over symbols that inputs tell."""
         return expression.xreplace(self._solved) if self._solved else expression
 
-    def unmet(self, numbers: Iterable[object]) -> frozenset[sympy.Basic]:
+    def find_unmet(self, numbers: Iterable[object]) -> frozenset[sympy.Basic]:
         """Torch's symbols in the integers among `numbers` that were not met before."""
         sizes = (
             self._substitute_told(get_sympy(number)) for number in numbers if isinstance(number, torch.SymInt)

@@ -1,4 +1,4 @@
-"""What an FX value is while a graph is lowered: for a tensor, a buffer and a map of coordinates.
+"""Represent an FX value while a graph is lowered: for a tensor, a buffer and a map of coordinates.
 
 The map goes from the tensor's logical coordinates to the buffer's, over the symbols `make_dims(shape)`: `d0`,
 `d1`, ... for dimensions of more than one element, and 0 for dimensions of exactly one. View operators compose
@@ -58,7 +58,7 @@ class TensorValue:
         """Device, e.g. `"cpu"`."""
         return self.buffer.device
 
-    def at(self, coordinates: Sequence[Expr]) -> tuple[Expr, ...]:
+    def get_coordinates(self, coordinates: Sequence[Expr]) -> tuple[Expr, ...]:
         """Buffer coordinates of the element at `coordinates`."""
         mapping = {d: c for d, c in zip(make_dims(self.shape), coordinates, strict=True) if not d.is_const}
         return tuple(substitute(e, mapping) for e in self.index)
@@ -169,7 +169,7 @@ def reindex(value: TensorValue, shape: Shape, coordinates: Sequence[Expr]) -> Te
     """The tensor of `shape` whose element is `value`'s at `coordinates`, expressions over
     `make_dims(shape)`.
     """
-    return TensorValue(buffer=value.buffer, shape=shape, index=value.at(coordinates))
+    return TensorValue(buffer=value.buffer, shape=shape, index=value.get_coordinates(coordinates))
 
 
 def permute(value: TensorValue, order: Sequence[int]) -> TensorValue:
@@ -188,7 +188,7 @@ def expand(value: TensorValue, shape: Shape) -> TensorValue:
 
 
 def drop(value: TensorValue, positions: Sequence[int]) -> TensorValue:
-    """Without the dimensions `positions`, whose coordinate is taken as 0."""
+    """Return `value` without the dimensions `positions`, whose coordinate is taken as 0."""
     remaining = [k for k in range(len(value.shape)) if k not in set(positions)]
     shape = tuple(value.shape[k] for k in remaining)
     new = iter(make_dims(shape))
@@ -206,7 +206,7 @@ def insert(value: TensorValue, positions: Sequence[int]) -> TensorValue:
 
 
 def select(value: TensorValue, dim: int, at: Expr) -> TensorValue:
-    """Without dimension `dim`, taken at `at`."""
+    """Return `value` at `get_coordinates` of dimension `dim`, without that dimension."""
     shape = value.shape[:dim] + value.shape[dim + 1 :]
     new = make_dims(shape)
     return reindex(value, shape, (*new[:dim], at, *new[dim:]))

@@ -251,7 +251,7 @@ class _Side:
 
     @property
     def support(self) -> float:
-        """How far the filter reaches."""
+        """Return how far the filter reaches."""
         return self.reach * max(self.scale, 1.0)
 
     def window(self, place: Tensor) -> tuple[Tensor, Tensor]:

@@ -46,7 +46,7 @@ def has_16_bit_layers() -> bool:
 
 
 class _Step(NamedTuple):
-    """What one step of a layer makes of `x` and of the state before it, `[B, H]` each."""
+    """The result of one step of a layer from `x` and of the state before it, `[B, H]` each."""
 
     h_before: Tensor
     c_before: Tensor

@@ -59,7 +59,7 @@ def _find_dense_order(shape: Sequence[Any], operands: Sequence[torch.Tensor]) ->
     # of volumes it is not asked whether they are channels-last
     formats = [list(range(len(shape)))[::-1], *([[1, 3, 2, 0]] if len(shape) == 4 else [])]
     for order in formats:
-        if all(_has_shape(item, shape) and _is_dense(item, order) for item in operands):
+        if all(_has_shape(item, shape) and _is_dense_in_order(item, order) for item in operands):
             return order
     return None
 
@@ -72,7 +72,7 @@ def _are_alike(shape: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     order = sorted(
         range(len(shape)), key=lambda k: [is_surely(strides[k] > step) for step in strides].count(True)
     )
-    return _is_dense(operands[0], order) and all(
+    return _is_dense_in_order(operands[0], order) and all(
         is_surely(a == b) for item in operands for a, b in zip(item.stride(), strides, strict=True)
     )
 
@@ -83,7 +83,7 @@ def _has_shape(value: torch.Tensor, shape: Sequence[Any]) -> bool:
     )
 
 
-def _is_dense(value: torch.Tensor, order: Sequence[int]) -> bool:
+def _is_dense_in_order(value: torch.Tensor, order: Sequence[int]) -> bool:
     """Tell if the elements follow each other, dimensions in `order`. Strides of dimensions of one element do
     not matter.
     """

@@ -390,7 +390,7 @@ def _round(value: torch.Tensor, *, decimals: int) -> Any:
     return whole * power if decimals < 0 else whole / power
 
 
-def _unlike_weights() -> str:
+def _describe_unequal_weights() -> str:
     return "bincount: there must be as many weights as positions, in one dimension"
 
 
@@ -402,7 +402,9 @@ def _bincount(value: torch.Tensor, weights: torch.Tensor | None = None, minlengt
         return bincount(value.to(torch.int64), None, minlength) if whole else NotImplemented
     if value.dtype not in _WHOLE:
         return NotImplemented
-    if weights.dim() != 1 or not guard_size_condition(weights.shape[0] == value.numel(), _unlike_weights):
+    if weights.dim() != 1 or not guard_size_condition(
+        weights.shape[0] == value.numel(), _describe_unequal_weights
+    ):
         return NotImplemented
     dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
     positions = value.to(torch.int64)

@@ -310,7 +310,7 @@ def call_extern(
     results = _result_list(call)
     out_overload, out_names = _out_variant(target, results, call)
     passed = pass_arguments(builder, call, target, exact=not out_overload)
-    unmet = builder.sizes.unmet(results)
+    unmet = builder.sizes.find_unmet(results)
     outputs, values, aliases, binds = _outputs(
         builder, call, target, results, passed, given=bool(out_overload)
     )
@@ -392,7 +392,7 @@ def _mark_conjugate(builder: Builder, value: Value, result: Any) -> Value:
 def _bind_read_size(builder: Builder, call: Call, read: Expr, known: Expr, unmet: Collection[object]) -> None:
     """Require that `read`, a number from the call, is `known`, as torch knows by promises of the program.
 
-    A symbol of torch's among `unmet`, as `m` in the even number `2 * m`, gets its value from `read`.
+    A symbol of torch's among `find_unmet`, as `m` in the even number `2 * m`, gets its value from `read`.
     """
     for unknown in (ours for ours, theirs in builder.sizes.pairs if theirs in unmet):
         affine = find_coefficients(known, (unknown,))
@@ -480,7 +480,7 @@ def _outputs(
         dense = not given and (UNPADDED in call.node.meta or _is_made_dense(call, target, result))
         if isinstance(result, torch.Tensor) and not labels:
             # a distance in memory that nothing but memory tells: the run copies what lies otherwise
-            dense = dense or bool(builder.sizes.unmet(result.stride()))
+            dense = dense or bool(builder.sizes.find_unmet(result.stride()))
         dtype = find_kernel_dtype(call.node.target, number, _get_first_dtype(call))
         output, value = _declare_output(builder, call, number, result, dtype, dense=dense)
         outputs.append(output)

@@ -1,4 +1,4 @@
-"""Which shapes and types of operands eager's kernels accept.
+"""Check which shapes and types of operands eager's kernels accept.
 
 Decompositions and rules would broadcast, promote or ignore what those kernels refuse. A call that eager
 refuses is therefore neither decomposed nor lowered: it is ATen's, and raises eager's error. The tables err in

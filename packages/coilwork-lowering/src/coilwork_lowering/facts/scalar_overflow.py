@@ -1,4 +1,4 @@
-"""Which numbers fit the type that eager's kernels convert them to.
+"""Check which numbers fit the type that eager's kernels convert them to.
 
 Eager refuses `-1e9` in `float16`; generated code would make infinity of it, or wrap around. As with operands'
 types, a call that is left to ATen without need is correct all the same.

@@ -104,7 +104,7 @@ def extract_combination(traced: Traced, point: Sequence[Expr]) -> Combination | 
     bodies = _bodies(traced.nodes, known)
     results = []
     for result in traced.results:
-        access = load(result.buffer.name, result.at(point), result.dtype)
+        access = load(result.buffer.name, result.get_coordinates(point), result.dtype)
         body = _expand_body(access, known, bodies)
         if body is None:
             return None

@@ -111,7 +111,7 @@ class _Function:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """What a call says: its arguments by name as FX arguments, and its functions.
+    """The parts of a call: its arguments by name as FX arguments, and its functions.
 
     `score` and `mask` are those of the user, `slope` is the derivative of `score`, if that is asked for, and
     `captured` that of a tensor that `score` reads.
@@ -338,7 +338,7 @@ def _extract(traced: Traced, numbers: int, given: Sequence[Any], point: list[Exp
 
     found: list[_Function] = []
     for made in traced.results:
-        access = load(made.buffer.name, made.at(_locate(made, point)), made.dtype)
+        access = load(made.buffer.name, made.get_coordinates(_locate(made, point)), made.dtype)
         body = _inline(access, producers)
         if any(one.buffer not in known for one in list_loads((body,))):
             raise NotLowered("a function that does more than compute each score")
@@ -405,7 +405,7 @@ def _fold(body: Scalar) -> Scalar:
 
 
 def _read_position(value: Scalar) -> Expr | None:
-    """The expression of positions that `value` is, if it is one."""
+    """Return the index expression that `value` computes; None if it computes anything else."""
     match value:
         case IndexValue():
             return None if value.operands else value.expr
@@ -522,11 +522,13 @@ class _Writer:
         gradient = self._tensor("grad_out")
         scale = const(float(call.arguments["scale"]), _WIDE)
         slope = cast(self._load_given(call.slope, "score_buffers"), _WIDE)
-        slope = simplify(op("mul", self._scaled(slope, scale), scale))
+        slope = simplify(op("mul", self._rewrite_for_raw_score(slope, scale), scale))
         of_query, of_key, of_value = grads
         captured, of_rows, term = call.captured, None, None
         if captured is not None:
-            term = self._scaled(cast(self._load_given(captured.term, "score_buffers"), _WIDE), scale)
+            term = self._rewrite_for_raw_score(
+                cast(self._load_given(captured.term, "score_buffers"), _WIDE), scale
+            )
             of_rows = builder.declare(
                 tuple(get_extent(r) for r in weights.rows), _WIDE, format_device(fakes[0].device)
             )
@@ -538,8 +540,8 @@ class _Writer:
                 of_value=of_value,
                 of_bias=of_rows,
                 inner=self._sum_passed(weights, gradient),
-                logsumexp=builder.read(self._tensor("logsumexp"), self._at(weights.rows)),
-                gradient=builder.read(gradient, self._at(weights.ranges)),
+                logsumexp=builder.read(self._tensor("logsumexp"), self._get_point(weights.rows)),
+                gradient=builder.read(gradient, self._get_point(weights.ranges)),
                 slope=slope,
                 bias=term,
                 bias_at=() if of_rows is None else weights.rows,
@@ -558,7 +560,7 @@ class _Writer:
 
         def element(point: tuple[Expr, ...], along: tuple[Expr, ...]) -> Scalar:
             places = dict(zip((*captured.index, *others), (*point, *along), strict=True))
-            return builder.read(of_rows, self._at_places(weights.rows, places))
+            return builder.read(of_rows, self._get_point_at(weights.rows, places))
 
         shape = tuple(get_extent(r) for r in captured.index)
         (sums,) = builder.reduce(
@@ -574,7 +576,7 @@ class _Writer:
             strides=builder.result_strides(fake),
         )
 
-    def _at_places(self, ranges: Sequence[Expr], places: Mapping[Expr, Expr]) -> tuple[Expr, ...]:
+    def _get_point_at(self, ranges: Sequence[Expr], places: Mapping[Expr, Expr]) -> tuple[Expr, ...]:
         """Coordinates at `places` of `ranges`, 0 along those of one point."""
         return tuple(as_expr(0) if as_int(get_extent(r)) == 1 else places[r] for r in ranges)
 
@@ -589,7 +591,7 @@ class _Writer:
 
         (sums,) = builder.reduce("sum", tuple(outer), (columns,), gradient.device, product, (_WIDE,))
         assert sums is not None
-        found = builder.read(sums, self._at(weights.rows))
+        found = builder.read(sums, self._get_point(weights.rows))
         argument = self.call.arguments["grad_logsumexp"]
         if argument is None:
             return found
@@ -597,7 +599,7 @@ class _Writer:
         filled = builder.number_everywhere(of_logs)
         if filled is not None and filled.value == 0:
             return found
-        share = cast(builder.read(of_logs, self._at(weights.rows)), _WIDE)
+        share = cast(builder.read(of_logs, self._get_point(weights.rows)), _WIDE)
         return op("sub", found, op("mul", share, const(1 / math.log(2), _WIDE)))
 
     def _weights(self) -> Weights:
@@ -624,13 +626,13 @@ class _Writer:
             key=load(key.name, (shared_batch, shared, keys, length), key.dtype),
             value=load(value.name, (shared_batch, shared, keys, columns), value.dtype),
             accumulate=_WIDE,
-            score=self._scaled(score, scale),
+            score=self._rewrite_for_raw_score(score, scale),
             mask=mask,
             logsumexp="binary",
             blocks=None if mask is None else self._lists(),
         )
 
-    def _scaled(self, body: Scalar, scale: Scalar) -> Scalar:
+    def _rewrite_for_raw_score(self, body: Scalar, scale: Scalar) -> Scalar:
         """`body` given the raw score, of which its parameter 0 is a multiple."""
         raw = parameter(0, _WIDE)
         (found,) = rewrite((body,), lambda one: op("mul", raw, scale) if one is raw else one)
@@ -684,7 +686,7 @@ class _Writer:
         (found,) = rewrite((function.body,), visit)
         return simplify(found)
 
-    def _at(self, ranges: Sequence[Expr]) -> tuple[Expr, ...]:
+    def _get_point(self, ranges: Sequence[Expr]) -> tuple[Expr, ...]:
         """Coordinates at `ranges`, 0 along those of one point."""
         return tuple(as_expr(0) if r.extent is not None and as_int(r.extent) == 1 else r for r in ranges)
 

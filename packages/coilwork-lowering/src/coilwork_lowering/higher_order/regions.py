@@ -1,4 +1,4 @@
-"""Which arguments of a higher-order operator become what in a `Cond` or `Loop` node."""
+"""Sort the arguments of a higher-order operator into the operands of a `Cond` or `Loop` node."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def lower_rounds(
 
 
 class _LoopOperands:
-    """What a loop is given, laid out: carried tensors as the results are, integers in tensors."""
+    """The operands of a loop, laid out: carried tensors as the results are, integers in tensors."""
 
     def __init__(
         self, builder: Builder, node: torch.fx.Node, carried: tuple[Value, ...], extra: tuple[Value, ...]

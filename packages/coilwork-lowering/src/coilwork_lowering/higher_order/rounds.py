@@ -21,7 +21,7 @@ from coilwork_lowering.ops.slice_updates import store_part
 
 @dataclass(frozen=True, slots=True)
 class RoundNumber:
-    """What the metadata of a body's last placeholder says: the number of the round, one of `rounds`."""
+    """The metadata of a body's last placeholder: the number of the round, one of `rounds`."""
 
     rounds: int | torch.SymInt
 

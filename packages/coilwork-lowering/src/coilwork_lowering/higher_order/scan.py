@@ -94,8 +94,8 @@ aten: Final = torch.ops.aten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Operands:
-    """What each round of the loop is given: nodes of the graph around it, or the loop's own placeholders for
-    them.
+    """The operands of each round of the loop: nodes of the graph around it, or the loop's own placeholders
+    for them.
 
     Attributes:
         carried: from round to round.
@@ -156,7 +156,7 @@ def build_loop(gm: fx.GraphModule, node: fx.Node, combine: fx.GraphModule) -> li
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
-    """Whether each tensor's rows, and each stack's, are taken from the end."""
+    """The direction of each tensor's rows, and of each stack's: true if they are taken from the end."""
 
     rows: Sequence[bool]
     stacks: Sequence[bool]

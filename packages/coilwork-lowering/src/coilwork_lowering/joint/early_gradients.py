@@ -52,7 +52,7 @@ def compute_gradients_early(
     for product in list(gm.graph.nodes):
         if product not in forward or "recompute" in product.meta:
             continue
-        if not is_large_product(product, find_model, _get_least):
+        if not is_large_product(product, find_model, _get_least_gradient_bytes):
             continue
         region = _find_region(product, forward)
         if region is None or not _pays(product, region, find_model):
@@ -69,13 +69,13 @@ def compute_gradients_early(
     return tuple(found)
 
 
-def _get_least(figures: Products) -> int:
+def _get_least_gradient_bytes(figures: Products) -> int:
     return figures.early_gradient_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Region:
-    """What the backward computes of a large product.
+    """The values that the backward computes of a large product.
 
     Attributes:
         large: the values as large as the product, of both halves.

@@ -99,7 +99,7 @@ def _find_result(joint: IndexedJoint, known: bytearray, result: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """What the forward hands over, by positions: tensors and sizes.
+    """The values that the forward hands over, by positions: tensors and sizes.
 
     The tensors from number `unchecked` on are saved without a check of their version.
     """
@@ -110,7 +110,7 @@ class Saved:
 
 
 def settle_saved(joint: IndexedJoint, chosen: Iterable[int]) -> Saved:
-    """Of `chosen` values those that the backward reads, and the sizes in what it is given."""
+    """Return those of the `chosen` values that the backward reads, and the sizes in what it is given."""
     sizes: list[int] = []
     tensors: list[int] = []
     for at in chosen:

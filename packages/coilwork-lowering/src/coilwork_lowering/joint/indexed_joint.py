@@ -30,7 +30,9 @@ _AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 @dataclass(frozen=True, slots=True)
 class CallTraits:
-    """What is known of a call by its operator alone; `is_tied`: tokens order it among calls with effects."""
+    """The facts about a call that its operator alone decides; `is_tied`: tokens order it among calls with
+    effects.
+    """
 
     fuses: bool = False
     is_view: bool = False

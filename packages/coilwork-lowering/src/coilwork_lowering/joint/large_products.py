@@ -36,7 +36,7 @@ def recompute_large_products(
     forward = find_forward_nodes(gm, num_fwd_outputs)
     marked: list[torch.fx.Node] = []
     for node in gm.graph.nodes:
-        if node not in forward or not is_large_product(node, find_model, _get_least):
+        if node not in forward or not is_large_product(node, find_model, _get_least_recomputed_bytes):
             continue
         values = find_large_values(node, forward)
         again = [value for value in values if value in forward]
@@ -49,7 +49,7 @@ def recompute_large_products(
     return tuple(marked)
 
 
-def _get_least(figures: Products) -> int:
+def _get_least_recomputed_bytes(figures: Products) -> int:
     return figures.recomputed_bytes
 
 

@@ -43,7 +43,8 @@ class Network:
 
 
 def find_sink_side(network: Network, sources: Sequence[int], sinks: Sequence[int]) -> bytearray:
-    """For each vertex 1 if it is on the sinks' side of the minimum cut between `sources` and `sinks`, else 0.
+    """Return for each vertex 1 if it is on the sinks' side of the minimum cut between `sources` and `sinks`,
+    else 0.
 
     Of several minimum cuts it is the one with the smallest side of the sinks, which is unique: the vertices
     that reach a sink behind a maximum flow. So the result depends on no order.

@@ -27,8 +27,8 @@ _NARROW: Final = (torch.uint8, torch.int16, torch.int32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Windows:
-    """Where windows start: `corner` + the sum of `steps[k]` * place along dimension k, in flat positions;
-    `reach` is the largest distance within a window.
+    """The places where windows start: `corner` + the sum of `steps[k]` * place along dimension k, in flat
+    positions; `reach` is the largest distance within a window.
     """
 
     counts: tuple[int, ...]

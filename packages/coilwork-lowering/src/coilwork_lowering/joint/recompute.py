@@ -1,4 +1,4 @@
-"""Which values the backward recomputes, against the weights of the minimum cut.
+"""Choose which values the backward recomputes, against the weights of the minimum cut.
 
 The cut weighs bytes by distance from the backward, a guess that favours results over what they were computed
 from. A log-softmax is as large as its logits, which a matrix product leaves in memory anyway: saving it costs

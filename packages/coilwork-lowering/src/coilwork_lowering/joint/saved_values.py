@@ -42,7 +42,7 @@ _WRITTEN_FOR_SAVING: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """Which half needs a node before anything is saved, by position.
+    """The half that needs each node before anything is saved, by position.
 
     Attributes:
         forward: 1 where the forward's results or effects need it.

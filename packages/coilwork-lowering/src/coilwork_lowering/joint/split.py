@@ -73,7 +73,7 @@ def split_joint(
 
 
 def find_reason_for_torch(joint_gm: torch.fx.GraphModule, joint: IndexedJoint) -> str | None:
-    """Why torch's own pass has to split a graph, or None.
+    """Return why torch's own pass has to split a graph, or None.
 
     The reasons are settings of torch's partitioner, a budget of memory, values that are neither tensors nor
     numbers, random numbers that a checkpoint draws again, and a graph without a backward.

@@ -18,13 +18,13 @@ from coilwork_lowering.ops.elementwise import (
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import (
     add,
-    both,
     div,
-    either,
     ge,
     gt,
     le,
     like,
+    logical_and,
+    logical_or,
     lt,
     maximum,
     minimum,
@@ -100,7 +100,7 @@ def _hardtanh_backward(grad: Scalar, a: Scalar, low: Scalar, high: Scalar) -> Sc
 
 def _hardtanh_backward_on_cpus(grad: Scalar, a: Scalar, low: Scalar, high: Scalar) -> Scalar:
     # a NaN is not inside; on accelerators it is not outside
-    return select(both(gt(a, low), lt(a, high)), grad, like(0, grad))
+    return select(logical_and(gt(a, low), lt(a, high)), grad, like(0, grad))
 
 
 def _hardsigmoid(a: Scalar) -> Scalar:
@@ -109,7 +109,7 @@ def _hardsigmoid(a: Scalar) -> Scalar:
 
 
 def _hardsigmoid_backward(grad: Scalar, a: Scalar) -> Scalar:
-    inside = both(gt(a, like(-3, a)), lt(a, like(3, a)))
+    inside = logical_and(gt(a, like(-3, a)), lt(a, like(3, a)))
     return select(inside, mul(grad, like(_ONE_SIXTH, grad)), like(0, grad))
 
 
@@ -165,18 +165,18 @@ def _mish_backward(grad: Scalar, a: Scalar) -> Scalar:
 
 
 def _hardshrink(a: Scalar, bound: Scalar) -> Scalar:
-    inside = both(ge(a, neg(bound)), le(a, bound))
+    inside = logical_and(ge(a, neg(bound)), le(a, bound))
     return select(inside, like(0, a), a)
 
 
 def _shrink_backward(grad: Scalar, a: Scalar, bound: Scalar) -> Scalar:
-    inside = both(ge(a, neg(bound)), le(a, bound))
+    inside = logical_and(ge(a, neg(bound)), le(a, bound))
     return select(inside, like(0, grad), grad)
 
 
 def _shrink_backward_on_cpus(grad: Scalar, a: Scalar, bound: Scalar) -> Scalar:
     # a NaN is not outside; on accelerators it is not inside
-    outside = either(lt(a, neg(bound)), gt(a, bound))
+    outside = logical_or(lt(a, neg(bound)), gt(a, bound))
     return select(outside, grad, like(0, grad))
 
 

@@ -39,14 +39,14 @@ from coilwork_lowering.ops.elementwise import (
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule
 from coilwork_lowering.scalar_math import (
     add,
-    both,
-    either,
     eq,
     ge,
     gt,
     index,
     invert,
     like,
+    logical_and,
+    logical_or,
     lt,
     maximum,
     minimum,
@@ -67,7 +67,7 @@ def make_divisor_checks(
     """Checks of the operands of a division that is computed in `compute`; None if the divisor cannot be 0."""
     divisor = call["other"]
     # what torch decomposes into divisions asks of no divisor of its own making whether it is 0
-    captured = find_target_info(call.captured)
+    captured = find_target_info(call.captured_operator)
     refused = compute.is_integer and has_trait(call.device, ATEN_CPU) and captured.rejects_zero_divisor
     if not refused or _is_never_zero(divisor, compute):
         return None
@@ -77,7 +77,7 @@ def make_divisor_checks(
     empty = [eq(index(size), index(as_expr(0))) for size in spread if not provably_lt(as_expr(0), size)]
 
     def checks(operands: Sequence[Scalar]) -> Sequence[Check]:
-        condition = reduce(either, empty, op("ne", operands[1], like(0, operands[1])))
+        condition = reduce(logical_or, empty, op("ne", operands[1], like(0, operands[1])))
         return (Check(condition=condition, message="ZeroDivisionError", error="RuntimeError"),)
 
     return checks
@@ -182,7 +182,7 @@ def _clamp(a: Scalar, low: Scalar, high: Scalar) -> Scalar:
 def _isfinite(a: Scalar) -> Scalar:
     if not a.dtype.is_float:
         return op("eq", a, a)
-    return invert(either(op("isnan", a), op("isinf", a)))
+    return invert(logical_or(op("isnan", a), op("isinf", a)))
 
 
 def _test(name: str) -> ScalarFunction:
@@ -289,9 +289,9 @@ def _stepwise_floordiv(narrow: DType) -> ScalarFunction:
         zero, one = like(0, a), like(1, a)
         ratio = to_narrow(op("div", a, b))
         rest = op("fmod", a, b)
-        multiple = select(both(op("isinf", ratio), invert(op("isinf", a))), a, to_narrow(sub(a, rest)))
+        multiple = select(logical_and(op("isinf", ratio), invert(op("isinf", a))), a, to_narrow(sub(a, rest)))
         quotient = to_narrow(op("div", multiple, b))
-        opposed = both(op("ne", rest, zero), _xor(lt(b, zero), lt(rest, zero)))
+        opposed = logical_and(op("ne", rest, zero), _xor(lt(b, zero), lt(rest, zero)))
         quotient = select(opposed, to_narrow(sub(quotient, one)), quotient)
         down = op("floor", quotient)
         nearest = select(gt(to_narrow(sub(quotient, down)), like(0.5, a)), to_narrow(add(down, one)), down)
@@ -330,7 +330,7 @@ def _lower_unsigned_shift(builder: Builder, call: Call, name: str) -> Value:
 
     def shift(a: Scalar, count: Scalar) -> Scalar:
         # torch defines counts outside the width; C and the table's rows do not
-        valid = both(ge(count, like(0, count)), lt(count, like(bits, count)))
+        valid = logical_and(ge(count, like(0, count)), lt(count, like(bits, count)))
         safe = select(valid, count, like(0, count))
         if name == "lshift" or not compute.is_signed_integer:
             return select(valid, op(name, a, safe), like(0, a))
@@ -453,8 +453,8 @@ RULES: Final[tuple[Rule, ...]] = (
     pointwise_rule("isposinf", _make_infinity_test(float("inf")), kind=TO_BOOL),
     pointwise_rule("isneginf", _make_infinity_test(float("-inf")), kind=TO_BOOL),
     pointwise_rule("signbit", _signbit, kind=TO_BOOL),
-    pointwise_rule("logical_and", _logical(both), kind=TO_BOOL),
-    pointwise_rule("logical_or", _logical(either), kind=TO_BOOL),
+    pointwise_rule("logical_and", _logical(logical_and), kind=TO_BOOL),
+    pointwise_rule("logical_or", _logical(logical_or), kind=TO_BOOL),
     pointwise_rule("logical_xor", _logical(_xor), kind=TO_BOOL),
     pointwise_rule("logical_not", _logical(invert), kind=TO_BOOL),
     pointwise_rule("bitwise_not", invert),

@@ -25,7 +25,19 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import add, both, ge, gt, index, invert, lt, minimum, select, sub, to_dtype
+from coilwork_lowering.scalar_math import (
+    add,
+    ge,
+    gt,
+    index,
+    invert,
+    logical_and,
+    lt,
+    minimum,
+    select,
+    sub,
+    to_dtype,
+)
 
 # ---- Search trees ----
 
@@ -160,7 +172,7 @@ def _check_order(builder: Builder, order: TensorValue, count: Expr) -> TensorVal
 
     def checks(point: tuple[Expr, ...]) -> tuple[Check, ...]:
         place = cast(builder.read(order, point), DType.I64)
-        within = both(ge(place, const(0, DType.I64)), lt(place, index(count)))
+        within = logical_and(ge(place, const(0, DType.I64)), lt(place, index(count)))
         return (Check(condition=within, message=_SORTER_MESSAGE, error="RuntimeError"),)
 
     return builder.pointwise(
@@ -275,7 +287,7 @@ def lower_bound(
             inside = op("le", further, end)
             last = sub(further, const(1, width))
             element = builder.read(ordered, (placeholder(0),), indirect=(last,), mask=inside)
-            result = select(both(inside, before(element)), further, result)
+            result = select(logical_and(inside, before(element)), further, result)
     return result
 
 

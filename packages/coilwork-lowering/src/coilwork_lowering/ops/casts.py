@@ -29,7 +29,7 @@ from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.facts.alias_analysis import view_source
 from coilwork_lowering.ops.elementwise import elementwise, overloads, scalar_operand
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import both, either, ge, le, round_to, to_dtype
+from coilwork_lowering.scalar_math import ge, le, logical_and, logical_or, round_to, to_dtype
 
 # ---- Conversions ----
 
@@ -64,7 +64,7 @@ def _make_narrowing(call: Call, source: TensorValue) -> Callable[[Scalar], Scala
     """Return what rounds elements of `source` to the type of the result before they are converted, where that
     is to be seen.
     """
-    is_conversion = find_target_info(call.captured).is_conversion
+    is_conversion = find_target_info(call.captured_operator).is_conversion
     narrows = call.dtype.is_low_precision and source.dtype.is_float and is_conversion
     if narrows and _is_wider_somewhere(call.node):
         return partial(round_to, narrow=call.dtype)
@@ -125,17 +125,17 @@ def make_conversion_checks(
     read = builder.read(value, [as_expr(0)] * len(value.shape))
     known = recompute_without_memory(read, builder.buffers.definer, on_cpu=has_trait(value.device, ATEN_CPU))
     # `torch.tensor(-torch.inf)` as written: kernels without checks are fused more freely
-    if isinstance(known, Const) and _fits(float(known.value), wanted):
+    if isinstance(known, Const) and _is_within_limits(float(known.value), wanted):
         return None
     low, high = (_clamp_to_type(bound, value.dtype) for bound in wanted)
     wide = value.dtype.compute
 
     def checks(point: tuple[Expr, ...]) -> Sequence[Check]:
         number = scalar_operand(builder, value, (), wide)
-        fits = both(ge(number, const(low, wide)), le(number, const(high, wide)))
+        fits = logical_and(ge(number, const(low, wide)), le(number, const(high, wide)))
         if wide.is_float:
             # what is infinite, or no number, is so in every type of floats
-            fits = either(fits, either(op("isnan", number), op("isinf", number)))
+            fits = logical_or(fits, logical_or(op("isnan", number), op("isinf", number)))
         message = f"value cannot be converted to type {name} without overflow"
         return (Check(condition=fits, message=message, error="RuntimeError"),)
 
@@ -155,7 +155,7 @@ def _number_range(dtype: DType) -> tuple[float, float] | None:
     return (whole.min if whole.min < 0 else -whole.max), whole.max
 
 
-def _fits(number: float, limits: tuple[float, float]) -> bool:
+def _is_within_limits(number: float, limits: tuple[float, float]) -> bool:
     return not math.isfinite(number) or limits[0] <= number <= limits[1]
 
 

@@ -227,7 +227,7 @@ def _convolution(builder: Builder, call: Call) -> Value:
         dtype=output.dtype,
         accumulate=output.dtype.compute,
     )
-    value, weight = (_whole(name, buffer) for name, buffer in zip("xw", operands, strict=True))
+    value, weight = (_load_whole(name, buffer) for name, buffer in zip("xw", operands, strict=True))
     builder.add(
         Convolution(
             outputs=(output,),
@@ -250,7 +250,9 @@ def _convolution_backward(builder: Builder, call: Call) -> Value:
     outputs = tuple(None if item is None else _declare_image(builder, call, item) for item in call.result)
     if all(output is None for output in outputs):
         raise NotLowered("no gradient is wanted")
-    gradient, value, weight = (_whole(name, buffer) for name, buffer in zip("gxw", operands, strict=True))
+    gradient, value, weight = (
+        _load_whole(name, buffer) for name, buffer in zip("gxw", operands, strict=True)
+    )
     builder.add(
         Convolution(
             outputs=outputs,
@@ -303,7 +305,7 @@ def _take_image(builder: Builder, call: Call, name: str) -> Buffer:
     return builder.materialize(value, strides).buffer
 
 
-def _whole(prefix: str, buffer: Buffer) -> Body:
+def _load_whole(prefix: str, buffer: Buffer) -> Body:
     ranges = make_node_ranges(prefix, buffer.shape)
     return Body(ranges=ranges, value=load(buffer.name, ranges, buffer.dtype))
 
@@ -314,7 +316,7 @@ def _declare_image(builder: Builder, call: Call, fake: Any) -> Buffer:
         raise NotLowered("a result that is no tensor")
     shape: tuple[Expr, ...] = builder.sizes.exprs(fake.shape)
     # a distance in memory that nothing but memory tells: the run copies what lies otherwise
-    is_dense = UNPADDED in call.node.meta or bool(builder.sizes.unmet(fake.stride()))
+    is_dense = UNPADDED in call.node.meta or bool(builder.sizes.find_unmet(fake.stride()))
     strides = make_contiguous_strides(shape) if is_dense else builder.sizes.exprs(fake.stride())
     return builder.declare(shape, get_dtype(fake.dtype), format_device(fake.device), strides=strides)
 

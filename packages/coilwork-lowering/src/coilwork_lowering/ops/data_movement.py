@@ -32,7 +32,7 @@ from coilwork_lowering.facts.scalar_overflow import LEAST_SIZE
 from coilwork_lowering.ops.casts import make_conversion_checks
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, require_size, wrap_dim
-from coilwork_lowering.scalar_math import both, ge, index, le, lt, select, to_dtype
+from coilwork_lowering.scalar_math import ge, index, le, logical_and, lt, select, to_dtype
 
 # ---- Concatenation, constant padding, masks ----
 
@@ -64,7 +64,7 @@ def _cat(builder: Builder, call: Call) -> Value:
             inside = lt(at, index(start + part.shape[dim]))
             # A start that may be 0 at run time is no less a bound: what lies before it is another part's.
             after = None if as_int(start) == 0 else ge(at, index(start))
-            mask = inside if after is None else both(after, inside)
+            mask = inside if after is None else logical_and(after, inside)
             moved = tuple(c - start if k == dim else c for k, c in enumerate(point))
             element = to_dtype(builder.read(part, moved, mask=None if len(parts) == 1 else mask), dtype)
             result = element if result is None else select(inside, element, result)
@@ -128,9 +128,9 @@ def _pad(builder: Builder, call: Call) -> Value:
         source = [c - low for c, low in zip(point, before, strict=True)]
         for at, size, low, high in zip(source, value.shape, before, after, strict=True):
             if not provably_nonneg(-low):
-                mask = both(mask, ge(index(at), index(as_expr(0))))
+                mask = logical_and(mask, ge(index(at), index(as_expr(0))))
             if not provably_nonneg(-high):
-                mask = both(mask, lt(index(at), index(size)))
+                mask = logical_and(mask, lt(index(at), index(size)))
         return builder.read(value, source, mask=simplify(mask), other=fill.value)
 
     return builder.pointwise(call.shape(builder), dtype, call.device, body, strides=call.strides(builder))

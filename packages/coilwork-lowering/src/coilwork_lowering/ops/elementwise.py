@@ -1,4 +1,4 @@
-"""How an elementwise operator becomes a `Pointwise` node: promotion, broadcasting, rounding to the result's
+"""Lower an elementwise operator to a `Pointwise` node: promotion, broadcasting, rounding to the result's
 type.
 """
 

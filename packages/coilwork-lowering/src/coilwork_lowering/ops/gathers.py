@@ -22,7 +22,7 @@ from coilwork_lowering.facts.static_tensors import (
 )
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
-from coilwork_lowering.scalar_math import add, both, ge, index, lt, select
+from coilwork_lowering.scalar_math import add, ge, index, logical_and, lt, select
 
 # Which dimension of an index tensor its positions depend on, and how.
 AxisMap: TypeAlias = tuple[int, PositionMap]
@@ -40,27 +40,27 @@ def read_position(
 
 def check_in_range(position: Scalar, size: Expr, call: Call) -> Check:
     """The check `0 <= position < size` for what the program called, which raises what eager raises."""
-    return check_bounds(position, size, call.captured, _error(call))
+    return check_bounds(position, size, call.captured_operator, _name_error_type(call))
 
 
 def check_bounds(position: Scalar, size: Expr, what: str, error: CheckError) -> Check:
     """The check `0 <= position < size` for `what`."""
     return Check(
-        condition=both(ge(position, const(0, DType.I64)), lt(position, index(size))),
+        condition=logical_and(ge(position, const(0, DType.I64)), lt(position, index(size))),
         message=f"index out of range in {what}",
         error=error,
     )
 
 
-def _error(call: Call) -> CheckError:
+def _name_error_type(call: Call) -> CheckError:
     """Return what eager's kernel raises. Those for one dimension, or along rows, are not the others'."""
-    if call.captured == "aten.index_select.default":
+    if call.captured_operator == "aten.index_select.default":
         given = call.fakes["self"]
         along_rows = given.dim() > 1 and wrap_dim(call.integer("dim"), given.dim()) == 1
         return "RuntimeError" if along_rows and given.is_contiguous() else "IndexError"
-    if call.captured.startswith("aten.index_add") and call.fakes["self"].dim() <= 1:
+    if call.captured_operator.startswith("aten.index_add") and call.fakes["self"].dim() <= 1:
         return "IndexError"
-    return find_target_info(call.captured).index_error
+    return find_target_info(call.captured_operator).index_error
 
 
 def _lower_embedding(builder: Builder, call: Call) -> Value:
@@ -131,7 +131,8 @@ def _gather(builder: Builder, call: Call) -> Value:
 
 
 class AdvancedIndex:
-    """Which dimensions a list of index tensors replaces, and where the result puts the indices' dimensions.
+    """The dimensions that a list of index tensors replaces, and where the result puts the indices'
+    dimensions.
 
     Adjacent index tensors put their broadcast dimensions where they stand; separated ones put them first.
     """
@@ -174,7 +175,7 @@ class AdvancedIndex:
         """The positions at `point`, counted from the front."""
         inner, _ = self.split(point)
         # torch decomposes such operators into writes by index
-        wraps = not find_target_info(call.captured).counts_from_start
+        wraps = not find_target_info(call.captured_operator).counts_from_start
         results = []
         for place, tensor in zip(self.places, self.tensors, strict=True):
             own = inner[len(inner) - len(tensor.shape) :]

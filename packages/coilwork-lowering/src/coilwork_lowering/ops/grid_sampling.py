@@ -35,15 +35,15 @@ from coilwork_lowering.ops.windows import fits_32_bits
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import (
     add,
-    both,
     div,
-    either,
     eq,
     ge,
     gt,
     index,
     le,
     like,
+    logical_and,
+    logical_or,
     lt,
     mul,
     neg,
@@ -93,7 +93,7 @@ class Kernel(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How a grid samples an image.
+    """The way in which a grid samples an image.
 
     Attributes:
         corners: -1 and 1 are the centres of the outermost elements, not their edges.
@@ -191,7 +191,7 @@ def _clip_position(position: Scalar, extent: Scalar, sampling: Sampling) -> tupl
         inside = select(le(position, zero), zero, select(lt(position, last), position, last))
     else:
         inside = select(gt(position, zero), select(lt(position, last), position, last), zero)
-    slope = select(either(le(position, zero), ge(position, last)), zero, one)
+    slope = select(logical_or(le(position, zero), ge(position, last)), zero, one)
     return inside, slope
 
 
@@ -216,7 +216,7 @@ def _reflect_position(position: Scalar, extent: Scalar, sampling: Sampling) -> t
 
 def _tap(position: Scalar, extent: Scalar, weight: Scalar, slope: Scalar) -> Tap:
     zero = like(0, position)
-    inside = both(ge(position, zero), lt(position, extent))
+    inside = logical_and(ge(position, zero), lt(position, extent))
     return Tap(at=cast(select(inside, position, zero), DType.I64), inside=inside, weight=weight, slope=slope)
 
 
@@ -272,7 +272,7 @@ def split_combination(number: Scalar, each: int, dims: int) -> tuple[Scalar, ...
 
 
 def count_combinations(interpolation: Interpolation, dims: int) -> Expr:
-    """How many elements a point reads."""
+    """Return how many elements of the image one result reads."""
     return as_expr(interpolation.taps**dims)
 
 
@@ -324,11 +324,11 @@ class _Sampled:
         read = cast(
             builder.read(self.image, (n, channel, *places), indirect=[tap.at for tap in taps]), self.wide
         )
-        return select(_inside(taps), read, like(0, read))
+        return select(_are_all_inside(taps), read, like(0, read))
 
 
-def _inside(taps: Sequence[Tap]) -> Scalar:
-    return reduce(both, [tap.inside for tap in taps])
+def _are_all_inside(taps: Sequence[Tap]) -> Scalar:
+    return reduce(logical_and, [tap.inside for tap in taps])
 
 
 def _product(factors: Sequence[Scalar]) -> Scalar:
@@ -371,7 +371,7 @@ def _grid_sampler(builder: Builder, call: Call) -> Value:
             yield (
                 sampled.element(builder, n, channel, taps),
                 _product([t.weight for t in taps]),
-                _inside(taps),
+                _are_all_inside(taps),
             )
 
     def body(point: tuple[Expr, ...]) -> Scalar:
@@ -417,7 +417,7 @@ def _materialize_taps(builder: Builder, sampled: _Sampled) -> list[tuple[TensorV
         flat: Scalar = const(0, DType.I64)
         for tap, size in zip(taps, sampled.sizes, strict=True):
             flat = add(mul(flat, index(size)), tap.at)
-        return cast(select(_inside(taps), flat, const(-1, DType.I64)), DType.I32)
+        return cast(select(_are_all_inside(taps), flat, const(-1, DType.I64)), DType.I32)
 
     def store(dtype: DType, body: Callable[[Sequence[Tap]], Scalar], numbers: Sequence[int]) -> TensorValue:
         return builder.pointwise(
@@ -473,7 +473,7 @@ def _differentiate_grid(
             for taps in itertools.product(*sampled.taps(builder, point)):
                 factors = [tap.slope if k == dim else tap.weight for k, tap in enumerate(taps)]
                 part = mul(sampled.element(builder, n, axes[0], taps), _product(factors))
-                slope = add(slope, select(_inside(taps), part, like(0, part)))
+                slope = add(slope, select(_are_all_inside(taps), part, like(0, part)))
             return mul(slope, cast(builder.read(gradient, (n, axes[0], *at)), sampled.wide))
 
         (result,) = builder.reduce("sum", shape, (n_channels,), sampled.grid.device, body, (sampled.wide,))
@@ -521,7 +521,7 @@ def _scatter_gradient(
     def value(point: tuple[Expr, ...]) -> Scalar:
         given = cast(builder.read(gradient, point[:-1]), wide)
         part = mul(given, _product([tap.weight for tap in taps(point)]))
-        return select(_inside(taps(point)), part, like(0, part))
+        return select(_are_all_inside(taps(point)), part, like(0, part))
 
     result = scatter_into(
         builder,
@@ -597,7 +597,7 @@ def _sum_sorted_gradient(
         row = index(n)
         for tap, size in zip(taps, sampled.sizes, strict=True):
             row = add(mul(row, index(size)), tap.at)
-        return select(_inside(taps), row, index(rows))
+        return select(_are_all_inside(taps), row, index(rows))
 
     def value(position: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
         n, *at, _ = unflatten(position, origin)

@@ -31,7 +31,7 @@ from coilwork_lowering.ops.windows import (
     make_strided_windows,
 )
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import add, both, index
+from coilwork_lowering.scalar_math import add, index, logical_and
 
 Point: TypeAlias = tuple[Expr, ...]
 
@@ -63,7 +63,7 @@ class _Side:
             starts: Scalar = const(True, DType.BOOL)
             if self.shape.step != 1:
                 starts = op("eq", index(mod(start, step)), index(as_expr(0)))
-            return simplify(both(starts, is_within(start // step, self.count)))
+            return simplify(logical_and(starts, is_within(start // step, self.count)))
 
         return Taps(
             count=as_expr(self.shape.kernel),

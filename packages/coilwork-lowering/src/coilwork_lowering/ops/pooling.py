@@ -41,12 +41,12 @@ from coilwork_lowering.ops.windows import (
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import (
     add,
-    both,
-    either,
     eq,
     gt,
     index,
     like,
+    logical_and,
+    logical_or,
     maximum,
     mul,
     round_to,
@@ -101,7 +101,7 @@ def _read_per_dim(call: Call, name: str, rank: int, default: tuple[int, ...] = (
 
 
 def _rank(call: Call) -> int:
-    """How many dimensions are pooled: the digit in `aten.avg_pool2d.default`."""
+    """Return how many dimensions are pooled: the digit in `aten.avg_pool2d.default`."""
     return int(call.target.partition("pool")[2][0])
 
 
@@ -121,7 +121,7 @@ def _dims(call: Call, source: Shape, result: Shape) -> list[PooledDim]:
 
 
 def _count_unrolled(dims: Sequence[PooledDim], device: torch.device) -> int:
-    """How many elements of a window are unrolled."""
+    """Return how many elements of a window are unrolled."""
     uneven = any(d.is_uneven for d in dims) and not _is_left_to_aten(device)
     return _UNROLLED_UNEVEN if uneven else UNROLLED
 
@@ -331,7 +331,7 @@ def _find_position_by_comparisons(
 
 def _wins(new: Scalar, best: Scalar) -> Scalar:
     larger = gt(new, best)
-    return either(larger, op("isnan", new)) if new.dtype.is_float else larger
+    return logical_or(larger, op("isnan", new)) if new.dtype.is_float else larger
 
 
 def _search_position(
@@ -356,7 +356,7 @@ def _search_position(
             new = element(point, (*point[:-rank], *at), mask)
             best = cast(builder.read(greatest, point), new.dtype)
             miss = const(-1 if last else 2**62, DType.I64)
-            return select(both(mask, hit(new, best)), index(flat_position(at, sizes)), miss)
+            return select(logical_and(mask, hit(new, best)), index(flat_position(at, sizes)), miss)
 
         (result,) = builder.reduce(
             "max" if last else "min", shape, axes, device, body, [DType.I64], strides=strides
@@ -448,7 +448,7 @@ def _pool(builder: Builder, call: Call) -> Value:
                 best, where = one, flat
                 continue
             # of several that are no numbers, the last
-            better = either(gt(one, best), op("isnan", one))
+            better = logical_or(gt(one, best), op("isnan", one))
             best, where = select(better, one, best), select(better, flat, where)
         return best, where
 

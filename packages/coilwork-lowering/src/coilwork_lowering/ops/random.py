@@ -102,23 +102,23 @@ class Stream:
         second = op("bitwise_xor", second, op("lshift", above, const(16, DType.U32)))
         return philox((cast(counter, DType.U32), second), cast(seed, DType.U32))
 
-    def uniform(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
+    def draw_uniform(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
         """An `f32` from 0 up to 1, exclusive, at `point` of a tensor of `shape`: 24 bits of a word."""
         return _fraction(self._word(point, shape))
 
-    def inside(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
+    def draw_between_0_and_1(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
         """An `f32` between 0 and 1, both exclusive, and as far from one as from the other: 23
         bits of a word.
         """
         bits = cast(op("rshift", self._word(point, shape), const(33 - _BITS, DType.U32)), DType.I32)
         return mul(add(cast(bits, DType.F32), const(0.5, DType.F32)), const(2.0 ** (1 - _BITS), DType.F32))
 
-    def below(self, point: tuple[Expr, ...], shape: Shape, count: int) -> Scalar:
+    def draw_below(self, point: tuple[Expr, ...], shape: Shape, count: int) -> Scalar:
         """An `i64` from 0 up to `count`, exclusive, which is at most 2**31: the upper word of a product."""
         wide = mul(cast(self._word(point, shape), DType.U64), const(count, DType.U64))
         return cast(op("rshift", wide, const(32, DType.U64)), DType.I64)
 
-    def normal(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
+    def draw_normal(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
         """An `f32` of the standard normal distribution, at most 6.7 from 0. Two elements share a pair."""
         position = index(flatten(point, shape))
         first, second = self._words(position, 1, narrow=provably_le(multiply_all(shape), WORD))
@@ -172,7 +172,8 @@ Draw: TypeAlias = Callable[[Stream, Point, Shape], Scalar]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """What generated code draws for one operator: `make` computes its result from a stream of its own.
+    """The numbers that generated code draws for one operator: `make` computes its result from a stream of its
+    own.
 
     `is_dropout`: it is numbered among the dropouts of its graph, not among the other operators.
     """
@@ -355,18 +356,18 @@ def _scale_sample(value: Scalar, factor: float, offset: float) -> Scalar:
 
 
 def _rand(builder: Builder, call: Call) -> Drawing:
-    return _plan_tensor(builder, call, lambda stream, point, shape: stream.uniform(point, shape), _WIDE)
+    return _plan_tensor(builder, call, lambda stream, point, shape: stream.draw_uniform(point, shape), _WIDE)
 
 
 def _standard_normal(builder: Builder, call: Call) -> Drawing:
-    return _plan_tensor(builder, call, lambda stream, point, shape: stream.normal(point, shape), _FLOATS)
+    return _plan_tensor(builder, call, lambda stream, point, shape: stream.draw_normal(point, shape), _FLOATS)
 
 
 def _normal(builder: Builder, call: Call) -> Drawing:
     std, mean = _number(call, "std", least=0.0), call.arguments["mean"]
 
     def draw(stream: Stream, point: Point, shape: Shape) -> Scalar:
-        spread = mul(stream.normal(point, shape), _f32(std))
+        spread = mul(stream.draw_normal(point, shape), _f32(std))
         return add(spread, scalar_operand(builder, mean, point, DType.F32))
 
     return _plan_tensor(builder, call, draw, _FLOATS)
@@ -377,7 +378,7 @@ def _log_normal(builder: Builder, call: Call) -> Drawing:
     return _plan_tensor(
         builder,
         call,
-        lambda stream, point, shape: op("exp", _scale_sample(stream.normal(point, shape), std, mean)),
+        lambda stream, point, shape: op("exp", _scale_sample(stream.draw_normal(point, shape), std, mean)),
         _FLOATS,
     )
 
@@ -388,7 +389,7 @@ def _uniform(builder: Builder, call: Call) -> Drawing:
     return _plan_tensor(
         builder,
         call,
-        lambda stream, point, shape: _scale_sample(stream.uniform(point, shape), length, first),
+        lambda stream, point, shape: _scale_sample(stream.draw_uniform(point, shape), length, first),
         _WIDE,
     )
 
@@ -397,7 +398,7 @@ def _exponential(builder: Builder, call: Call) -> Drawing:
     rate = _number(call, "lambd", above=0.0)
 
     def draw(stream: Stream, point: Point, shape: Shape) -> Scalar:
-        return div(op("neg", op("log", stream.inside(point, shape))), _f32(rate))
+        return div(op("neg", op("log", stream.draw_between_0_and_1(point, shape))), _f32(rate))
 
     return _plan_tensor(builder, call, draw, _FLOATS)
 
@@ -406,7 +407,7 @@ def _cauchy(builder: Builder, call: Call) -> Drawing:
     median, sigma = _number(call, "median"), _number(call, "sigma", above=0.0)
 
     def draw(stream: Stream, point: Point, shape: Shape) -> Scalar:
-        angle = mul(sub(stream.inside(point, shape), _f32(0.5)), _f32(math.pi))
+        angle = mul(sub(stream.draw_between_0_and_1(point, shape), _f32(0.5)), _f32(math.pi))
         return _scale_sample(op("tan", angle), sigma, median)
 
     return _plan_tensor(builder, call, draw, _FLOATS)
@@ -418,7 +419,7 @@ def _geometric(builder: Builder, call: Call) -> Drawing:
         raise NotLowered("a geometric distribution of certain events")
 
     def draw(stream: Stream, point: Point, shape: Shape) -> Scalar:
-        return op("ceil", div(op("log", stream.inside(point, shape)), _f32(math.log1p(-p))))
+        return op("ceil", div(op("log", stream.draw_between_0_and_1(point, shape)), _f32(math.log1p(-p))))
 
     return _plan_tensor(builder, call, draw, _WIDE)
 
@@ -430,7 +431,7 @@ def _integers(builder: Builder, call: Call) -> Drawing:
         raise NotLowered("an empty range, or a large one")
 
     def draw(stream: Stream, point: Point, shape: Shape) -> Scalar:
-        return add(stream.below(point, shape, count), const(low, DType.I64))
+        return add(stream.draw_below(point, shape, count), const(low, DType.I64))
 
     return _plan_tensor(builder, call, draw, (DType.I64, DType.I32))
 

@@ -139,7 +139,7 @@ def _accumulate(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
 
 
 def element_count(value_shape: Shape, positions: Sequence[int]) -> Expr:
-    """How many elements one result combines."""
+    """Return how many elements one result combines."""
     return multiply_all(value_shape[k] for k in positions)
 
 
@@ -187,7 +187,7 @@ def require_elements(
     sizes = [value.shape[k] for k in positions]
     if any(as_int(size) == 0 for size in sizes):
         raise NotLowered("the extreme of no elements")
-    name = call.captured.split(".")[1]
+    name = call.captured_operator.split(".")[1]
     for size in sizes:
         lower_nonzero(builder, size, f"{name}(): a dimension without elements has no extreme", error)
 
@@ -330,7 +330,7 @@ def _nan_beside_infinity(builder: Builder, mean: TensorValue, squares: TensorVal
     return builder.pointwise(mean.shape, mean.dtype, mean.device, body, strides=strides)
 
 
-def _spread(root: bool, with_mean: bool) -> Callable[[Builder, Call], Value]:
+def _lower_spread(root: bool, with_mean: bool) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
         if not value.dtype.is_float:
@@ -423,10 +423,10 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("min.dim"), _extreme_and_position("min")),
     Rule(overloads("any any.dim any.dims"), _lower_any_all("any")),
     Rule(overloads("all all.dim all.dims"), _lower_any_all("all")),
-    Rule(overloads("var var.dim var.correction"), _spread(False, False)),
-    Rule(overloads("std std.dim std.correction"), _spread(True, False)),
-    Rule(overloads("var_mean var_mean.dim var_mean.correction"), _spread(False, True)),
-    Rule(overloads("std_mean std_mean.dim std_mean.correction"), _spread(True, True)),
+    Rule(overloads("var var.dim var.correction"), _lower_spread(False, False)),
+    Rule(overloads("std std.dim std.correction"), _lower_spread(True, False)),
+    Rule(overloads("var_mean var_mean.dim var_mean.correction"), _lower_spread(False, True)),
+    Rule(overloads("std_mean std_mean.dim std_mean.correction"), _lower_spread(True, True)),
     Rule(overloads("cumsum"), _make_scan("sum")),
     Rule(overloads("cumprod"), _make_scan("prod")),
     Rule(overloads("logcumsumexp"), _make_scan("logcumsumexp")),

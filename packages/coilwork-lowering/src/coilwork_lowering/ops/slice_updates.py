@@ -47,7 +47,7 @@ from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar
 from coilwork_lowering.ops.storage_aliasing import find_box, is_box_update, is_in_input_storage
 from coilwork_lowering.ops.views import find_selected_position, slice_bounds, wrap_start
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, require_int, require_size, wrap_dim
-from coilwork_lowering.scalar_math import both, ge, index, lt, select, to_dtype
+from coilwork_lowering.scalar_math import ge, index, logical_and, lt, select, to_dtype
 
 # ---- Parts of tensors ----
 
@@ -308,11 +308,11 @@ def _slice_scatter(builder: Builder, call: Call) -> Value:
         at = point[dim]
         mask: Scalar = const(True, DType.BOOL)
         if not provably_le(start, 0):
-            mask = both(mask, ge(index(at), index(start)))
+            mask = logical_and(mask, ge(index(at), index(start)))
         if not provably_le(size, end):
-            mask = both(mask, lt(index(at), index(end)))
+            mask = logical_and(mask, lt(index(at), index(end)))
         if step != 1:
-            mask = both(mask, op("eq", index((at - start) % step), index(as_expr(0))))
+            mask = logical_and(mask, op("eq", index((at - start) % step), index(as_expr(0))))
         place = [(c - start) // step if k == dim else c for k, c in enumerate(point)]
         mask = simplify(mask)
         update = to_dtype(builder.read(source, place, mask=mask), dtype)
@@ -377,7 +377,7 @@ def store_part(builder: Builder, part: TensorValue, source: TensorValue) -> None
             output=output,
             into=old.name,
             ranges=make_node_ranges("i", source.shape),
-            index=part.at(point),
+            index=part.get_coordinates(point),
             indirect=(),
             value=simplify(to_dtype(builder.read(source, point), old.dtype)),
             mode="store",

@@ -41,7 +41,7 @@ from coilwork_lowering.building.values import (
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.reductions import map_elements
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, wrap_dim
-from coilwork_lowering.scalar_math import add, either, eq, gt, index, lt, mul, select, sub
+from coilwork_lowering.scalar_math import add, eq, gt, index, logical_or, lt, mul, select, sub
 
 # ---- One or two extreme elements ----
 
@@ -138,7 +138,7 @@ def _choose_positions(
             taken = [eq(index(axis), load(b.name, point, DType.I64)) for b in chosen]
             gone = taken[0]
             for other in taken[1:]:
-                gone = either(gone, other)
+                gone = logical_or(gone, other)
             left = select(gone, lowest, key)
         output = builder.declare(rows, DType.I64, value.device, name=f"{builder.hint}_{number}")
         builder.add(
@@ -166,7 +166,7 @@ _KEYLESS: Final = (DType.F8E4M3, DType.F8E5M2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """What is sorted: `element` of each point of `shape`, along dimension `dim`."""
+    """The rows to sort: `element` of each point of `shape`, along dimension `dim`."""
 
     shape: Shape
     device: str
@@ -404,7 +404,7 @@ def _select_rank(
     ordered, places = _sort_rows(builder, _make_rows(builder, value, dim), descending=False)
     rows = (*value.shape[:dim], *value.shape[dim + 1 :])
     wide = value.dtype.compute
-    least = float("-inf") if wide.is_float else False if wide.is_bool else _get_least(wide)
+    least = float("-inf") if wide.is_float else False if wide.is_bool else _get_least_value(wide)
 
     def keep_if_ranked(source: TensorValue, other: Scalar, row: tuple[Expr, ...], axis: Expr) -> Scalar:
         wanted = builder.read(rank, row) if isinstance(rank, TensorValue) else rank
@@ -437,11 +437,11 @@ def _get_last(dtype: DType, *, descending: bool) -> bool | int | float:
     if dtype.is_float:
         return float("-inf") if descending else float("nan")
     if dtype.is_integer:
-        return _get_least(dtype) if descending else _get_greatest(dtype)
+        return _get_least_value(dtype) if descending else _get_greatest(dtype)
     return not descending
 
 
-def _get_least(dtype: DType) -> int:
+def _get_least_value(dtype: DType) -> int:
     return -(1 << (8 * dtype.itemsize - 1)) if dtype.is_signed_integer else 0
 
 

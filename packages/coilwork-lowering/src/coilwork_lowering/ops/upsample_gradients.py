@@ -32,12 +32,12 @@ from coilwork_lowering.ops.windows import is_within
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import (
     add,
-    both,
-    either,
     eq,
     ge,
     index,
     like,
+    logical_and,
+    logical_or,
     lt,
     maximum,
     minimum,
@@ -80,7 +80,7 @@ class _Side:
             if number is None or self.window.weights is None
             else self._read_known_taps(i, number)
         )
-        return weight, simplify(both(exists, counts))
+        return weight, simplify(logical_and(exists, counts))
 
     def _read_known_taps(self, i: Expr, k: int) -> tuple[Scalar, Scalar]:
         weights = self.window.weights
@@ -131,7 +131,9 @@ class _Side:
         others = add(
             _polynomial(sub(inwards, like(1, distance))), _polynomial(sub(inwards, like(2, distance)))
         )
-        at_border = both(either(first, eq(index(i), index(as_expr(last)))), lt(inwards, like(1, distance)))
+        at_border = logical_and(
+            logical_or(first, eq(index(i), index(as_expr(last)))), lt(inwards, like(1, distance))
+        )
         return select(at_border, sub(like(1, others), others), _polynomial(distance))
 
 
@@ -237,7 +239,7 @@ def _sum_sides(
                 return read(point, [as_expr(n) for n in numbers], mask)
             total: Scalar | None = None
             for number, (weight, counts) in enumerate(taps[dims[len(numbers)]]):
-                inside = simplify(both(mask, counts))
+                inside = simplify(logical_and(mask, counts))
                 if isinstance(inside, Const) and inside.value is False:
                     continue
                 inner = sum_along((*numbers, number), inside)

@@ -29,7 +29,7 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.scalar import Scalar, const
 from coilwork_lowering.building.simplify import simplify
-from coilwork_lowering.scalar_math import both, ge, index, lt
+from coilwork_lowering.scalar_math import ge, index, logical_and, lt
 
 Along = Callable[[Expr], Expr]
 
@@ -95,7 +95,7 @@ def is_within(at: Expr, size: Expr, *, starts_in: bool = False, ends_in: bool = 
     """`0 <= at < size`, without the halves that hold for sure."""
     low = _test_unless(starts_in or provably_nonneg(at), lambda: ge(index(at), index(as_expr(0))))
     high = _test_unless(ends_in or provably_lt(at, size), lambda: lt(index(at), index(size)))
-    return simplify(both(low, high))
+    return simplify(logical_and(low, high))
 
 
 def make_strided_windows(size: Expr, count: Expr, s: WindowShape) -> PooledDim:
@@ -125,7 +125,7 @@ def make_strided_windows(size: Expr, count: Expr, s: WindowShape) -> PooledDim:
         reached = _test_unless(
             provably_lt(offset, as_expr(span)), lambda: lt(index(offset), index(as_expr(span)))
         )
-        return simplify(both(inside, reached))
+        return simplify(logical_and(inside, reached))
 
     return PooledDim(
         window=Taps(count=as_expr(s.kernel), position=position, valid=valid),
@@ -227,7 +227,7 @@ def find_tap(
     at = tuple(t.position(o, k) for t, o, k in zip(taps, point, numbers, strict=True))
     mask: Scalar = const(True, DType.BOOL)
     for t, o, k in zip(taps, point, numbers, strict=True):
-        mask = both(mask, t.valid(o, k))
+        mask = logical_and(mask, t.valid(o, k))
     return at, simplify(mask)
 
 

@@ -136,7 +136,7 @@ class _Reader:
 
     def _read_scatter(self, node: fx.Node) -> SliceCopies | None:
         place = _find_place(node, node.args[0], 2)
-        if place is None or not isinstance(node.args[1], fx.Node) or not _same_type(node.args[1], node):
+        if place is None or not isinstance(node.args[1], fx.Node) or not _is_same_type(node.args[1], node):
             return None
         base, part = self.parts(place.base), self.parts(node.args[1])
         stored = tuple(
@@ -231,14 +231,14 @@ def _value_of_argument(argument: Any) -> Any:
     return argument.meta.get("val") if isinstance(argument, fx.Node) else argument
 
 
-def _same_type(first: fx.Node, second: fx.Node) -> bool:
+def _is_same_type(first: fx.Node, second: fx.Node) -> bool:
     a, b = first.meta["val"], second.meta["val"]
     return (a.dtype, a.device) == (b.dtype, b.device)
 
 
 def _is_like(value: Any, node: fx.Node) -> bool:
     """Tell if `value` has the type, the device and surely the shape of `node`."""
-    if not isinstance(value, fx.Node) or not _same_type(value, node):
+    if not isinstance(value, fx.Node) or not _is_same_type(value, node):
         return False
     a, b = value.meta["val"].shape, node.meta["val"].shape
     return len(a) == len(b) and all(is_surely(x == y) for x, y in zip(a, b, strict=True))

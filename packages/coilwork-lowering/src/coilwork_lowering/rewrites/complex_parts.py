@@ -73,7 +73,7 @@ def _is_not_compared(match: Match) -> bool:
 
 
 def _is_read_by_rows(match: Match) -> bool:
-    """On a CPU, whether vectors of both parts are read side by side: from rows of known sizes, in the order
+    """Tell if a CPU reads vectors of both parts side by side: from rows of known sizes, in the order
     of the dimensions.
 
     Measured on one core with AVX-512, ATen's product against the one by parts: a rotary embedding of 512

@@ -35,7 +35,7 @@ class InsertCall(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """What oneDNN applies to the results of a convolution before it stores them.
+    """An activation that oneDNN applies to the results of a convolution before it stores them.
 
     Attributes:
         name: oneDNN's.

@@ -136,7 +136,7 @@ def iterate_names(pattern: Pattern) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a call has to look like for a pattern to fit, told by operators alone: quick to compare.
+    """The outline of a call that a pattern can fit, told by operators alone: quick to compare.
 
     Attributes:
         ops: operators that the call may be of.
@@ -181,7 +181,7 @@ def _outline_call(pattern: Call) -> Outline:
 
 
 def _count_operands(pattern: Pattern) -> float:
-    """How many nodes an argument that `pattern` fits holds at most."""
+    """Return how many nodes an argument that `pattern` fits holds at most."""
     match pattern:
         case Tensor() | Call():
             return 1

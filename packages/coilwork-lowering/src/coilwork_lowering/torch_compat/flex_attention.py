@@ -1,4 +1,4 @@
-"""What torch's `flex_attention` is told, and its functions of one score as functions of all scores."""
+"""Read what torch's `flex_attention` is told, and its functions of one score as functions of all scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What torch's partitioner of joint graphs knows of operators, and which of its settings ask for itself.
+"""Ask torch's partitioner of joint graphs what it knows of operators, and which of its settings ask for
+itself.
 
 Facts about torch 2.11 to 2.13: the classes of operators differ, and are read from the release. Hints of sizes
 have another name in 2.11, where saved tensors without a version check have no descriptor of their own.

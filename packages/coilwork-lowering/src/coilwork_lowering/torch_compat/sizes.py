@@ -50,7 +50,7 @@ def find_shape_env_among(values: Iterable[object]) -> ShapeEnv | None:
 
 
 def guard_count(env: ShapeEnv) -> int:
-    """How many guards there are on sizes."""
+    """Return how many guards there are on sizes."""
     return len(env.guards)
 
 

@@ -51,7 +51,7 @@ def make_batches(kernels: Sequence[KernelSpec], workers: int) -> list[tuple[Kern
     rounds = max(-(-len(kernels) // (workers * MOST_TOGETHER)), -(-length // (workers * LONGEST_TOGETHER)))
     groups: list[list[KernelSpec]] = [[] for _ in range(min(len(kernels), workers * rounds))]
     for kernel in sorted(kernels, key=_length, reverse=True):
-        fitting = [group for group in groups if _fits(kernel, group)]
+        fitting = [group for group in groups if _fits_group(kernel, group)]
         if not fitting:
             groups.append([])
             fitting = groups[-1:]
@@ -80,7 +80,7 @@ def _length(kernel: KernelSpec) -> int:
     return len(kernel.source)
 
 
-def _fits(kernel: KernelSpec, group: Sequence[KernelSpec]) -> bool:
+def _fits_group(kernel: KernelSpec, group: Sequence[KernelSpec]) -> bool:
     if not group:
         return True
     if len(group) == MOST_TOGETHER or any(
@@ -164,7 +164,7 @@ class CppBuilder:
         toolchain = find_toolchain()
         by_key = {make_library_key(spec, toolchain): spec for spec in specs}
         self._flights.run_for(
-            by_key, lambda keys: self._together({key: by_key[key] for key in keys}, toolchain)
+            by_key, lambda keys: self._build_together({key: by_key[key] for key in keys}, toolchain)
         )
 
     def library(self, spec: KernelSpec) -> bytes:
@@ -173,7 +173,7 @@ class CppBuilder:
         """
         toolchain = find_toolchain()
         key = make_library_key(spec, toolchain)
-        return self._flights.run(key, lambda: self._own_library(spec, key, toolchain)).read_bytes()
+        return self._flights.run(key, lambda: self._build_alone(spec, key, toolchain)).read_bytes()
 
     def _load_stored(self, spec: KernelSpec) -> Launcher | None:
         """The launcher of what any compiler made of the kernel before; None if the store has nothing that
@@ -202,7 +202,7 @@ class CppBuilder:
             known = self._find_library(key) if self._kernels.contains(key) else None
             return known or self._keep(key, self._compile(spec, key, toolchain))
 
-    def _own_library(self, spec: KernelSpec, key: str, toolchain: Toolchain) -> Path:
+    def _build_alone(self, spec: KernelSpec, key: str, toolchain: Toolchain) -> Path:
         """Do as `_library`, for a library that holds this kernel alone."""
         library = self._library(spec, key, toolchain)
         return self._keep(key, self._compile(spec, key, toolchain)) if key in self._shared else library
@@ -225,7 +225,7 @@ class CppBuilder:
         self._shared.add(key)
         return library
 
-    def _together(self, specs: Mapping[str, KernelSpec], toolchain: Toolchain) -> Mapping[str, Path]:
+    def _build_together(self, specs: Mapping[str, KernelSpec], toolchain: Toolchain) -> Mapping[str, Path]:
         """One library for all, or what another process has made of them meanwhile; nothing if they do not
         compile, for then it has to be said which.
         """
@@ -354,7 +354,7 @@ class CppLanguage:
         self._workers = workers
 
     def start(self, specs: Sequence[KernelSpec], threads: Threads) -> Mapping[str, Building]:
-        """As `Language.start`."""
+        """Do as `Language.start`."""
         together = self._start_together(specs, threads)
         return {
             spec.name: Building(

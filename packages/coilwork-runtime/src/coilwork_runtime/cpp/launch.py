@@ -126,7 +126,7 @@ class CpuDevice:
     recovers = True
 
     def load(self, binary: bytes, manifest: KernelManifest, index: int) -> Loaded:
-        """As `Device.load`."""
+        """Do as `Device.load`."""
         # the loader takes a path that it knows for the library that it knows
         with tempfile.NamedTemporaryFile(suffix=".so") as file:
             Path(file.name).write_bytes(binary)
@@ -141,17 +141,17 @@ class CpuDevice:
         return Loaded(function, manifest)
 
     def launch(self, handle: Any, words: Sequence[int], stream: Any) -> None:
-        """As `Device.launch`; a failed check is raised at once."""
+        """Do as `Device.launch`; a failed check is raised at once."""
         failed = handle.function(*words)
         if failed:
             raise_check(handle.manifest.name, handle.manifest.checks, failed - 1)
 
     def stream(self, index: int) -> int:
-        """The one stream that there is."""
+        """Return 0, the number of the only stream."""
         return 0
 
     def make_stream(self, index: int) -> int:
-        """The one stream that there is."""
+        """Return 0, the number of the only stream."""
         return 0
 
     def use(self, stream: int) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""How each call of an operator is made: by its own C function, by the dispatcher, or in Python.
+"""Plan how each call of an operator is made: by its own C function, by the dispatcher, or in Python.
 
 `plan_call` chooses the route and writes the plan that the native executor reads. `make_callback` is the call
 in Python, with what is the same in every call laid out beforehand.
@@ -316,7 +316,7 @@ def plan_call(
 
 
 def _explain_launch(call: RecordedCall, kernel: UserKernel) -> str:
-    """Why each launch of `kernel` is made in Python; empty if none but the first is."""
+    """Return why each launch of `kernel` is made in Python; empty if none but the first is."""
     if any(isinstance(value, Item) for value in (*call.args, *call.kwargs.values())):
         return "it takes a number from a tensor"
     return explain_obstacle(kernel)
@@ -340,7 +340,7 @@ def _native(call: RecordedCall, torch_interface: TorchInterface) -> tuple[Route,
     # functions of a device are its own kernels, not those for quantised tensors
     quantized = any(slot.is_quantized for slot in call.slots())
     address = 0 if name is None or quantized else torch_interface.symbol(name)
-    if address and _same_as_double(call.target, bound):
+    if address and _is_same_as_double(call.target, bound):
         try:
             return Route.FUNCTION, _encode_function_call(address, schema, bound, torch_interface)
         except Unplanned:
@@ -421,7 +421,7 @@ def _default(value: Any) -> Argument:
     raise Unplanned(f"its default {value!r} cannot be spelled")
 
 
-def _same_as_double(target: str, bound: tuple[tuple[Parameter, Argument], ...]) -> bool:
+def _is_same_as_double(target: str, bound: tuple[tuple[Parameter, Argument], ...]) -> bool:
     """Return True if the result is the same when `Scalar` arguments are `double`, which C functions take.
 
     An integer makes another result than the equal `double` unless a tensor is of floating point, or the value

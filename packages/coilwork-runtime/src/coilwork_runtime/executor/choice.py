@@ -196,7 +196,7 @@ def drive(
 
 
 def _native(program: NativeProgram) -> Driven:
-    calls = {plan.target: plan.reason for plan in program.in_python}
+    calls = {plan.target: plan.reason for plan in program.python_calls}
     # operators of libraries are looked after by AOTAutograd when they are first called
     direct = None if calls else program.direct
     return Driven(call=program.call, direct=direct, executor="native", python_calls=calls)

@@ -1,8 +1,7 @@
 """Running a program in Python: each instruction becomes a small function once, and a call goes through them.
 
 It reads the bytes that the native executor reads, and does what the readable module does, without its text.
-A call has one list, its frame: inputs first, then buffers, registers, and what is the same in every call. An
-instruction knows where in it things lie.
+`frame_layout.py` says where in a call's list an instruction finds things.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_runtime.executor.call_plans import require_operator
+from coilwork_runtime.executor.frame_layout import Fetch, Frame, FrameLayout, fetch, is_fixed
 from coilwork_runtime.executor.program_reader import (
     CONSTANT,
     Argument,
@@ -40,7 +40,6 @@ from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.layout_checks import (
     ALIGNMENT_BYTES,
     LayoutMemory,
-    aligned,
     check_aligned_layout,
     check_layout,
     check_rank,
@@ -48,6 +47,7 @@ from coilwork_runtime.layout_checks import (
     empty_strided,
     empty_strided_cpu,
     empty_strided_cuda,
+    ensure_aligned,
     ensure_aligned_layout,
     ensure_layout,
     find_pool_part,
@@ -58,9 +58,7 @@ from coilwork_runtime.layout_checks import (
 from coilwork_runtime.streams import CallStreams
 from coilwork_runtime.torch_compat import get_direct_operator
 
-Frame = list[Any]
 Action = Callable[[Frame], None]
-Fetch = Callable[[Frame], Sequence[Any]]
 Call = Callable[[list[Any]], Sequence[Any]]
 
 # By the number of an operation, and of a relation, in the bytes.
@@ -129,29 +127,8 @@ class _Maker:
         self._regions = regions if has_regions else None
         self._launchers = launchers
         self._runs = runs
-        # a nested program is given the sizes of its caller behind its inputs
-        outer = [(Kind.NUMBER, number) for number in part.outer] if is_nested else []
-        given = (*part.inputs, *outer)
-        self._given = len(given)
-        self._has_streams = any(step.code is Code.STREAM for step in part.steps)
-        # the table of streams is given behind the inputs
-        self._first_kept = self._given + self._has_streams
-        self._rest: Frame = []
-        self._slots: dict[int, int] = {}
-        self._registers: dict[int, int] = {}
-        for place, (kind, number) in enumerate(given):
-            if kind is not Kind.NOTHING:
-                (self._slots if kind is Kind.TENSOR else self._registers)[number] = place
-        known = {slot: constants[key] for slot, key in part.known}
-        self._constants = frozenset(known)
-        for slot in range(len(part.slots)):
-            if slot not in self._slots:
-                self._slots[slot] = self._keep(known.get(slot))
-        for number in range(part.variables):
-            if number not in self._registers:
-                self._registers[number] = self._keep(None)
-        for number, value in enumerate(part.constants):
-            self._registers[CONSTANT | number] = self._keep(value)
+        self._frame = FrameLayout(part, constants, is_nested=is_nested)
+        self._slots, self._registers = self._frame.slots, self._frame.registers
         self._ranked: set[int] = set()
 
     def make(self) -> Call:
@@ -171,17 +148,17 @@ class _Maker:
             if action is not None:
                 actions.append(action)
                 places.append(step.place)
-        results = self._fetch([self._place(*value) for value in last.operands[0]])
+        results = fetch([self._frame.find(*value) for value in last.operands[0]])
         call = self._call(tuple(actions), places, results)
         if self._regions is not None:
             call = self._end_regions(call, self._regions)
-        return self._give_streams(call) if self._has_streams else call
+        return self._give_streams(call) if self._frame.has_streams else call
 
     def _call(self, actions: Sequence[Action], places: Sequence[str], results: Fetch) -> Call:
-        rest, given, name = tuple(self._rest), self._first_kept, self._part.name
+        kept, given, name = self._frame.kept, self._frame.first_kept, self._part.name
 
         def call(args: list[Any]) -> Sequence[Any]:
-            frame = [*args, *rest]
+            frame = [*args, *kept]
             if len(args) != given:
                 raise ValueError(f"program {name} takes {given} inputs, and is given {len(args)}")
             args.clear()
@@ -221,52 +198,16 @@ class _Maker:
 
         return call_with_regions
 
-    def _keep(self, value: object) -> int:
-        """The place of what lies in every frame."""
-        self._rest.append(value)
-        return self._first_kept + len(self._rest) - 1
-
-    def _place(self, kind: Kind, number: int) -> int:
-        """Return the place of a slot or register in the frame, or of a None."""
-        if kind is Kind.NOTHING:
-            return self._keep(None)
-        return (self._slots if kind is Kind.TENSOR else self._registers)[number]
-
-    def _fetch(self, places: Sequence[int]) -> Fetch:
-        """A function that gets what lies at `places`, as a tuple."""
-        if len(places) > 1:
-            return operator.itemgetter(*places)
-        if not places:
-            return lambda frame: ()
-        (place,) = places
-        return lambda frame: (frame[place],)
-
-    def _layout(self, layout: Layout) -> tuple[Fetch, Fetch]:
-        """Return functions that get the sizes and the strides."""
-        sizes, strides = (
-            self._fetch([self._registers[number] for number in numbers])
-            for numbers in (layout.sizes, layout.strides)
-        )
-        return sizes, strides
-
-    def _constant_layout(self, layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The sizes and the strides of a layout that is the same in every call."""
-        sizes, strides = (
-            tuple(self._part.constants[number & ~CONSTANT] for number in numbers)
-            for numbers in (layout.sizes, layout.strides)
-        )
-        return sizes, strides
-
     def _is_fixed_check(self, step: Step) -> bool:
-        return step.code is Code.CHECK and _is_fixed(step.operands[1])
+        return step.code is Code.CHECK and is_fixed(step.operands[1])
 
     def _check_at_once(self, checks: Sequence[Step]) -> Action:
         """Checks of inputs that are recognised, all in one go, if they are like those of an earlier call."""
         asserted = [step for step in checks if step.operands[3]]
         single = [self._check(*step.operands[:2], is_aligned=False, is_asserted=True) for step in asserted]
-        get = self._fetch([self._slots[step.operands[0]] for step in asserted])
+        get = fetch([self._slots[step.operands[0]] for step in asserted])
         on_multiples = [self._slots[step.operands[0]] for step in checks if step.operands[2]]
-        get_aligned = self._fetch(on_multiples)
+        get_aligned = fetch(on_multiples)
         known = LayoutMemory()
 
         def check(frame: Frame) -> None:
@@ -282,7 +223,7 @@ class _Maker:
                         break
                 else:
                     return
-                for place, value in zip(on_multiples, aligned(*values), strict=True):
+                for place, value in zip(on_multiples, ensure_aligned(*values), strict=True):
                     frame[place] = value
 
         return check
@@ -361,7 +302,7 @@ class _Maker:
 
     def _check(self, slot: int, layout: Layout, *, is_aligned: bool, is_asserted: bool) -> Action:
         place, name, dtype = self._slots[slot], self._part.slots[slot], layout.dtype
-        sizes, strides = self._layout(layout)
+        sizes, strides = self._frame.fetch_layout(layout)
 
         def check(frame: Frame) -> None:
             check_layout(frame[place], name, dtype, layout.device, sizes(frame), strides(frame))
@@ -373,7 +314,7 @@ class _Maker:
             )
 
         def align(frame: Frame) -> None:
-            (frame[place],) = aligned(frame[place])
+            (frame[place],) = ensure_aligned(frame[place])
 
         if not is_asserted:
             return align
@@ -382,14 +323,14 @@ class _Maker:
     def _allocate(self, slot: int, layout: Layout) -> Action:
         place, dtype = self._slots[slot], layout.dtype
         allocate, where = _find_allocator(layout.device)
-        if _is_fixed(layout):
-            make = functools.partial(allocate, *self._constant_layout(layout), dtype, *where)
+        if is_fixed(layout):
+            make = functools.partial(allocate, *self._frame.read_fixed_layout(layout), dtype, *where)
 
             def allocate_fixed(frame: Frame) -> None:
                 frame[place] = make()
 
             return allocate_fixed
-        sizes, strides = self._layout(layout)
+        sizes, strides = self._frame.fetch_layout(layout)
 
         def allocate_sized(frame: Frame) -> None:
             frame[place] = allocate(sizes(frame), strides(frame), dtype, *where)
@@ -407,15 +348,15 @@ class _Maker:
     def _carve(self, slot: int, pool_slot: int, offset_register: int, layout: Layout) -> Action:
         place, pool, offset = self._slots[slot], self._slots[pool_slot], self._registers[offset_register]
         dtype = layout.dtype
-        if _is_fixed(layout) and offset_register & CONSTANT:
-            start = self._rest[offset - self._first_kept]
-            see = find_pool_part(start, *self._constant_layout(layout), dtype)
+        if is_fixed(layout) and offset_register & CONSTANT:
+            start = self._frame.kept[offset - self._frame.first_kept]
+            see = find_pool_part(start, *self._frame.read_fixed_layout(layout), dtype)
 
             def carve_fixed(frame: Frame) -> None:
                 frame[place] = see(frame[pool])
 
             return carve_fixed
-        sizes, strides = self._layout(layout)
+        sizes, strides = self._frame.fetch_layout(layout)
 
         def carve(frame: Frame) -> None:
             frame[place] = pool_view(frame[pool], frame[offset], sizes(frame), strides(frame), dtype)
@@ -428,8 +369,8 @@ class _Maker:
         """Memory seen anew; the source is gone behind it if it `ends`."""
         place, source, offset = self._slots[slot], self._slots[source_slot], self._registers[register]
         dtype = layout.dtype
-        sizes, strides = self._layout(layout)
-        fixed_sizes, fixed_strides = self._constant_layout(layout) if _is_fixed(layout) else ((), ())
+        sizes, strides = self._frame.fetch_layout(layout)
+        fixed_sizes, fixed_strides = self._frame.read_fixed_layout(layout) if is_fixed(layout) else ((), ())
 
         def see_fixed(frame: Frame) -> None:
             frame[place] = reinterpret(frame[source], fixed_sizes, fixed_strides, frame[offset])
@@ -445,8 +386,8 @@ class _Maker:
                 frame[source], sizes(frame), strides(frame), dtype, frame[offset]
             )
 
-        see = (see_same, see_fixed if _is_fixed(layout) else see_layout, see_bits)[kind]
-        if not ends or source_slot in self._constants:
+        see = (see_same, see_fixed if is_fixed(layout) else see_layout, see_bits)[kind]
+        if not ends or source_slot in self._frame.constants:
             return see
 
         def see_last(frame: Frame) -> None:
@@ -460,7 +401,7 @@ class _Maker:
     ) -> Action:
         launch = self._launchers[kernel]
         places = [self._slots[slot] for slot in slots] + [self._registers[number] for number in registers]
-        get = self._fetch(places)
+        get = fetch(places)
         if freed is None:
             return lambda frame: launch(*get(frame))
 
@@ -494,7 +435,7 @@ class _Maker:
         if self._regions is not None or not rest or rest[0].code is not Code.FREE:
             return None
         slots = rest[0].operands[0]
-        if len(slots) != 1 or slots[0] in self._constants:
+        if len(slots) != 1 or slots[0] in self._frame.constants:
             return None
         rest.popleft()
         return self._slots[slots[0]]
@@ -506,7 +447,9 @@ class _Maker:
         binds: Sequence[tuple[int, int, int]],
     ) -> Action:
         run = self._settle_before(self._operator(call))
-        wanted = [(k, self._place(*value)) for k, value in enumerate(outputs) if value[0] is not Kind.NOTHING]
+        wanted = [
+            (k, self._frame.find(*value)) for k, value in enumerate(outputs) if value[0] is not Kind.NOTHING
+        ]
         if not wanted:
             # what an operator returns that writes into its operands is not looked at
             action: Action = run
@@ -528,7 +471,7 @@ class _Maker:
             action = call_for_many
         if not binds:
             return action
-        bound = [(self._registers[number], self._place(*outputs[k]), dim) for number, k, dim in binds]
+        bound = [(self._registers[number], self._frame.find(*outputs[k]), dim) for number, k, dim in binds]
 
         def call_and_bind(frame: Frame) -> None:
             action(frame)
@@ -554,7 +497,7 @@ class _Maker:
         arguments = [self._argument(value) for value in values]
         places = [one for one in arguments if isinstance(one, int)]
         if len(places) == len(arguments):
-            return self._fetch(places)
+            return fetch(places)
         readers = [self._read(one) if isinstance(one, int) else one for one in arguments]
         return lambda frame: [read(frame) for read in readers]
 
@@ -572,7 +515,7 @@ class _Maker:
                 get = self._arguments(value)
                 return lambda frame: list(get(frame))
             case _:
-                return self._keep(value)
+                return self._frame.keep(value)
 
     def _read(self, place: int) -> Callable[[Frame], Any]:
         return operator.itemgetter(place)
@@ -595,7 +538,7 @@ class _Maker:
             *carried,
             *((self._registers if is_number else self._slots)[n] for is_number, n in operands),
         ]
-        get = self._fetch([*places, *(self._registers[number] for number in nested.sizes)])
+        get = fetch([*places, *(self._registers[number] for number in nested.sizes)])
         runs, part = self._runs, nested.part
         return lambda frame: runs[part](list(get(frame)))
 
@@ -674,7 +617,9 @@ class _Maker:
         """Results of a nested program in memory of their own: it may return its operand, or one
         tensor twice.
         """
-        laid_out = [(self._slots[slot], layout.dtype, *self._layout(layout)) for slot, layout in outputs]
+        laid_out = [
+            (self._slots[slot], layout.dtype, *self._frame.fetch_layout(layout)) for slot, layout in outputs
+        ]
 
         def settle(frame: Frame) -> None:
             for place, dtype, sizes, strides in laid_out:
@@ -685,14 +630,14 @@ class _Maker:
     def _settle(self, slot: int, layout: Layout, is_aligned: bool) -> Action:
         place, dtype = self._slots[slot], layout.dtype
         ensure = ensure_aligned_layout if is_aligned else ensure_layout
-        if _is_fixed(layout):
-            fixed_sizes, fixed_strides = self._constant_layout(layout)
+        if is_fixed(layout):
+            fixed_sizes, fixed_strides = self._frame.read_fixed_layout(layout)
 
             def settle_fixed(frame: Frame) -> None:
                 frame[place] = ensure(frame[place], fixed_sizes, fixed_strides, dtype)
 
             return settle_fixed
-        sizes, strides = self._layout(layout)
+        sizes, strides = self._frame.fetch_layout(layout)
 
         def settle(frame: Frame) -> None:
             frame[place] = ensure(frame[place], sizes(frame), strides(frame), dtype)
@@ -701,7 +646,7 @@ class _Maker:
 
     def _free(self, slots: Sequence[int]) -> Action | None:
         # constants outlive the call
-        places = [self._slots[slot] for slot in slots if slot not in self._constants]
+        places = [self._slots[slot] for slot in slots if slot not in self._frame.constants]
         regions = self._regions
         if places and regions is not None:
             pass_on = regions.free
@@ -728,16 +673,12 @@ class _Maker:
         return free if places else None
 
     def _order_streams(self, what: int, number: int, other: int, device: str) -> Action:
-        table = self._given
+        table = self._frame.given
 
         def order(frame: Frame) -> None:
             frame[table].order(what, number, other, device)
 
         return order
-
-
-def _is_fixed(layout: Layout) -> bool:
-    return all(number & CONSTANT for number in (*layout.sizes, *layout.strides))
 
 
 def _find_direct(target: str) -> Callable[..., Any]:

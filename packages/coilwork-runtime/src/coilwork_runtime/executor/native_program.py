@@ -87,7 +87,7 @@ class NativeProgram:
     stopwatch: Stopwatch
 
     @property
-    def in_python(self) -> tuple[CallPlan, ...]:
+    def python_calls(self) -> tuple[CallPlan, ...]:
         """The calls that are made in Python."""
         return tuple(plan for plan in self.plans if plan.route is Route.PYTHON)
 
@@ -158,7 +158,7 @@ def load_native(
             handles_of,
             tensors_of,
             slow_path,
-            _lazily(fallback),
+            _defer_making(fallback),
             check_memory_first(operators or refuse_operators, kinds),
             (
                 *kinds.keys,
@@ -275,7 +275,7 @@ def _kernel(
     return launcher, data, launcher.descriptor if data is None else None
 
 
-def _lazily(make: Callable[[], Call]) -> Call:
+def _defer_making(make: Callable[[], Call]) -> Call:
     @functools.cache
     def make_once() -> Call:
         return make()

@@ -37,7 +37,7 @@ class _Names:
         return _SOME_ADDRESS if self.has_functions else 0
 
     def code(self, name: str) -> int | None:
-        """As `TorchInterface.code`."""
+        """Do as `TorchInterface.code`."""
         try:
             function = self.library[name]
         except AttributeError:

@@ -1,4 +1,4 @@
-"""What the native executor tells of itself: time by kind of instruction, ranges for profilers, launch hooks.
+"""Profile the native executor: time by kind of instruction, ranges for profilers, launch hooks.
 
 A `Stopwatch` measures what the host time of a program is spent on. The native executor calls `enter` by name
 (native/call/observing.hpp), and only while somebody listens; kernels on GPUs have their own names in a

@@ -243,14 +243,14 @@ class ProgramReader(ByteReader):
         super().__init__(data)
         self.strings: list[str] = []
 
-    def below_byte(self, limit: int) -> int:
+    def read_byte_below(self, limit: int) -> int:
         """A byte, a number below `limit`."""
         number = self.u8()
         if number >= limit:
             raise ValueError(f"they count to {limit}, and say {number}")
         return number
 
-    def below(self, limit: int) -> int:
+    def read_number_below(self, limit: int) -> int:
         """Four bytes, a number below `limit`."""
         number = self.u32()
         if number >= limit:
@@ -404,11 +404,11 @@ class _PartReader:
         name = into.text()
         self._slots = into.read_list(into.text)
         # each is defined by bytes that follow: a damaged number does not ask for memory
-        self._variables = into.below(min(CONSTANT, into.remaining() + 1))
+        self._variables = into.read_number_below(min(CONSTANT, into.remaining() + 1))
         self._constants = into.read_list(into.i64)
         outer = into.read_list(self._variable)
         inputs = into.read_list(self._input)
-        known = into.read_list(lambda: (self._slot(), into.below(len(self._tables.keys))))
+        known = into.read_list(lambda: (self._slot(), into.read_number_below(len(self._tables.keys))))
         self._layouts = into.read_list(self._layout)
         steps = into.read_list(self._step)
         if not steps or steps[-1].code is not Code.RETURN:
@@ -426,10 +426,10 @@ class _PartReader:
         )
 
     def _slot(self) -> int:
-        return self._in.below(len(self._slots))
+        return self._in.read_number_below(len(self._slots))
 
     def _variable(self) -> int:
-        return self._in.below(self._variables)
+        return self._in.read_number_below(self._variables)
 
     def _register(self) -> int:
         number = self._in.u32()
@@ -474,7 +474,7 @@ class _PartReader:
 
     def _nested_program(self) -> Nested:
         into = self._in
-        part = into.below(self._parts)
+        part = into.read_number_below(self._parts)
         operands = into.read_list(lambda: (True, self._register()) if self._flag() else (False, self._slot()))
         return Nested(part, tuple(operands), tuple(into.read_list(self._register)))
 
@@ -487,7 +487,7 @@ class _PartReader:
         return Step(code, place, _OPERANDS[code](self))
 
     def _operation(self) -> int:
-        number = self._in.below_byte(7)
+        number = self._in.read_byte_below(7)
         if not number:
             raise ValueError("they hold an operation of no known kind")
         return number
@@ -518,7 +518,7 @@ class _PartReader:
         return (
             self._slot(),
             self._slot(),
-            into.below_byte(3),
+            into.read_byte_below(3),
             self._register(),
             self._layout_reference(),
             self._flag(),
@@ -533,11 +533,11 @@ class _PartReader:
         into = self._in
         call = self._tables.calls[into.u32()]
         outputs = into.read_list(lambda: self._value(self._variable))
-        binds = into.read_list(lambda: (self._variable(), into.below(len(outputs)), into.u32()))
+        binds = into.read_list(lambda: (self._variable(), into.read_number_below(len(outputs)), into.u32()))
         return call, outputs, binds
 
     def _require(self) -> tuple[Any, ...]:
-        return self._register(), self._in.below_byte(4), self._register(), self._in.text()
+        return self._register(), self._in.read_byte_below(4), self._register(), self._in.text()
 
     def _cond(self) -> tuple[Any, ...]:
         return self._slot(), *self._while()
@@ -552,7 +552,7 @@ class _PartReader:
         return self._nested_program(), self._in.read_list(self._slot_and_layout)
 
     def _stream(self) -> tuple[Any, ...]:
-        return self._in.below_byte(6), self._in.u32(), self._in.u32(), self._in.text()
+        return self._in.read_byte_below(6), self._in.u32(), self._in.u32(), self._in.text()
 
 
 _OPERANDS: Final[Mapping[Code, Callable[[_PartReader], tuple[Any, ...]]]] = {

@@ -24,19 +24,19 @@ from coilwork_runtime.layout_checks import (
 from coilwork_runtime.streams import CallStreams
 
 __all__ = [
-    "allocated",
+    "allocate_empty",
+    "allocate_scratch",
     "check",
     "check_rank",
-    "empty",
-    "failed_check",
-    "reread",
-    "scratch",
+    "count_allocated_bytes",
+    "make_streams",
+    "raise_failed_check",
+    "reinterpret_again",
     "settle",
-    "streams",
 ]
 
 
-def allocated(device: int) -> int:
+def count_allocated_bytes(device: int) -> int:
     """Return the bytes of the process's tensors on a GPU; 0 for a device that torch does not know (-1)."""
     if device < 0:
         return 0
@@ -57,17 +57,17 @@ def check(
     return check_aligned_layout(value, name, _dtype(dtype), device, size, stride) if aligned else value
 
 
-def empty(size: Sizes, stride: Sizes, dtype: str, device: str) -> torch.Tensor:
+def allocate_empty(size: Sizes, stride: Sizes, dtype: str, device: str) -> torch.Tensor:
     """Allocate memory that torch's C interface did not give; torch raises the reason of a failure."""
     return empty_strided(size, stride, _dtype(dtype), device)
 
 
-def scratch(size_bytes: int, device: int) -> torch.Tensor:
+def allocate_scratch(size_bytes: int, device: int) -> torch.Tensor:
     """Allocate scratch memory of a kernel, on a GPU or (-1) the CPU."""
     return torch.empty(size_bytes, dtype=torch.uint8, device="cpu" if device < 0 else f"cuda:{device}")
 
 
-def streams() -> CallStreams:
+def make_streams() -> CallStreams:
     """Return a table for the streams and events of one call."""
     return CallStreams()
 
@@ -82,7 +82,9 @@ def settle(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: str, aligned:
     return ensure(value, size, stride, _dtype(dtype))
 
 
-def reread(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: str, offset: int) -> torch.Tensor:
+def reinterpret_again(
+    value: torch.Tensor, size: Sizes, stride: Sizes, dtype: str, offset: int
+) -> torch.Tensor:
     """Do as `reinterpret_dtype`.
 
     Raises:
@@ -91,7 +93,7 @@ def reread(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: str, offset: 
     return reinterpret_dtype(value, size, stride, _dtype(dtype), offset)
 
 
-def failed_check(launcher: Any, number: int) -> NoReturn:
+def raise_failed_check(launcher: Any, number: int) -> NoReturn:
     """Raise the error of check `number`, counted from 1, of a kernel.
 
     Raises:

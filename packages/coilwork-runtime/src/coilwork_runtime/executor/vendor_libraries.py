@@ -1,4 +1,5 @@
-"""What the native executor calls of the device's vendor itself: cuBLASLt, cuDNN, and graphs of the driver.
+"""Find the vendor's libraries that the native executor calls itself: cuBLASLt, cuDNN, and graphs of the
+driver.
 
 ATen works out descriptors, asks for an algorithm and looks after a workspace in every call. The executor
 does so once per shape (native/libraries/). Results may differ from ATen's in the last bits, where the

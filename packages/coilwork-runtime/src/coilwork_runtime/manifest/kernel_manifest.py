@@ -201,7 +201,7 @@ class ManifestReader(ByteReader):
         """True at the end."""
         return not self.remaining()
 
-    def rest(self) -> bytes:
+    def read_rest(self) -> bytes:
         """Read all that follows."""
         return self.raw(self.remaining())
 
@@ -242,7 +242,7 @@ def _write_limits(limits: Sequence[tuple[SizeBytecode, SizeBytecode]]) -> bytes:
     return write_list(limits, lambda pair: pair[0].encode() + pair[1].encode())
 
 
-_TEXT: Final[tuple[_Write, _Read]] = (str.encode, lambda reader: reader.rest().decode())
+_TEXT: Final[tuple[_Write, _Read]] = (str.encode, lambda reader: reader.read_rest().decode())
 _TEXTS: Final[tuple[_Write, _Read]] = (_write_texts, ManifestReader.texts)
 _CODE: Final[tuple[_Write, _Read]] = (SizeBytecode.encode, ManifestReader.code)
 _Table = Mapping[str, tuple[_Write, _Read]]

@@ -88,7 +88,7 @@ class GpuDevice:
         self._gpu = make_torch_gpu(store)
 
     def load(self, binary: bytes, manifest: KernelManifest, index: int) -> Loaded:
-        """As `Device.load`."""
+        """Do as `Device.load`."""
         try:
             decoded = decode_binary(binary)
         except ValueError as error:
@@ -109,7 +109,7 @@ class GpuDevice:
         )
 
     def launch(self, handle: Any, words: Sequence[int], stream: torch.cuda.Stream) -> None:
-        """As `Device.launch`."""
+        """Do as `Device.launch`."""
         sizes = [words[k] for k in handle.sizes_at]
         x, y, z = (code.evaluate(sizes) for code in handle.grid)
         with self._gpu.guard(handle.index):
@@ -121,36 +121,36 @@ class GpuDevice:
             handle.launch(x, y, z, stream.cuda_stream, scratch, *words)
 
     def stream(self, index: int) -> torch.cuda.Stream:
-        """As `Device.stream`."""
+        """Do as `Device.stream`."""
         return torch.cuda.current_stream(index)
 
     def make_stream(self, index: int) -> torch.cuda.Stream:
-        """As `Device.make_stream`."""
+        """Do as `Device.make_stream`."""
         return torch.cuda.Stream(index)
 
     def use(self, stream: torch.cuda.Stream) -> AbstractContextManager[None]:
-        """As `Device.use`."""
+        """Do as `Device.use`."""
         return torch.cuda.stream(stream)
 
     def record(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
-        """As `Device.record`."""
+        """Do as `Device.record`."""
         event = torch.cuda.Event()
         event.record(stream)
         return event
 
     def wait(self, stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
-        """As `Device.wait`."""
+        """Do as `Device.wait`."""
         stream.wait_event(event)
 
     def is_done(self, event: torch.cuda.Event) -> bool:
-        """As `Device.is_done`."""
+        """Do as `Device.is_done`."""
         return bool(event.query())
 
     def synchronize(self, stream: torch.cuda.Stream) -> None:
-        """As `Device.synchronize`."""
+        """Do as `Device.synchronize`."""
         stream.synchronize()
 
     def measure(self, call: Callable[[], None], index: int) -> float:
-        """As `Device.measure`: the least of a few rounds, by events."""
+        """Do as `Device.measure`: the least of a few rounds, by events."""
         with self._gpu.guard(index):
             return self._gpu.measure(call) / 1e3

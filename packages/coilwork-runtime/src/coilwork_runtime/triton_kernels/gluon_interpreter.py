@@ -1,4 +1,4 @@
-"""What kernels in Triton's dialect Gluon use of it, for Triton's interpreter, which knows Triton alone.
+"""Run kernels in Gluon, Triton's dialect, in Triton's interpreter, which knows Triton alone.
 
 Layouts mean nothing here. The roles of a program's warps are threads that run one at a time, each until it
 waits at a barrier that is not through, or has arrived at one; if all of them wait, `DeadlockError` says so.

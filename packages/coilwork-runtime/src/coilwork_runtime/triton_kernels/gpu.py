@@ -1,4 +1,6 @@
-"""What launching needs of a GPU, as a value: a vendor's package or a test can put another in its place."""
+"""The functions of a GPU that launching needs, as a value: a vendor's package or a test can put another in
+its place.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from coilwork_runtime.triton_kernels.worker import load_function
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JitLaunch:
-    """How a kernel of Triton's JIT is launched.
+    """The launch of a kernel of Triton's JIT.
 
     Attributes:
         constants: what is passed by name beside tensors and sizes: compile-time parameters, and options of

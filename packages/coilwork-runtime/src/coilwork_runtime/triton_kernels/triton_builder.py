@@ -218,16 +218,16 @@ class TritonBuilder:
         Raises:
             KernelBuildError: none did.
         """
-        return self.load(spec, self.usable(spec, wanted, answers))
+        return self.load(spec, self.require_compiled(spec, wanted, answers))
 
     def load(self, spec: KernelSpec, built: Sequence[Built]) -> Launcher:
         """The launcher of a kernel that is already compiled. Needs no Triton."""
         explore = None
         if self._search is not None and spec.is_open:
-            explore = Explore(search=self._search, compile=partial(self.others, spec))
+            explore = Explore(search=self._search, compile=partial(self.compile_further, spec))
         return make_launcher(spec, built, self._gpu, store=self._store, explore=explore)
 
-    def usable(
+    def require_compiled(
         self,
         spec: KernelSpec,
         wanted: Sequence[Candidate],
@@ -247,7 +247,7 @@ class TritonBuilder:
         untried = set(map(make_config_key, spec.configs)) - {make_config_key(one.config) for one in wanted}
         if not built and untried:
             proposed = make_candidates(spec, get_gpu_target(spec), read_triton_version())
-            return self.usable(spec, proposed, [self.compile(spec, one) for one in proposed])
+            return self.require_compiled(spec, proposed, [self.compile(spec, one) for one in proposed])
         if not built:
             raise next(answer for answer in answers if isinstance(answer, KernelBuildError))
         return built
@@ -261,7 +261,9 @@ class TritonBuilder:
         read_triton_version()
         return make_interpreted(spec)
 
-    def others(self, spec: KernelSpec, configs: Sequence[Config]) -> Sequence[GpuBinary | KernelBuildError]:
+    def compile_further(
+        self, spec: KernelSpec, configs: Sequence[Config]
+    ) -> Sequence[GpuBinary | KernelBuildError]:
         """Compile configurations that a search asks for, several at once. One that takes too long counts as
         one that fails.
         """
@@ -318,7 +320,7 @@ class TritonLanguage:
         self._gpu = gpu
 
     def start(self, specs: Sequence[KernelSpec], threads: Threads) -> Mapping[str, Building]:
-        """As `Language.start`."""
+        """Do as `Language.start`."""
         if is_interpreting():
             return {
                 spec.name: Building([threads.submit(self._builder.interpret, spec)], lambda parts: parts[0])

@@ -48,7 +48,7 @@ def reduce_blocks(operation: Any, blocks: Sequence[Any]) -> list[Any]:
         block.handle.data.flatten() if axis is None else numpy.moveaxis(block.handle.data, axis, 0)
         for block in blocks
     ]
-    combine = _whole_levels(operation, blocks)
+    combine = _combine_by_levels(operation, blocks)
     while len(arrays[0]) > 1:
         arrays = list(combine([x[0::2] for x in arrays], [x[1::2] for x in arrays]))
     results = [x[0] for x in arrays]
@@ -71,7 +71,7 @@ def scan_blocks(operation: Any, blocks: Sequence[Any]) -> list[Any]:
     import numpy
 
     arrays = [numpy.moveaxis(block.handle.data, operation.axis, 0) for block in blocks]
-    results = _scan(arrays, _whole_levels(operation, blocks))
+    results = _scan(arrays, _combine_by_levels(operation, blocks))
     return _tensors(
         operation, [numpy.ascontiguousarray(numpy.moveaxis(x, 0, operation.axis)) for x in results], blocks
     )
@@ -99,7 +99,7 @@ def _scan(arrays: Arrays, combine: Combine) -> Arrays:
     return results
 
 
-def _whole_levels(operation: Any, blocks: Sequence[Any]) -> Combine:
+def _combine_by_levels(operation: Any, blocks: Sequence[Any]) -> Combine:
     """The combine function of `operation` on arrays of any length, in the types of `blocks`."""
     import numpy
     import triton.language as tl
@@ -172,7 +172,7 @@ def repair_interpreter(options: Any) -> Iterator[None]:
         data = cast_impl(source, tl.float32).data if of is None else _float32_of_small(source.data, of)
         if to is None:
             return cast_impl(TensorHandle(data, tl.float32), dtype.scalar)
-        return TensorHandle(_small_bits(data, to), dtype.scalar)
+        return TensorHandle(_round_to_8_bits(data, to), dtype.scalar)
 
     def create_dot(left: Any, right: Any, sums: Any, *precision: Any) -> Any:
         wide = [x if x.dtype.scalar != tl.bfloat16 else cast_impl(x, tl.float32) for x in (left, right)]
@@ -234,7 +234,7 @@ def _float32_of_small(bits: Any, dtype: torch.dtype) -> Any:
     return torch.from_numpy(bits.view("uint8").copy()).view(dtype).float().numpy()
 
 
-def _small_bits(values: Any, dtype: torch.dtype) -> Any:
+def _round_to_8_bits(values: Any, dtype: torch.dtype) -> Any:
     """A float32 NumPy array rounded to 8-bit floats, as uint8."""
     return torch.from_numpy(values.copy()).to(dtype).view(torch.uint8).numpy()
 

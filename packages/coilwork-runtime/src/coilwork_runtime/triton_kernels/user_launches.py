@@ -1,4 +1,4 @@
-"""How to launch a kernel of the user's again without Python, from a launch that Triton made.
+"""Launch a kernel of the user's again without Python, from a launch that Triton made.
 
 Triton compiles a kernel for traits of its arguments: whether a tensor begins at a multiple of 16 bytes, and
 whether an integer is 1, is a multiple of 16, and has 32 bits. A launch has the function that Triton compiled,
@@ -78,7 +78,7 @@ class _PythonOnlyError(Exception):
 
 
 def explain_obstacle(kernel: UserKernel) -> str:
-    """Why each launch of `kernel` is made in Python; empty if none but the first is."""
+    """Return why each launch of `kernel` is made in Python; empty if none but the first is."""
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.jit import JITFunction
 

@@ -22,7 +22,7 @@ _COMBINED = frozenset({"sum", "prod", "max", "min"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkAxis:
-    """Where members are cut.
+    """The range along which members are cut.
 
     Attributes:
         along: the product's dimension: 0 for rows, 1 for columns.

@@ -122,7 +122,7 @@ def _get_figures(buffer: Buffer, settings: Settings) -> Products:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """How a region is cut: where chunks end, and the memory for one of them and for sums of parts."""
+    """The cut of a region: where chunks end, and the memory for one of them and for sums of parts."""
 
     axis: ChunkAxis
     ends: tuple[int, ...]

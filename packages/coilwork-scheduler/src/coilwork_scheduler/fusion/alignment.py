@@ -31,7 +31,7 @@ class Alignment:
 
     In a space that is `interleaved`, a piece belongs with its left neighbour to a range of one group and with
     its right neighbour to a range of the other, as where `[128, 64]` and `[64, 128]` meet in `[64, 2, 64]`.
-    Right where one is the other reshaped; otherwise it scatters what one of them touches. `walked` and
+    Right where one is the other reshaped; otherwise it scatters what one of them touches. `sequential` and
     `bound` are those of `Group`.
     """
 
@@ -40,12 +40,12 @@ class Alignment:
     first: Mapping[Expr, Expr]
     second: Mapping[Expr, Expr]
     interleaved: bool = False
-    walked: tuple[Expr, ...] = ()
+    sequential: tuple[Expr, ...] = ()
     bound: Bound | None = None
 
     def __post_init__(self) -> None:
         # two ranges that are one would go through a diagonal only
-        ranges = (*self.parallel, *self.walked, *self.reduced)
+        ranges = (*self.parallel, *self.sequential, *self.reduced)
         assert len(frozenset(ranges)) == len(ranges), f"a range twice in {ranges}"
 
 
@@ -249,12 +249,12 @@ def _orders(
             stride = stride * get_extent(plain)
         elif not (a.is_const and a is b):
             return None
-    mine = _digits(places, (*first.parallel, *first.reduced))
-    others_of = _digits(others, second.parallel)
+    mine = _read_digits(places, (*first.parallel, *first.reduced))
+    others_of = _read_digits(others, second.parallel)
     return None if mine is None or others_of is None else (mine, others_of)
 
 
-def _digits(place: Expr, ranges: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
+def _read_digits(place: Expr, ranges: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
     """`ranges`, outermost first, if `place` is the number of which they are the digits."""
     found = find_coefficients(place, ranges)
     if found is None or not found[1].is_const or found[1].value != 0:

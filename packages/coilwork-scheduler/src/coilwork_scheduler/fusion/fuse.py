@@ -389,7 +389,7 @@ class Fuser:
 
     def _judge(self, first: int, second: int) -> Verdict:
         one, two = self._candidates[first], self._candidates[second]
-        if one.walked or two.walked:
+        if one.sequential or two.sequential:
             return Verdict(None, "", "")
         limit = self._weigher.limits(one, two)
         if limit is not None:

@@ -70,7 +70,7 @@ class FusionCandidate:
 
     Attributes:
         parts: the stages.
-        parallel, walked, reduced, bound: the space, as in `Group`.
+        parallel, sequential, reduced, bound: the space, as in `Group`.
         device: where its buffers live.
         written: where each of its buffers is written.
         read: distinct reads, in order, those of its own buffers included.
@@ -91,7 +91,7 @@ class FusionCandidate:
     names: frozenset[str]
     ops: int
     reductions: int
-    walked: tuple[Expr, ...] = ()
+    sequential: tuple[Expr, ...] = ()
     bound: Bound | None = None
 
     @property
@@ -106,7 +106,7 @@ class FusionCandidate:
         return Group(
             members=members,
             parallel=self.parallel,
-            walked=self.walked,
+            sequential=self.sequential,
             reduced=self.reduced,
             bound=self.bound,
         )
@@ -226,7 +226,7 @@ def find_misplaced_sort(candidate: FusionCandidate) -> str | None:
     if not sorts:
         return None
     name = sorts[0].writes[0].buffer
-    if len(sorts) > 1 or len(candidate.reduced) != 1 or candidate.walked:
+    if len(sorts) > 1 or len(candidate.reduced) != 1 or candidate.sequential:
         return name
     whole = all(
         part.mapping[s] is candidate.reduced[0] for part in candidate.parts for s in part.stage.reduced
@@ -242,7 +242,7 @@ def merge_candidates(
     return FusionCandidate(
         parts=tuple(sorted((*one.parts, *two.parts), key=_position)),
         parallel=alignment.parallel,
-        walked=alignment.walked,
+        sequential=alignment.sequential,
         reduced=alignment.reduced,
         bound=alignment.bound,
         device=one.device,

@@ -1,4 +1,4 @@
-"""Whether fusing two candidates is legal and pays: limits, hazards, traffic and cost.
+"""Decide if fusing two candidates is legal and pays: limits, hazards, traffic and cost.
 
 `Traffic` estimates what a kernel made of a candidate would read, write and compute. `Weigher` compares the
 cost of a merged candidate with that of its parts, and gives a `Verdict` with a reason.
@@ -17,7 +17,7 @@ from coilwork_ir.machine.model import Memory
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Op, Reduce, iterate_postorder
 from coilwork_ir.target import RowWalks, Targets
-from coilwork_scheduler.chunking.surroundings import ALONE, Surroundings
+from coilwork_scheduler.chunking.chunk_barrier import NO_BARRIER, ChunkBarrier
 from coilwork_scheduler.cost_model import KernelWork, SizeHints
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.fusion_candidate import (
@@ -77,7 +77,7 @@ class Traffic:
         """The work of a kernel that computes `candidate` and leaves its buffers `stored` in memory."""
         sizes, target = self.sizes, self.targets.of(candidate.device)
         groups = max(sizes.numel(tuple(get_extent(s) for s in candidate.parallel)), 1)
-        rows = groups * max(sizes.numel(tuple(get_extent(s) for s in candidate.walked)), 1)
+        rows = groups * max(sizes.numel(tuple(get_extent(s) for s in candidate.sequential)), 1)
         length = max(sizes.numel(tuple(get_extent(s) for s in candidate.reduced)), 1)
         written = candidate.written
         writes = sum(self._access_bytes(written[name]) for name in stored)
@@ -104,7 +104,7 @@ class Traffic:
             operations=operations,
             rows=rows,
             row_length=length if candidate.reduced else 1,
-            programs=groups if candidate.walked else self._programs(candidate, rows),
+            programs=groups if candidate.sequential else self._programs(candidate, rows),
         )
 
     def _programs(self, candidate: FusionCandidate, rows: int) -> int:
@@ -299,14 +299,14 @@ class FusionContext:
     """Facts that fusion reads besides the stages.
 
     `chunks` are the numbers of the chunks that buffers belong to. No kernel is about several chunks, or makes
-    what they wait for and what waits for them, which is in `around`.
+    what they wait for and what waits for them, which is in `chunk_barrier`.
     """
 
     graph: Graph
     facts: Dependence
     settings: Settings
     chunks: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    around: Surroundings = ALONE
+    chunk_barrier: ChunkBarrier = NO_BARRIER
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +339,7 @@ class Weigher:
     links: frozenset[str]
 
     def limits(self, one: FusionCandidate, two: FusionCandidate) -> Verdict | None:
-        """Why the two are too large for one kernel; `None` if they are not."""
+        """Return why the two are too large for one kernel; `None` if they are not."""
         options = self.context.settings.options
         if one.device != two.device:
             return Verdict(None, "", "")
@@ -348,7 +348,7 @@ class Weigher:
         chunks = self.context.chunks
         if chunks and len({chunks[name] for name in one.names | two.names if name in chunks}) > 1:
             return Verdict(None, "reject-chunks", "both chunks would be in memory at once")
-        if chunks and self.context.around.forbids(frozenset((*one.written, *two.written))):
+        if chunks and self.context.chunk_barrier.forbids(frozenset((*one.written, *two.written))):
             return Verdict(None, "reject-chunks", "the first chunk would wait for the last one")
         if one.ops + two.ops > 2 * options.max_ops or len(one.parts) + len(two.parts) > MOST_STAGES:
             return Verdict(
@@ -390,7 +390,7 @@ class Weigher:
             if not (one.reduced and two.reduced and all(self._is_launch_bound(one, work) for work in works)):
                 return Verdict(None, "", "")
         work = self.work(both)
-        if both.walked:
+        if both.sequential:
             # what rows and columns compute alike is most of it: counted once
             works = [self._distinct(one, works[0]), self._distinct(two, works[1])]
             work = self._distinct(both, work)
@@ -405,7 +405,7 @@ class Weigher:
         if together >= apart:
             times = together / apart if apart else 1.0
             return Verdict(None, "reject-bytes", f"fused would take {times:.1f}x as long", numbers)
-        kind = "fuse-walked" if both.walked else "fuse-vertical" if flows else "fuse-horizontal"
+        kind = "fuse-row-column" if both.sequential else "fuse-vertical" if flows else "fuse-horizontal"
         return Verdict(
             both,
             kind,
@@ -415,7 +415,7 @@ class Weigher:
         )
 
     def _find_obstacle(self, both: FusionCandidate) -> Verdict | None:
-        """Why `both` cannot be a kernel, or would keep too many values, whatever it saves."""
+        """Return why `both` cannot be a kernel, or would keep too many values, whatever it saves."""
         scan = find_misplaced_scan(both)
         if scan is not None:
             return Verdict(
@@ -453,7 +453,7 @@ class Weigher:
                 return Verdict(
                     None, "reject-registers", "too many values per row to keep", (("values", len(rows)),)
                 )
-        if both.walked and not can_stay_in_registers(
+        if both.sequential and not can_stay_in_registers(
             both, self.context.settings.targets.capabilities_of(both.device).rows
         ):
             return Verdict(None, "reject-registers", "rows and sums of columns are too many values to keep")
@@ -471,7 +471,7 @@ class Weigher:
         traffic = self.traffic
         if (
             not (one.reduced and two.reduced)
-            or both.walked
+            or both.sequential
             or traffic.is_column_reduction(one) == traffic.is_column_reduction(two)
         ):
             return False
@@ -507,7 +507,7 @@ class Weigher:
         )
 
     def _overwrites_in_time(self, both: FusionCandidate) -> bool:
-        """With several passes over a row, nothing may be overwritten before the pass that reads it last."""
+        """Tell if no pass over a row overwrites what a later pass reads."""
         into = both.into
         if not into or not both.reduced:
             return True

@@ -2,7 +2,7 @@
 
     rows     [rows | columns]             a result per row, and what follows from it along the row
     columns  [columns, pieces | points]   a result per column and piece of the rows
-    both     [pieces, points walked | columns]
+    both     [pieces, points sequential | columns]
 
 A program of both takes the rows of a piece one after the other, each as the first group does, and keeps a sum
 per column. What both read is read once: the gradients of a layer norm take three passes instead of five.
@@ -35,7 +35,7 @@ def is_column_sum(candidate: FusionCandidate) -> bool:
     """
     return (
         bool(candidate.reduced)
-        and not candidate.walked
+        and not candidate.sequential
         and len(candidate.parallel) > 1
         and not any(part.stage.checks or part.ragged for part in candidate.parts)
         and not any(compute_reduction_depths(candidate))
@@ -81,7 +81,7 @@ def can_stay_in_registers(both: FusionCandidate, walks: RowWalks) -> bool:
     length = find_bounds(multiply_all(get_extent(s) for s in both.reduced)).hi
     if length is None:
         return False
-    sums = sum(part.reductions for part in both.parts if _is_walked_sum(part, both.walked))
+    sums = sum(part.reductions for part in both.parts if _is_sequential_sum(part, both.sequential))
     reduced = frozenset(both.reduced)
     rows = sum(
         touch.buffer not in both.written and any(not reduced.isdisjoint(e.free_symbols) for e in touch.index)
@@ -90,9 +90,9 @@ def can_stay_in_registers(both: FusionCandidate, walks: RowWalks) -> bool:
     return walks.keeps_beside_sums(length, sums=sums, reads=rows)
 
 
-def _is_walked_sum(part: Part, walked: tuple[Expr, ...]) -> bool:
+def _is_sequential_sum(part: Part, sequential: tuple[Expr, ...]) -> bool:
     """True if `part` reduces along the walk."""
-    return any(not part.mapping.get(s, s).free_symbols.isdisjoint(walked) for s in part.stage.reduced)
+    return any(not part.mapping.get(s, s).free_symbols.isdisjoint(sequential) for s in part.stage.reduced)
 
 
 def _substitute_all(index: tuple[Expr, ...], mapping: Mapping[Expr, Expr]) -> tuple[Expr, ...]:
@@ -112,7 +112,7 @@ def _find_column_ranges(
     along: set[Expr] = set()
     for a, b in zip(ours, theirs, strict=True):
         inside = a.free_symbols & reduced
-        if inside and not a.free_symbols.isdisjoint((*rows.parallel, *rows.walked)):
+        if inside and not a.free_symbols.isdisjoint((*rows.parallel, *rows.sequential)):
             return ()
         (across if inside else along).update(s for s in b.free_symbols if s.extent is not None)
     whole = across | along == {*columns.parallel, *columns.reduced}
@@ -129,21 +129,21 @@ def _align(
     if inner is None or not pieces:
         return None
     # names of the rows' own are kept only where those of the columns do not stay beside them
-    kept = rows.reduced if rows.walked else ()
+    kept = rows.reduced if rows.sequential else ()
     reduced = make_piece_symbols(kept, inner.first if kept else (), inner.pieces, f"q{tag}_")
     first = split_over(rows.reduced, inner.first, reduced)
     second = split_over(across, inner.second, reduced)
     points = columns.reduced
-    if rows.walked:
+    if rows.sequential:
         # those that joined before have settled the rows
-        for theirs, ours in ((pieces, rows.parallel), (points, rows.walked)):
+        for theirs, ours in ((pieces, rows.parallel), (points, rows.sequential)):
             same = refine_extents(get_extents(theirs), get_extents(ours))
             if same is None or same.pieces != get_extents(ours):
                 return None
             second |= split_over(theirs, same.first, ours)
         return Alignment(
             parallel=rows.parallel,
-            walked=rows.walked,
+            sequential=rows.sequential,
             reduced=reduced,
             first=first,
             second=second,
@@ -173,7 +173,7 @@ def _align_even_pieces(
     count = sum(len(made) for made in outer.second[: len(pieces)])
     return Alignment(
         parallel=symbols[:count],
-        walked=symbols[count:],
+        sequential=symbols[count:],
         reduced=inner.reduced,
         first={**inner.first, **split_over(rows.parallel, outer.first, symbols)},
         second={**inner.second, **split_over(theirs, outer.second, symbols)},
@@ -203,7 +203,7 @@ def _align_uneven_pieces(
     mapping = dict(zip((*outside, own, *inside), (*pieces[:-1], position, *points[1:]), strict=True))
     return Alignment(
         parallel=pieces,
-        walked=points,
+        sequential=points,
         reduced=inner.reduced,
         first={**inner.first, **mapping},
         second={**inner.second, **dict(zip(theirs, symbols, strict=True))},

@@ -307,7 +307,7 @@ _WRITTEN_AND_READ: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOutcome:
-    """What becomes of the checks of candidates.
+    """The fate of the checks of candidates.
 
     Attributes:
         rejected: candidates that are better stored.
@@ -357,7 +357,7 @@ class CheckPlacement:
         return reason is None
 
     def _drawback(self, node: Pointwise, *, forwarded: bool) -> str | None:
-        """Why `node` should not be computed without its checks, "" if it cannot be; None if it should."""
+        """Return why `node` should keep its checks, "" if it must; None if it should be computed without."""
         name, size = node.output.name, self.sizes.size_bytes(node.output)
         target = self.targets.of(node.output.device)
         users = self.readers[name]

@@ -1,4 +1,4 @@
-"""How large and how costly a computation becomes when producers are inlined into it.
+"""Estimate how large and how costly a computation becomes when producers are inlined into it.
 
 Views of views, gathers of gathers and concatenations of concatenations compose: each step puts an index
 expression or a condition into another one, and a value that is read at two places is there twice. In memory,
@@ -93,7 +93,7 @@ class Growth:
         # of each load of a buffer by a node: the size of the longest coordinate
         self._places: dict[int, dict[str, list[TreeSize]]] = {}
 
-    def own_size(self, position: int) -> BodySize:
+    def get_own_size(self, position: int) -> BodySize:
         """The size of the node at `position` with nothing substituted."""
         if position not in self._own:
             values = tuple(iterate_postorder(list_bodies(self._graph.nodes[position])))

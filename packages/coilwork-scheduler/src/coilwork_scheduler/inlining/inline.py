@@ -152,7 +152,7 @@ class Inliner:
         mutable: set[str] = set()
         repeated = repeated_cost = 0
         has_copies = False
-        size, composed = self._growth.own_size(position), False
+        size, composed = self._growth.get_own_size(position), False
         for name, count in self._load_counts[position].items():
             at = self._candidates.get(name)
             root = self._deps.root[name]
@@ -231,7 +231,7 @@ class Inliner:
         return expander.expand(list_bodies(self._graph.nodes[position]), frozenset(inlined))
 
     def _place(self, position: int, facts: InlinedComputation) -> None:
-        """From here on `facts` are those of the node at `position`."""
+        """Let `facts` from here on be those of the node at `position`."""
         self._facts[position] = facts
         node = self._graph.nodes[position]
         if isinstance(node, Pointwise):
@@ -425,7 +425,7 @@ class Inliner:
         reason = (
             "computed inside its consumers" if wanted else "stored once: recomputing or rereading costs more"
         )
-        if not wanted and not needed and self._hides(position, consumers, node):
+        if not wanted and not needed and self._is_cheaper_recomputed(position, consumers, node):
             wanted, reason = (
                 True,
                 "computed inside its consumers: hides behind their memory traffic, saves a launch",
@@ -490,8 +490,8 @@ class Inliner:
             reader = at
         return []
 
-    def _hides(self, position: int, consumers: list[int], node: Pointwise) -> bool:
-        """True if a GPU computes `node` again at every point of its consumers in less time than its own
+    def _is_cheaper_recomputed(self, position: int, consumers: list[int], node: Pointwise) -> bool:
+        """Tell if a GPU computes `node` again at every point of its consumers in less time than its own
         launch takes.
 
         Arithmetic is free up to what a consumer's memory traffic leaves room for; a special function's weight
@@ -601,8 +601,8 @@ class Inliner:
         return found
 
     def _shares_of(self, position: int) -> dict[str, float]:
-        """For each buffer that the node at `position` loads, the shares of its points at which it does, added
-        up.
+        """Return for each buffer that the node at `position` loads, the shares of its points at which it
+        does, added up.
         """
         if position not in self._shares:
             found = self._shares[position] = {}

@@ -83,7 +83,7 @@ class Guards:
 
     def __init__(self, buffers: Mapping[str, Buffer]) -> None:
         self._buffers = buffers
-        self._conditions: dict[Scalar, tuple[_Condition, ...]] = {}
+        self._split_mask: dict[Scalar, tuple[_Condition, ...]] = {}
         self._possible: dict[tuple[Scalar, ...], bool] = {}
 
     def narrow_mask(
@@ -93,9 +93,9 @@ class Guards:
 
         The load looks nothing up.
         """
-        conditions = self._conditions.get(mask)
+        conditions = self._split_mask.get(mask)
         if conditions is None:
-            conditions = self._conditions[mask] = tuple(_conditions(mask))
+            conditions = self._split_mask[mask] = tuple(_split_mask(mask))
         shape = self._buffers[buffer].shape
         guarding = [c for c in conditions if not (c.leaves_little and _stays_inside(c, index, shape))]
         touched = frozenset().union(*(e.free_symbols for e in index), () if own is None else _symbols(own))
@@ -130,7 +130,7 @@ class _Condition:
     leaves_little: bool
 
 
-def _conditions(mask: Scalar) -> Iterator[_Condition]:
+def _split_mask(mask: Scalar) -> Iterator[_Condition]:
     """Return what has to hold for `mask` to hold, in order."""
     pending = [mask]
     while pending:
@@ -184,7 +184,7 @@ def estimate_share(mask: Scalar | None) -> float:
     if mask is None:
         return 1.0
     along: dict[Expr, list[Scalar]] = {}
-    for condition in _conditions(mask):
+    for condition in _split_mask(mask):
         order = tuple(iterate_postorder((condition.value,)))
         plain = all(
             isinstance(v, IndexValue | Const) or (isinstance(v, Op) and v.op in COMPARISONS) for v in order
@@ -244,8 +244,8 @@ def _places_of(value: Scalar, symbol: Expr, extent: int) -> range | None:
 
 
 def _line(value: Scalar, symbol: Expr) -> tuple[int, int] | None:
-    """By how much a position grows at each step along `symbol`, and where it starts; None if it does not grow
-    evenly.
+    """Return by how much a position grows at each step along `symbol`, and where it starts; None if it does
+    not grow evenly.
     """
     match value:
         case Const(value=number) if number == int(number):

@@ -15,6 +15,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr, as_int, format_expr, get_extent, substitute, symbol
 from coilwork_ir.kernels import Candidate, Kernel, KernelCall, Range, Store, TensorArg
 from coilwork_ir.kernels.nodes import ArgRole, Numerics
+from coilwork_ir.kernels.rewrite import list_store_roots
 from coilwork_ir.kernels.text import format_core
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check
@@ -99,9 +100,7 @@ def format_structure(
         lines.append(f"size {size.name} {size.lo} {size.hi}")
     roots: list[Scalar] = []
     for store in kernel.stores:
-        roots.extend((store.value, *store.indirect))
-        if store.mask is not None:
-            roots.append(store.mask)
+        roots.extend(list_store_roots(store))
     roots.extend(check.condition for check in kernel.checks)
     number: dict[Scalar, int] = {}
     for node in iterate_postorder(roots):
@@ -193,9 +192,9 @@ def canonicalize(
         **{old: substitute(e, {**symbols, **renamed}) for old, e in tiling.mapping.items()},
     }
     axes = tuple(r.symbol for r in ranges if r.kind == "reduction")
-    walked = tuple(r.symbol for r in ranges if r.kind == "walked")
+    sequential = tuple(r.symbol for r in ranges if r.kind == "sequential")
     names = {name: a.name for name, a in arguments.items()}
-    stores, checks = _rename(draft, whole, {draft.reduced: axes, draft.walked: walked}, names)
+    stores, checks = _rename(draft, whole, {draft.reduced: axes, draft.sequential: sequential}, names)
     args = tuple(
         TensorArg(
             name=argument.name,
@@ -256,7 +255,7 @@ def _parametrize_starts(draft: Draft, buffers: Mapping[str, Buffer]) -> tuple[Dr
     """
     starts: dict[Expr, Expr] = {}
     stores: list[Store] = []
-    zeros = {r: as_expr(0) for r in (*draft.parallel, *draft.walked, *draft.reduced)}
+    zeros = {r: as_expr(0) for r in (*draft.parallel, *draft.sequential, *draft.reduced)}
     for store in draft.stores:
         begin = as_int(substitute(store.index, zeros)) if store.buffer in draft.boxes else None
         if begin is not None:

@@ -84,10 +84,10 @@ def simplify_under_mask(index: Expr, mask: Scalar) -> Expr:
         return index
 
     def quotient(numerator: Expr, denominator: Expr) -> Expr:
-        return as_expr(0) if _fits(numerator, denominator, below) else floordiv(numerator, denominator)
+        return as_expr(0) if _is_below(numerator, denominator, below) else floordiv(numerator, denominator)
 
     def remainder(numerator: Expr, denominator: Expr) -> Expr:
-        return numerator if _fits(numerator, denominator, below) else mod(numerator, denominator)
+        return numerator if _is_below(numerator, denominator, below) else mod(numerator, denominator)
 
     return fold(
         index,
@@ -102,7 +102,7 @@ def simplify_under_mask(index: Expr, mask: Scalar) -> Expr:
     )
 
 
-def _fits(numerator: Expr, denominator: Expr, below: Mapping[Expr, int]) -> bool:
+def _is_below(numerator: Expr, denominator: Expr, below: Mapping[Expr, int]) -> bool:
     limit, divisor = below.get(numerator), as_int(denominator)
     return limit is not None and divisor is not None and limit <= divisor
 
@@ -164,7 +164,7 @@ class Draft:
     """
 
     parallel: tuple[Expr, ...]
-    walked: tuple[Expr, ...]
+    sequential: tuple[Expr, ...]
     reduced: tuple[Expr, ...]
     bound: Scalar | None
     stores: tuple[Store, ...]
@@ -219,7 +219,7 @@ def compose(
     boxes = tuple(s.buffer for s in scattered if s.mode == "store" and not s.indirect and s.mask is None)
     return Draft(
         parallel=group.parallel,
-        walked=group.walked,
+        sequential=group.sequential,
         reduced=group.reduced,
         bound=composer.bound,
         stores=tuple(stores),
@@ -246,7 +246,7 @@ class _Composer:
         self.produced: dict[str, Scalar] = {}
         self.bound = None if group.bound is None else group.bound.holds
         self._rows = frozenset() if group.bound is None else group.bound.position.free_symbols
-        self._walked = group.walked
+        self._sequential = group.sequential
         self._reduced = group.reduced
         self._buffers = buffers
         self._renamed = renamed
@@ -299,10 +299,10 @@ class _Composer:
             case IndexValue():
                 return index_value(substitute(node.expr, mapping), operands)
             case Reduce():
-                # every reduction of a kernel runs along all of its reduction ranges, or all of its walked
+                # every reduction of a kernel runs along all of its reduction ranges, or all of its sequential
                 # ones
                 along = frozenset().union(*(mapping.get(a, a).free_symbols for a in node.axes))
-                axes = self._reduced if along.isdisjoint(self._walked) else self._walked
+                axes = self._reduced if along.isdisjoint(self._sequential) else self._sequential
                 return narrow_sum(reduce(node.kind, operands, axes, output=node.output))
             case Scan():
                 return narrow_sum(scan_again(node, operands, mapping.get(node.axis, node.axis)))
@@ -343,7 +343,7 @@ class _Composer:
         return op("bitwise_and", self.bound, mask)
 
     def _moves_along_rows(self, index: Expr) -> bool:
-        return not self._rows.isdisjoint(index.free_symbols.intersection(self._walked))
+        return not self._rows.isdisjoint(index.free_symbols.intersection(self._sequential))
 
 
 def _factors(member: Member) -> frozenset[Scalar]:

@@ -1,4 +1,4 @@
-"""What is known of a draft kernel: its accesses to memory, outputs that may alias inputs, and contractions.
+"""Analyse a draft kernel: its accesses to memory, outputs that may alias inputs, and contractions.
 
 Tiling orders ranges by the accesses. Aliasing pairs let a call write an output over an input. A draft that is
 one contraction, or several of a common factor, becomes a kernel for matrix units.
@@ -15,7 +15,7 @@ from coilwork_ir.index import Expr, find_run_stride, get_extent
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.alias_analysis import Timing, time_accesses
 from coilwork_ir.kernels.nodes import Store
-from coilwork_ir.kernels.rewrite import list_kernel_roots, replace_roots
+from coilwork_ir.kernels.rewrite import list_kernel_roots, list_store_roots, replace_roots
 from coilwork_ir.scalar import (
     IndexValue,
     Load,
@@ -80,16 +80,14 @@ def list_scalars(draft: Draft) -> tuple[Scalar, ...]:
     """Every scalar graph of `draft`, stores first, in order."""
     values: list[Scalar] = []
     for store in draft.stores:
-        values.extend((store.value, *store.indirect))
-        if store.mask is not None:
-            values.append(store.mask)
+        values.extend(list_store_roots(store))
     values.extend(check.condition for check in draft.checks)
     return tuple(values)
 
 
 def find_accesses(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints) -> tuple[Access, ...]:
     """Distinct loads and stores, largest first, stores before loads of the same size."""
-    ranges = (*draft.parallel, *draft.walked, *draft.reduced)
+    ranges = (*draft.parallel, *draft.sequential, *draft.reduced)
     found: dict[tuple[str, Expr, bool, frozenset[Expr]], Access] = {}
     touches: list[tuple[str, Expr, bool, Sequence[Scalar]]] = [
         (store.buffer, store.index, True, store.indirect) for store in draft.stores
@@ -233,7 +231,7 @@ def is_contraction(draft: Draft) -> bool:
     """True if the kernel `draft` is contractions, and what becomes of their sums at the same points."""
     scalars = list_scalars(draft)
     found = contractions_in(scalars, draft.parallel)
-    if not found or draft.walked or draft.bound is not None:
+    if not found or draft.sequential or draft.bound is not None:
         return False
     if any(frozenset(node.axes) != frozenset(draft.reduced) for node in found):
         return False

@@ -32,7 +32,7 @@ from coilwork_scheduler.kernels.rounding import Decisions
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What `key` says is equal for groups that share a kernel; `names` are their buffers by number."""
+    """The form of groups that share a kernel: their `key` is equal; `names` are their buffers by number."""
 
     key: Hashable
     names: tuple[str, ...]
@@ -97,7 +97,7 @@ def describe_group(
             for buffer in map(buffers.__getitem__, names)
         ]
     )
-    space = (group.parallel, group.walked, group.reduced, group.bound)
+    space = (group.parallel, group.sequential, group.reduced, group.bound)
     return Form((space, tuple(members), bodies, facts), names)
 
 

@@ -1,4 +1,4 @@
-"""Which 16-bit values must be rounded as eager rounds, and which roundings may be dropped.
+"""Decide which 16-bit values are rounded as eager rounds them, and which roundings may be dropped.
 
 With `fast` numerics a kernel keeps what it computes in `f32`, and `elide_rounding` drops casts to 16 bits on
 the way. What the kernel also stores, another kernel or an operator of torch reads rounded. If one finds the
@@ -238,7 +238,7 @@ def elide_rounding(value: Scalar, dtype: DType) -> Scalar:
             stack += waiting
             continue
         stack.pop()
-        wide[one] = _widen(one, dtype, [wide[choice] for choice in _choices(one)])
+        wide[one] = _find_unrounded(one, dtype, [wide[choice] for choice in _choices(one)])
     found = wide[value]
     return value if found is None else found
 
@@ -247,7 +247,7 @@ def _choices(value: Scalar) -> tuple[Scalar, ...]:
     return value.operands[1:] if isinstance(value, Op) and value.op == "where" else ()
 
 
-def _widen(value: Scalar, dtype: DType, choices: list[Scalar | None]) -> Scalar | None:
+def _find_unrounded(value: Scalar, dtype: DType, choices: list[Scalar | None]) -> Scalar | None:
     """`value` in `dtype`, if something was rounded for it; `choices` are its own."""
     match value:
         case Op(op="cast", operands=(inner,)) if inner.dtype is dtype:

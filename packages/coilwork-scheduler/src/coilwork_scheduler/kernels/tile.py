@@ -86,7 +86,7 @@ def tile(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints, target: 
     reduced = draft.reduced if _has_fixed_order(draft) else _sort_by_layout(draft.reduced, touched)
     indices = index_expressions(draft)
     parallel_runs, indices = _collapse(parallel, indices)
-    walked_runs, indices = _collapse(draft.walked, indices)
+    sequential_runs, indices = _collapse(draft.sequential, indices)
     reduced_runs, indices = _collapse(reduced, indices)
     # columns some elements apart share sectors of memory, too
     near = target.machine.memory.fetched_bytes // DType.F32.itemsize if target.is_gpu and draft.reduced else 1
@@ -96,10 +96,10 @@ def tile(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints, target: 
     order = _move_coalesced_innermost([(run, shares[run.members[-1]]) for run in parallel_runs])
     turned = _find_transposed_shares(order, touched)
     ranges = _name_parallel(order, turned, single=bool(reduced))
-    ranges += [TiledRange(symbol=run.symbol, kind="walked", letter="w") for run in walked_runs]
+    ranges += [TiledRange(symbol=run.symbol, kind="sequential", letter="w") for run in sequential_runs]
     ranges += [TiledRange(symbol=run.symbol, kind="reduction", letter="r") for run in reduced_runs]
     mapping: dict[Expr, Expr] = {}
-    for run in (*parallel_runs, *walked_runs, *reduced_runs):
+    for run in (*parallel_runs, *sequential_runs, *reduced_runs):
         # every index was shown to see no more of a run than its innermost range running through all of it
         mapping.update(dict.fromkeys(run.members[:-1], _ZERO))
         mapping[run.members[-1]] = run.symbol
@@ -162,7 +162,7 @@ def _shares(touched: Sequence[Access], ranges: Sequence[Expr], *, near: int) -> 
 
 
 def _find_transposed_shares(order: Sequence[_Run], touched: Sequence[Access]) -> list[float]:
-    """For each of `order`, the share of bytes at unit stride along it alone, and not along the
+    """Return for each of `order`, the share of bytes at unit stride along it alone, and not along the
     innermost one. A buffer counts once, though all elements of a window are read from it.
     """
     if not order:

@@ -1,4 +1,4 @@
-"""Which names are one piece of memory, when each is needed, and the predicted peak of memory.
+"""Find which names are one piece of memory, when each is needed, and the predicted peak of memory.
 
 Live ranges are those of linear-scan register allocation (Poletto and Sarkar 1999), over storages instead of
 names: views, overwritten buffers and aliasing results share the storage of the buffer they come from.

@@ -69,7 +69,7 @@ def get_identity(kind: ReduceKind, dtype: DType) -> Literal:
         case "min" | "argmin":
             return _get_greatest(dtype)
         case "max" | "argmax" | "online_softmax":
-            return _get_least(dtype)
+            return _get_least_value(dtype)
         case _:
             return 0
 
@@ -81,7 +81,7 @@ def _get_greatest(dtype: DType) -> Literal:
     return 1 if dtype.is_bool else (1 << (bits - 1 if dtype.is_signed_integer else bits)) - 1
 
 
-def _get_least(dtype: DType) -> Literal:
+def _get_least_value(dtype: DType) -> Literal:
     if dtype.is_float:
         return -math.inf
     return -(1 << (8 * dtype.itemsize - 1)) if dtype.is_signed_integer else 0
@@ -127,7 +127,7 @@ class _Writer:
 
     def _moments_of_unequal(self, mean: Buffer | None, squares: Buffer | None) -> None:
         wide = self._wide()
-        like = self._like()
+        like = self._first_output()
         count = op("maximum", self.pieces.points_in(wide), const(1, wide))
         body = cast(self._body(), wide)
         (part,) = self._partial("sum", self._fill_invalid(body, "sum"), ["part"])
@@ -215,7 +215,7 @@ class _Writer:
         kind, dtype = self.node.kind, self.node.body.dtype
         return dtype.compute if kind in ("sum", "prod", "welford", "online_softmax") else dtype
 
-    def _like(self) -> Buffer:
+    def _first_output(self) -> Buffer:
         return next(b for b in self.node.outputs if b is not None)
 
     def _body(self) -> Scalar:
@@ -231,7 +231,7 @@ class _Writer:
         return where(valid, value, const(get_identity(kind, value.dtype), value.dtype))
 
     def _buffer(self, suffix: str, ranges: Sequence[Expr], dtype: DType) -> Buffer:
-        like = self._like()
+        like = self._first_output()
         shape = tuple(get_extent(r) for r in ranges)
         return Buffer(
             name=self.name(f"{like.name}_{suffix}"),

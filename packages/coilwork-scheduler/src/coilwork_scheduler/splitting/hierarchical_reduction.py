@@ -50,7 +50,7 @@ Place = tuple[str, Expr]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RowCut:
-    """How a reduction is cut along rows whose statistics the node at `position` has."""
+    """The cut of a reduction along rows whose statistics the node at `position` has."""
 
     plan: SplitPlan
     position: int
@@ -114,7 +114,7 @@ class _Search:
             assert isinstance(node, Reduce)
             rows = domains.get((node.ranges, node.axes))
             if position not in found and rows is not None and position > rows.position:
-                if self.find_shared_loads(node, rows) and self._directly(rows.position, position):
+                if self.find_shared_loads(node, rows) and self._is_computed_per_row(rows.position, position):
                     found[position] = rows
         yield from sorted(found.items())
 
@@ -160,7 +160,7 @@ class _Search:
                     if (
                         cut is not None
                         and self._stays(node, cut.plan, statistic)
-                        and self._directly(definer, position)
+                        and self._is_computed_per_row(definer, position)
                     ):
                         return cut
         return None
@@ -262,7 +262,7 @@ class _Search:
         values.update(access.buffer for access in self._loads(statistic))
         return longest is not None and self.cost.rows(node).keeps(longest, values=len(values))
 
-    def _directly(self, first: int, last: int) -> bool:
+    def _is_computed_per_row(self, first: int, last: int) -> bool:
         """True if all that is computed from the node at `first` for that at `last` is computed for each of
         its rows, or points.
         """

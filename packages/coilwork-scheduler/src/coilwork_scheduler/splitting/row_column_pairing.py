@@ -172,18 +172,18 @@ class RowLoopSplit:
     count: int
     shared_read_bytes: int
     apart_us: float
-    walked_us: float
+    row_loop_us: float
     clear_win: float
 
     @property
     def pays(self) -> bool:
         """Tell if the reading saved outweighs the pieces' results."""
-        return self.walked_us < self.clear_win * self.apart_us
+        return self.row_loop_us < self.clear_win * self.apart_us
 
     def note(self, remarks: Remarks, group: ReductionGroup) -> None:
         """Record whether `group` is cut so, and why."""
         remarks.note(
-            "split-walked",
+            "split-row-column",
             tuple(b.name for b in group.outputs),
             self.pays,
             "columns are summed where rows are reduced"
@@ -192,7 +192,7 @@ class RowLoopSplit:
             pieces=self.count,
             shared_read_bytes=self.shared_read_bytes,
             apart_us=round(self.apart_us, 3),
-            walked_us=round(self.walked_us, 3),
+            row_loop_us=round(self.row_loop_us, 3),
         )
 
 
@@ -225,7 +225,7 @@ def find_row_loop_split(
         {axis: cost.sizes.value(get_extent(axis)) for axis in axes},
         wanted=target.multiprocessors * target.machine.launches.full_programs,
         skip=False,
-        miss=target.machine.reductions.walked_miss,
+        miss=target.machine.reductions.row_loop_miss,
     )
     if pieces is None:
         return None
@@ -237,7 +237,7 @@ def find_row_loop_split(
         count=count,
         shared_read_bytes=shared,
         apart_us=apart_us if otherwise_us is None else min(apart_us, otherwise_us),
-        walked_us=_row_loop_us(cost, group, count, shared),
+        row_loop_us=_row_loop_us(cost, group, count, shared),
         clear_win=target.machine.reductions.clear_win,
     )
 

@@ -161,7 +161,7 @@ class SplitChooser:
         return self.cost.shape(group_of_one(node)).across
 
     def direction(self, node: Reduce, access: Load) -> str | None:
-        """How `access`, which `node` reduces, lies beside the results of `node`."""
+        """Return how `access`, which `node` reduces, lies beside the results of `node`."""
         return self.cost.direction(access, frozenset(node.ranges), frozenset(node.axes))
 
 

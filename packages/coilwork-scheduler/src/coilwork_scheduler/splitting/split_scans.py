@@ -289,7 +289,7 @@ def _is_strided(node: Scan) -> bool:
 
 
 def choose_column_piece_length(size: int, rows: int, target: Target, walks: RowWalks) -> int | None:
-    """As `compute_piece_length`, for pieces of columns, of which there are `rows`: they stay in registers,
+    """Do as `compute_piece_length`, for pieces of columns, of which there are `rows`: they stay in registers,
     and there are enough to fill `target`.
 
     `None` for columns that stay as a whole, and for such as have no divisor that will do.

@@ -177,7 +177,7 @@ def find_mixed_layout_split(
     axis = min(crossing.inner, crossing.outer, key=lambda one: size[one])
     points = size[axis]
     if points > reductions.most_pieces:
-        divided = _digits(axis, least=reductions.block_results, most=reductions.most_pieces)
+        divided = _split_axis(axis, least=reductions.block_results, most=reductions.most_pieces)
         if divided is None:
             return None
         high, low = divided
@@ -228,7 +228,7 @@ def _cut_blocks(
     return Pieces(axes=(*rest, axis), cuts=(*(() if within is None else within.cuts), whole))
 
 
-def _digits(axis: Expr, *, least: int, most: int) -> tuple[Expr, Expr] | None:
+def _split_axis(axis: Expr, *, least: int, most: int) -> tuple[Expr, Expr] | None:
     """Split `axis` into higher and lower digits, the lower ones from `least` to `most`.
 
     `None` if no number in between divides it, or if its size is unknown.
@@ -280,8 +280,8 @@ class ShortRunSplit:
 def find_short_run_split(
     cost: ReductionCost, group: ReductionGroup, *, on_chip: bool
 ) -> ShortRunSplit | None:
-    """How to reduce across short runs first, if `group` reads memory by them. Rows `on_chip` are read once
-    for all that needs them.
+    """Return how to reduce across short runs first, if `group` reads memory by them. Rows `on_chip` are read
+    once for all that needs them.
     """
     if any(member.kind not in SELF_COMBINING | {"welford"} for member in group.members):
         return None

@@ -105,7 +105,9 @@ class Subject:
         function = self.function
         if isinstance(function, nn.Module):
             function = copy.deepcopy(function).double()
-        return Subject(function=function, args=map_tensors(_widen, self.args), backward=self.backward)
+        return Subject(
+            function=function, args=map_tensors(_convert_to_float64, self.args), backward=self.backward
+        )
 
 
 def load(script: str, name: str) -> Callable[[], Any]:
@@ -227,7 +229,7 @@ def _update(finding: Finding, **more: Any) -> Finding:
     return Finding(**asdict(finding) | more)
 
 
-def _widen(value: Tensor) -> Tensor:
+def _convert_to_float64(value: Tensor) -> Tensor:
     if not value.is_floating_point():
         return value
     return value.detach().double().requires_grad_(value.requires_grad)

@@ -19,7 +19,7 @@ from coilwork_tools.errors import NotFiniteError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which values are refused: NaN, infinities, or both."""
+    """The values that are refused: NaN, infinities, or both."""
 
     nan: bool
     inf: bool

@@ -75,7 +75,7 @@ class _Pair(fx.Interpreter):
             assert isinstance(listed, list | tuple)
             self.wide_results = [self._wide[one] if isinstance(one, fx.Node) else one for one in listed]
             return native
-        wide = next(self._given) if n.op == "placeholder" else self._widely(n, native, numbers)
+        wide = next(self._given) if n.op == "placeholder" else self._compute_in_float64(n, native, numbers)
         self._wide[n] = wide
         if self._keep:
             self.values[n.name] = (native, wide)
@@ -83,7 +83,7 @@ class _Pair(fx.Interpreter):
             self._wide.pop(dead, None)
         return native
 
-    def _widely(self, node: fx.Node, native: Any, numbers: RandomState) -> Any:
+    def _compute_in_float64(self, node: fx.Node, native: Any, numbers: RandomState) -> Any:
         """`node` in float64; `numbers` is what it drew from."""
         if node.op not in ("call_function", "call_method") or is_random(node.target) or numbers.has_moved():
             return map_leaves(widen, native)

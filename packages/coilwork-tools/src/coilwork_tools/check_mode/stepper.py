@@ -81,7 +81,7 @@ class Stepper:
         """Inputs whose address the program makes sure of are copied if it is not aligned."""
         wanted = {i.buffer for i in self.program.instructions if isinstance(i, CheckLayout) and i.aligned}
         return [
-            generated.aligned(value)[0]
+            generated.ensure_aligned(value)[0]
             if isinstance(entry, Buffer) and entry.name in wanted and isinstance(value, Tensor)
             else value
             for entry, value in zip(self.program.inputs, inputs, strict=True)

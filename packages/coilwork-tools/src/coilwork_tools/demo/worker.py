@@ -118,7 +118,7 @@ class CompilerProgress(logging.Handler):
 
 
 def show_compiler_progress() -> None:
-    """From now on the compiler's progress is this process's."""
+    """Show the compiler's progress as this process's from now on."""
     logger = logging.getLogger("coilwork")
     logger.setLevel(logging.DEBUG)
     logger.addHandler(CompilerProgress())

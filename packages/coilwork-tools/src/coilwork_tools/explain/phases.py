@@ -1,4 +1,4 @@
-"""When each stage of a compilation ran, as a Chrome trace: chrome://tracing and Perfetto show it."""
+"""Write when each stage of a compilation ran, as a Chrome trace: chrome://tracing and Perfetto show it."""
 
 from __future__ import annotations
 

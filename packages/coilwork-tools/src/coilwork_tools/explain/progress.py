@@ -1,4 +1,4 @@
-"""What a process compiles right now: told to callbacks, to the log, and to who sits at a terminal.
+"""Tell what a process compiles right now: to callbacks, to the log, and to who sits at a terminal.
 
 `on_progress` is for users. Compilers open a `ProgressReporter` for each graph: it tells of the graph's stages
 and kernels, and of its end. All of a process's reporters share one `ProgressBoard`.

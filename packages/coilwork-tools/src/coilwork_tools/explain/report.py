@@ -53,7 +53,7 @@ class StageClock:
                 self.phases.append(Phase(name, began_ns, taken_ns, threading.get_native_id()))
 
     def count_kernels(self, built: int, total: int, compiled: int) -> None:
-        """As `ProgressReporter.count_kernels`."""
+        """Do as `ProgressReporter.count_kernels`."""
         if self._progress is not None:
             self._progress.count_kernels(built, total, compiled)
 

@@ -46,7 +46,7 @@ class Trace:
         self.write_bytes("program.bin", graph.program)
 
     @property
-    def wanted(self) -> bool:
+    def is_wanted(self) -> bool:
         """True if dumps are written: rendering text that nobody reads costs time."""
         return self.folder is not None
 

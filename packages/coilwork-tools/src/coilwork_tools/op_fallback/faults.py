@@ -1,4 +1,4 @@
-"""What an error says of a graph's calls: if they can be at fault, and which.
+"""Read from an error which calls of a graph can be at fault.
 
 Find the few calls of a graph at fault by bisection, for errors that name too many calls or none.
 

@@ -177,8 +177,8 @@ class KernelAnalysis:
         )
 
     def _column_sums(self) -> int:
-        walked = frozenset(r.symbol for r in self.kernel.ranges if r.kind == "walked")
-        sums = [v for v in self.nodes if isinstance(v, Reduce) and not walked.isdisjoint(v.axes)]
+        sequential = frozenset(r.symbol for r in self.kernel.ranges if r.kind == "sequential")
+        sums = [v for v in self.nodes if isinstance(v, Reduce) and not sequential.isdisjoint(v.axes)]
         return len({(v.kind, v.operands) for v in sums})
 
 
@@ -192,8 +192,9 @@ def _rereads_rows(kernel: Kernel) -> bool:
 
 
 def scan_state_words(kind: Combining, dtype: DType) -> int:
-    """How many values of 4 bytes a scan carries from point to point: two where it carries positions, or a
-    logarithm in two parts."""
+    """Return how many values of 4 bytes a scan carries from point to point: two where it carries positions,
+    or a logarithm in two parts.
+    """
     if isinstance(kind, Combine):
         return sum(-(-value.dtype.itemsize // 4) for value in kind.results)
     words = -(-dtype.itemsize // 4)
@@ -302,7 +303,7 @@ def load_chain_length(roots: Iterable[Scalar]) -> int:
 
 
 def find_segment_length(node: Reduce) -> Scalar | None:
-    """How many points along its only long axis `node` combines at most; None if perhaps all of them."""
+    """Return how many points `node` combines at most along its only long axis; None if perhaps all."""
     return count_leading_points(node.kind, node.operands[0], node.axes) if len(node.operands) == 1 else None
 
 

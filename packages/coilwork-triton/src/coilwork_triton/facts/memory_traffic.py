@@ -1,4 +1,5 @@
-"""How a kernel meets memory: which ranges are contiguous, and which tensors only pass through.
+"""Analyse how a kernel reads and writes memory: which ranges are contiguous, and which tensors only pass
+through.
 
 `share_unit_strides` gives the share of all bytes at unit stride along each range. Proposals rest on it: which
 ranges have a tile of their own, which tile is along memory, how wide accesses are, whether a row stays on

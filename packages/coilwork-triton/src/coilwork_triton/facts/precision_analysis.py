@@ -1,4 +1,4 @@
-"""Which values of a kernel need less precision or width than their types have.
+"""Find which values of a kernel need less precision or width than their types have.
 
 Values that only reach memory rounded to 16 bits can come from the hardware's approximations. Exponentials
 that are only added to a term of 1 may flush denormal numbers, and so may functions whose operands are none.
@@ -178,12 +178,12 @@ def _is_fraction(node: Scalar) -> bool:
             operands=(value, Op(op="cast", operands=(Op(op="cast", operands=(same,), dtype=whole),))),
         ):
             # a value that may be infinite has no fraction
-            return same is value and whole.is_integer and _is_position(value)
+            return same is value and whole.is_integer and _is_from_positions(value)
         case _:
             return False
 
 
-def _is_position(node: Scalar) -> bool:
+def _is_from_positions(node: Scalar) -> bool:
     """`node` is a finite number of at least 0, for it comes from positions."""
     match node:
         case Op(op="maximum", operands=(value, Const() as least)):

@@ -1,4 +1,4 @@
-"""Which accesses can be 16 bytes wide per thread, and what follows where most cannot.
+"""Find which accesses can be 16 bytes wide per thread, and what follows where most cannot.
 
 Triton gives each thread as many neighbouring elements as the widest access of a kernel takes. An access that
 is not aligned then goes element by element, at addresses 16 bytes apart between neighbouring threads, and its
@@ -147,7 +147,7 @@ def should_tile_rows(
     # does not (`count_padded_lanes`). To divide by unknown numbers takes longer than that
     known = all(s.extent is not None and as_int(s.extent) is not None for s in real)
     own_order = known and any(_is_irregular(real, a) for a in touched)
-    return not own_order and _mostly_narrow(real, touched, grids, flat=True)
+    return not own_order and _are_mostly_narrow(real, touched, grids, flat=True)
 
 
 def should_tile_column_pieces(
@@ -211,16 +211,16 @@ def should_access_scalars(
         flat: the walk is over flat positions of the ranges, not along the last one alone.
     """
     real = _nontrivial_ranges(ranges)
-    if not _mostly_narrow(real, touched, grids, flat=flat):
+    if not _are_mostly_narrow(real, touched, grids, flat=flat):
         return False
-    return not (flat and _mostly_divides(real, touched, grids))
+    return not (flat and _spends_most_on_division(real, touched, grids))
 
 
 def find_uniform_width(
     ranges: Sequence[Range], touched: Sequence[Access], grids: Grids, *, flat: bool
 ) -> int:
-    """How many neighbours along the last of `ranges` each access may have at a time, where that is one number
-    for all; else 1.
+    """Return how many neighbours along the last of `ranges` each access may have at a time, where that is one
+    number for all; else 1.
 
     Then threads with so many each leave no gaps, though accesses are narrower than 16 bytes. See
     `should_access_scalars`. What is read again along other ranges counts as well: threads have as many as the
@@ -291,7 +291,7 @@ def _nontrivial_ranges(ranges: Sequence[Range]) -> tuple[Expr, ...]:
     return tuple(r.symbol for r in ranges if r.symbol.extent is not None and as_int(r.symbol.extent) != 1)
 
 
-def _mostly_narrow(real: Sequence[Expr], touched: Sequence[Access], grids: Grids, *, flat: bool) -> bool:
+def _are_mostly_narrow(real: Sequence[Expr], touched: Sequence[Access], grids: Grids, *, flat: bool) -> bool:
     if not real:
         return False
     whole = _full_accesses(real, touched)
@@ -302,7 +302,7 @@ def _mostly_narrow(real: Sequence[Expr], touched: Sequence[Access], grids: Grids
     return lost > 0 and lost >= grids.narrow_share * sum(a.itemsize for a in (*along, *near))
 
 
-def _mostly_divides(real: Sequence[Expr], touched: Sequence[Access], grids: Grids) -> bool:
+def _spends_most_on_division(real: Sequence[Expr], touched: Sequence[Access], grids: Grids) -> bool:
     """True if points take most of their time to find out where they are, as those of a padding do, and stores
     could be wide.
 
@@ -446,7 +446,8 @@ _FEWEST_LANES: Final = 32
 
 
 def count_padded_lanes(kernel: Kernel, touched: Sequence[Access], grids: Grids) -> int:
-    """How many lanes each row along the innermost range of `kernel` is padded to; 0 if it is not worth while.
+    """Return how many lanes each row along the innermost range of `kernel` is padded to; 0 if it is not worth
+    while.
 
     Where elements are read out of order, at reflected or clamped places or from the end, every point has to
     know its row and its column, and over flat positions that takes a division or two. Rows of 118 that stand

@@ -145,14 +145,18 @@ def _points(kernel: Kernel, mapping: Mapping) -> Iterator[tuple[str, str]]:
     missing = dict(kinds)
     for one in _walks(mapping):
         wanted = (
-            "parallel" if isinstance(one, Tile) else "walked" if isinstance(one, Sequential) else "reduction"
+            "parallel"
+            if isinstance(one, Tile)
+            else "sequential"
+            if isinstance(one, Sequential)
+            else "reduction"
         )
         for name in one.ranges:
             missing.pop(name, None)
             if kinds.get(name) != wanted:
                 yield one.keyword(), f"{name} is no {wanted} range"
     for name, kind in missing.items():
-        keyword = "tile" if kind == "parallel" else "sequential" if kind == "walked" else "loop"
+        keyword = "tile" if kind == "parallel" else "sequential" if kind == "sequential" else "loop"
         yield keyword, f"nothing says which points of {name} a program has"
 
 
@@ -170,12 +174,12 @@ def _blocks(kernel: Kernel, mapping: Mapping) -> Iterator[tuple[str, str]]:
         for tile in find_all(mapping.directives, Tile):
             if set(list_values(tile.by)) != {1}:
                 yield "share", f"programs share one row at a time, and `{tile.text}` has several"
-    walked, rows = mapping.find(Sequential), mapping.find(Keep)
+    sequential, rows = mapping.find(Sequential), mapping.find(Keep)
     if rows is not None and rows.first:
         ordered = any(isinstance(node, Scan | SortValue) for node in iterate_postorder(list_roots(kernel)))
-        if ordered or walked is not None or mapping.find(Vector) is not None:
+        if ordered or sequential is not None or mapping.find(Vector) is not None:
             yield "keep", "rows that have an order, are walked, or begin anywhere lie along the last axis"
-    if walked is not None and rows is None and any(r.kind == "reduction" for r in kernel.ranges):
+    if sequential is not None and rows is None and any(r.kind == "reduction" for r in kernel.ranges):
         yield "sequential", "rows that are walked stay in registers"
     loop = mapping.find(Loop)
     if (

@@ -147,7 +147,7 @@ class RowLanes:
         self._printer = IndexPrinter({}, self._variable_of, library)
         self._used = False
 
-    def both(self, expr: Expr) -> tuple[Expression, Expression] | None:
+    def find_in_both_rows(self, expr: Expr) -> tuple[Expression, Expression] | None:
         """`expr` in the row that a block begins in, and in the next; None if it is not one number per row."""
         ranges = expr.free_symbols & self._parts.keys()
         if not ranges or self.rows.tile.inner in ranges or self.rows.tile.index in expr.free_symbols:
@@ -166,7 +166,7 @@ class RowLanes:
         if part is self.rows.tile.inner:
             start = Binary("-", _END, Number(self.rows.length))
             return Binary("-", Name(self.rows.tile.index.name), tl("where", BEYOND, _END, start))
-        both = self.both(part)
+        both = self.find_in_both_rows(part)
         if both is None:
             raise AssertionError(f"{part} is no range of the line")
         row, following = both

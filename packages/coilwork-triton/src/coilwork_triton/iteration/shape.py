@@ -95,7 +95,7 @@ def build_flat_tile(letter: Letter, ranges: list[Range], axis: int | None, maske
 def build_padded_tile(
     letter: Letter, ranges: list[Range], axis: int | None, masked: bool, lanes: int
 ) -> Tile:
-    """As `build_flat_tile`, with rows padded to `lanes`, of which the innermost range fills the first
+    """Do as `build_flat_tile`, with rows padded to `lanes`, of which the innermost range fills the first
     ones.
     """
     *outer, last = ranges
@@ -187,7 +187,7 @@ class VectorRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeeledVectors:
-    """How the rows along `tile` are accessed in whole vectors.
+    """Accesses to the rows along `tile` in whole vectors.
 
     Attributes:
         tile: along which they lie.
@@ -262,7 +262,9 @@ class RowSharing:
 
 
 def find_row_sharing(kernel: Kernel, values: tuple[Scalar, ...], target: Target) -> RowSharing | None:
-    """How the programs of `kernel`, which computes `values`, share rows on `target`; None if they do not."""
+    """Return how the programs of `kernel`, which computes `values`, share rows on `target`; None if they do
+    not.
+    """
     length = find_piece_length(kernel)
     rows = as_int(multiply_all(r.extent for r in kernel.ranges if r.kind == "parallel"))
     points = as_int(multiply_all(r.extent for r in kernel.ranges if r.kind == "reduction"))
@@ -345,7 +347,7 @@ class Shape:
         return tuple(t for t in reversed(self.tiles) if t.letter not in "wr")
 
     @cached_property
-    def walked(self) -> Tile | None:
+    def sequential(self) -> Tile | None:
         """The w tile."""
         return next((t for t in self.tiles if t.letter == "w"), None)
 
@@ -355,12 +357,12 @@ class Shape:
         return next((t for t in self.tiles if t.letter == "r"), None)
 
     @cached_property
-    def staged(self) -> bool:
-        """How many iterations of a loop are in flight is a parameter."""
+    def has_stages(self) -> bool:
+        """Tell if the number of a loop's iterations in flight is a parameter of the kernel."""
         return STAGES in self.parameters
 
     @cached_property
-    def in_runs(self) -> bool:
+    def has_thread_runs(self) -> bool:
         """A block's positions along r are dealt out in runs of neighbours, each of which one thread scans."""
         return RUN in self.parameters
 

@@ -139,14 +139,14 @@ def _assign_letters(mapping: Mapping) -> Iterator[tuple[Letter, TileOf | Sequent
     """The letter of each directive that is an axis of blocks, in their order: outer tiles, row loop,
     reduction.
     """
-    walked, keep = mapping.find(Sequential), mapping.find(Keep)
+    sequential, keep = mapping.find(Sequential), mapping.find(Keep)
     rows = keep or mapping.find(Loop) or mapping.find(Share)
     if keep is not None and keep.first:
         yield "r", keep
     tiles = find_all(mapping.directives, TileOf)
     yield from reversed(list(zip(_PARALLEL, tiles, strict=False)))
-    if walked is not None:
-        yield "w", walked
+    if sequential is not None:
+        yield "w", sequential
     if rows is not None and not (keep is not None and keep.first):
         yield "r", rows
 

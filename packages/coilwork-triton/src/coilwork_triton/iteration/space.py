@@ -82,7 +82,7 @@ class Space:
         return conjunction(tuple(found))
 
     def mask_of_vectors(self, tile: Tile, end: Expression, lanes: int) -> Expression:
-        """As `position < end` along `tile`, but true for all or for none of each `lanes` positions."""
+        """Do as `position < end` along `tile`, but true for all or for none of each `lanes` positions."""
         self._used.add(tile.index)
         first = Binary("*", Binary("//", Name(tile.index.name), Number(lanes)), Number(lanes))
         return Binary("<", first, end)
@@ -189,7 +189,7 @@ class Space:
 
     def _lanes(self, tile: Tile) -> Expression:
         block = Name(tile.block)
-        if tile.letter != "r" or not self.shape.in_runs:
+        if tile.letter != "r" or not self.shape.has_thread_runs:
             lanes = tl("arange", Number(0), block)
             if tile.letter != "r" or not self.shape.narrow_width:
                 return lanes
@@ -207,8 +207,8 @@ class Space:
         return (Assign((tile.index.name,), self._expand_axes(lanes, tile)), *self._define_parts(tile))
 
     def walk_lines(self) -> tuple[Statement, ...]:
-        """Definitions of the walked tile's positions and mask, for the body of the loop over it."""
-        tile = self.shape.walked
+        """Definitions of the sequential tile's positions and mask, for the body of the loop over it."""
+        tile = self.shape.sequential
         if tile is None or (tile.index not in self._used and not self._parts_used(tile)):
             return ()
         position: Expression = WALK_OFFSET
@@ -227,7 +227,7 @@ class Space:
     def _define_parts(self, tile: Tile) -> list[Statement]:
         masks: list[Statement] = []
         if tile.letter in self._masks_used:
-            masks.append(Assign((tile.mask,), self._inside(tile)))
+            masks.append(Assign((tile.mask,), self._is_inside_tile(tile)))
         lines: list[Statement] = []
         # a part may be defined through one before it
         for part, _ in reversed(tile.parts):
@@ -241,10 +241,10 @@ class Space:
             masks += vectors.masks()
         return [*reversed(lines), *masks]
 
-    def _inside(self, tile: Tile) -> Expression:
+    def _is_inside_tile(self, tile: Tile) -> Expression:
         shifted = self._find_shifted_vectors(tile)
         if shifted is not None:
-            return shifted.inside()
+            return shifted.is_inside()
         end = Binary("<", Name(tile.index.name), self.numel(tile))
         if tile.column is None:
             return end

@@ -156,8 +156,8 @@ def _is_at_vector(access: Access, begin: Expr) -> bool:
 def _find_single_axis(shape: Shape) -> Tile | None:
     """The tile that is the only dimension of blocks, if lanes may stand elsewhere along it."""
     axes = [tile for tile in shape.tiles if tile.axis is not None]
-    plain = shape.sharing is None and shape.topk is None and shape.walked is None
-    if len(axes) != 1 or not plain or shape.in_runs or shape.step > 1 or shape.zeros or shape.program:
+    plain = shape.sharing is None and shape.topk is None and shape.sequential is None
+    if len(axes) != 1 or not plain or shape.has_thread_runs or shape.step > 1 or shape.zeros or shape.program:
         return None
     (tile,) = axes
     rows = tile.letter == "r" and shape.walk in ("persistent", "looped")
@@ -188,7 +188,7 @@ def has_room_for_shift(shape: Shape, vectors: PeeledVectors, least_block: int) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowAccess:
-    """How one access along a row is written."""
+    """One access along a row, as it is written."""
 
     lanes: VectorLanes
     buffer: str
@@ -296,7 +296,7 @@ class VectorLanes:
             Assign((self.vectors.tile.index.name,), Binary("-", self.lane, self.shift)),
         ]
 
-    def inside(self) -> Expression:
+    def is_inside(self) -> Expression:
         """True for positions that are points."""
         index = Name(self.vectors.tile.index.name)
         return Binary("&", Binary(">=", index, Number(0)), Binary("<", index, self._numel))
@@ -334,7 +334,7 @@ class VectorLanes:
         return Binary("//", self.lane, Number(lanes))
 
     def _count_vectors(self, lanes: int, *, up: bool) -> Expression:
-        """How many vectors there are up to the end."""
+        """Return how many vectors there are up to the end."""
         exact = None if self.vectors.shifted else as_int(self.vectors.tile.numel)
         if exact is not None:
             return Number(

@@ -47,8 +47,8 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bins:
-    """Where a store counts: at the numbers from 0 to `count - 1`. They are `certain` if no other ones have to
-    be left out.
+    """The bins in which a store counts: the numbers from 0 to `count - 1`. They are `certain` if no other
+    ones have to be left out.
     """
 
     count: int
@@ -94,7 +94,7 @@ def find_bins(kernel: Kernel, store: Store) -> Bins | None:
     if find_stride(store.index, at) is not as_expr(1):
         return None
     by_type = _values_of_type(chosen)
-    conditions = list(_conditions(kernel, store))
+    conditions = list(_list_store_conditions(kernel, store))
     ends = [end for end in (by_type, *(_end(chosen, c) for c in conditions)) if end is not None]
     least = by_type is not None or any(_is_least(chosen, c) for c in conditions)
     if store.index is at:
@@ -150,7 +150,7 @@ def _values_of_type(node: Scalar) -> int | None:
     return {DType.BOOL: 2, DType.U8: 1 << 8, DType.U16: 1 << 16}.get(node.dtype)
 
 
-def _conditions(kernel: Kernel, store: Store) -> Iterator[Scalar]:
+def _list_store_conditions(kernel: Kernel, store: Store) -> Iterator[Scalar]:
     """The conditions that hold wherever `store` adds."""
     pending = [check.condition for check in kernel.checks]
     pending += [] if store.mask is None else [store.mask]

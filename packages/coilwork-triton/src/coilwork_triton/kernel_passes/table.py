@@ -70,20 +70,22 @@ class Draft:
 
     def group_ranges(self) -> dict[Letter, list[Range]]:
         """The ranges by tile: `x` has the innermost parallel ones, before `y` and `z`; `w` those that are
-        walked, `r` those that are reduced.
+        sequential, `r` those that are reduced.
         """
         letters: list[Letter] = ["x", "y", "z"]
         groups: dict[Letter, list[Range]] = {}
         for one in reversed(self.kernel.ranges):
             if one.symbol.name in self.transposed:
                 letters = letters[1:]
-            letter: Letter = "r" if one.kind == "reduction" else "w" if one.kind == "walked" else letters[0]
+            letter: Letter = (
+                "r" if one.kind == "reduction" else "w" if one.kind == "sequential" else letters[0]
+            )
             groups.setdefault(letter, []).insert(0, one)
         order: tuple[Letter, ...] = ("z", "y", "x", "w", "r")
         return {letter: groups[letter] for letter in order if letter in groups}
 
     @property
-    def most_along(self) -> Range | None:
+    def contiguous_range(self) -> Range | None:
         """The range along which most bytes are at unit stride; None if there are no ranges."""
         return max(self.kernel.ranges, key=lambda r: self.share_along((r,)), default=None)
 

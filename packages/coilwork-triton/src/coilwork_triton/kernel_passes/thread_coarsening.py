@@ -74,7 +74,7 @@ def coarsen(kernel: Kernel, grids: Grids) -> CoarseKernel | None:
 
     None if there are none.
     """
-    if not _is_plain(kernel, grids):
+    if not _has_only_plain_stores(kernel, grids):
         return None
     narrow = _narrow_loads(kernel)
     slid = unroll_windows(kernel, narrow, grids.longest_window)
@@ -97,7 +97,7 @@ def _choose_widest(kernel: Kernel, narrow: Sequence[Load], grids: Grids) -> Coar
     wide = len(_row_loads(kernel)) - len(narrow)
     points = min(_MOST_POINTS, *(_BYTES // store.value.dtype.itemsize for store in kernel.stores))
     while points > 1:
-        if points * len(order) <= _MOST_SCALARS and _fits(kernel, points):
+        if points * len(order) <= _MOST_SCALARS and _has_whole_steps(kernel, points):
             found = _coarsen_by(kernel, points)
             if _loads(found) - wide <= grids.coarse_share * len(narrow) * points:
                 fits = 2 * points * len(order) <= _MOST_SCALARS
@@ -118,7 +118,7 @@ def _narrow_loads(kernel: Kernel) -> list[Load]:
     return [load for load in _row_loads(kernel) if not _is_wide(kernel, load)]
 
 
-def _is_plain(kernel: Kernel, grids: Grids) -> bool:
+def _has_only_plain_stores(kernel: Kernel, grids: Grids) -> bool:
     """Nothing but stores, each of its own element for every point of a row of known length, of many rows."""
     if not kernel.ranges or any(r.kind != "parallel" for r in kernel.ranges):
         return False
@@ -142,7 +142,7 @@ def _is_plain(kernel: Kernel, grids: Grids) -> bool:
     )
 
 
-def _fits(kernel: Kernel, points: int) -> bool:
+def _has_whole_steps(kernel: Kernel, points: int) -> bool:
     """Rows are of whole steps, and what a step stores is as wide as it looks."""
     inner = kernel.ranges[-1].symbol
     assert inner.extent is not None
@@ -240,7 +240,7 @@ def _build_pairs(kernel: Kernel, count: int, ahead: int) -> Kernel | None:
     pair = symbol(row.symbol.name, extent=(count + ahead + 1) // 2)
     stores: list[Store] = []
     for at in (pair * 2 - ahead, pair * 2 - ahead + 1):
-        inside = _inside(at, count)
+        inside = _check_row_number(at, count)
         moved = specialize_stores(kernel.stores, {row.symbol: at})
         # what stores share is looked at once
         values = rewrite([store.value for store in moved], partial(_guard_load, kernel, inside))
@@ -251,7 +251,7 @@ def _build_pairs(kernel: Kernel, count: int, ahead: int) -> Kernel | None:
     return replace(kernel, ranges=ranges, stores=tuple(stores))
 
 
-def _inside(at: Expr, count: int) -> Scalar | None:
+def _check_row_number(at: Expr, count: int) -> Scalar | None:
     """`at` is the number of one of `count` rows; None if it always is."""
     if not provably_le(as_expr(0), at):
         return op("ge", index_value(at), const(0, DType.I64))

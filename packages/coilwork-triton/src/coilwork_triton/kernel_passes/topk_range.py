@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, substitute, symbol
 from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.kernels.rewrite import list_store_roots
 from coilwork_ir.scalar import (
     IndexValue,
     Load,
@@ -47,14 +48,14 @@ def split_topk_range(kernel: Kernel) -> TopKRange | None:
     sorts = {
         v.axis
         for s in kernel.stores
-        for root in _roots(s)
+        for root in list_store_roots(s)
         for v in iterate_postorder((root,))
         if isinstance(v, Sort)
     }
     if len(sorts) != 1 or any(_has_sort((check.condition,)) for check in kernel.checks):
         return None
     (axis,) = sorts
-    using = [store for store in kernel.stores if _has_sort(_roots(store))]
+    using = [store for store in kernel.stores if _has_sort(list_store_roots(store))]
     counts = {_count_kept_points(store, axis) for store in using}
     if len(counts) != 1:
         return None
@@ -83,7 +84,8 @@ def find_topk_symbol(kernel: Kernel) -> Expr | None:
 
 
 def compute_topk_block(topk: Expr) -> int:
-    """How many first elements of sorted rows the range `topk` stands for, rounded up to a power of two.
+    """Return how many first elements of sorted rows the range `topk` stands for, rounded up to a power of
+    two.
 
     Raises:
         EmitError: nothing says how many.
@@ -92,10 +94,6 @@ def compute_topk_block(topk: Expr) -> int:
     if count is None:
         raise EmitError("range-extent", f"range {topk.name} has no known extent")
     return round_up_to_power_of_two(count)
-
-
-def _roots(store: Store) -> tuple[Scalar, ...]:
-    return (store.value, *store.indirect, *(() if store.mask is None else (store.mask,)))
 
 
 def _has_sort(roots: tuple[Scalar, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Which launches to try: block sizes and warps from the shape of the work and the device.
+"""Propose launches to try: block sizes and warps from the shape of the work and the device.
 
 `LAUNCHES` has a rule for each kind of kernel. The reasoning, per kind of kernel (measured on an H200; other
 devices differ in degree):
@@ -62,7 +62,7 @@ from coilwork_triton.launch.reductions import (
     propose_shared_rows,
 )
 from coilwork_triton.launch.sorts import propose_sorts
-from coilwork_triton.rule_table import Rule, RuleTable, always
+from coilwork_triton.rule_table import Rule, RuleTable, match_always
 
 # Code length
 
@@ -312,7 +312,10 @@ LAUNCHES: Final[RuleTable[Facts, Launches]] = RuleTable(
             lambda facts: facts.walk == "looped",
         ),
         _rule(
-            "points", propose_pointwise, "a thread moves most with a few loads of 16 bytes in flight", always
+            "points",
+            propose_pointwise,
+            "a thread moves most with a few loads of 16 bytes in flight",
+            match_always,
         ),
     )
 )

@@ -13,16 +13,16 @@ from coilwork_triton.capabilities import get_capabilities
 from coilwork_triton.facts.kernel_analysis import Work
 
 Walk = Literal["pointwise", "persistent", "looped", "shared"]
-# Names of tiles: three of parallel ranges, innermost first, those of walked and of reduced ones, that of the
-# first elements of sorted rows, and that of the length of an attention's products.
+# Names of tiles: three of parallel ranges, innermost first, those of sequential and of reduced ones, that of
+# the first elements of sorted rows, and that of the length of an attention's products.
 Letter = Literal["x", "y", "z", "w", "r", "c", "l"]
 
 # Names of the block sizes of tiles, which are `constexpr` parameters.
 BLOCKS: Final[Mapping[str, str]] = MappingProxyType(
     {"x": "XBLOCK", "y": "YBLOCK", "z": "ZBLOCK", "w": "WBLOCK", "r": "R0_BLOCK", "l": "LBLOCK"}
 )
-# Iterations in flight of the loop over walked rows, or over blocks of a long one: one more parameter of such
-# kernels.
+# Iterations in flight of the loop over sequential rows, or over blocks of a long one: one more parameter of
+# kernels with such a loop.
 STAGES: Final = "STAGES"
 # Rows of blocks of a product whose programs follow each other: one more parameter of products.
 GROUP: Final = "GROUP"

@@ -208,7 +208,7 @@ def _add_staged_columns(configs: list[Config], facts: Facts, target: Target) -> 
     grids = target.machine.grids
     blocks: list[tuple[int, int, int, int]] = []
     place = 2
-    if len(facts.work.stream_bytes) == 1 and _many_columns(facts, target):
+    if len(facts.work.stream_bytes) == 1 and _has_many_columns(facts, target):
         blocks.append((128, 32, 2, 2))
         if facts.work.accumulators >= grids.many_accumulators:
             blocks, place = [(64, 32, 4, 3), (64, 64, 8, 3)], 0
@@ -222,11 +222,11 @@ def _add_staged_columns(configs: list[Config], facts: Facts, target: Target) -> 
     return [*configs[:place], *staged, *configs[place:]]
 
 
-def _many_columns(facts: Facts, target: Target) -> bool:
+def _has_many_columns(facts: Facts, target: Target) -> bool:
     return _rows(facts) >= 128 * 3 * target.multiprocessors
 
 
-def _one_row_each_stays(facts: Facts, target: Target) -> bool:
+def _fits_one_row_each(facts: Facts, target: Target) -> bool:
     """The second-level cache holds a row of every multiprocessor until it is read again, but not several of
     each.
     """
@@ -252,7 +252,7 @@ def _propose_loop_blocks(facts: Facts, target: Target) -> list[Config]:
         sizes = (
             [(4096, 8), (8192, 16), (2048, 4)] if facts.work.scan_words else [(4096, 8), (2048, 4), (1024, 4)]
         )
-        if facts.work.rereads_rows and _one_row_each_stays(facts, target):
+        if facts.work.rereads_rows and _fits_one_row_each(facts, target):
             sizes = [(4096, 8), (8192, 32)]
         elif (
             not facts.work.scan_words
@@ -275,7 +275,7 @@ def _propose_loop_blocks(facts: Facts, target: Target) -> list[Config]:
     # 32 bytes per thread in flight: deeper blocks of small elements
     deep = 2 if 0 < sum(facts.work.stream_bytes) <= 2 else 1
     shapes = [(64, 32 * deep, 8), (32, 64 * deep, 8), (16, 128 * deep, 8)]
-    if _many_columns(facts, target) and facts.work.accumulators < grids.many_accumulators:
+    if _has_many_columns(facts, target) and facts.work.accumulators < grids.many_accumulators:
         # blocks of 64 need more registers than leave room for all of them at once; half as many run in one
         # wave
         shapes = [(128, 32 * deep, 4), (64, 32 * deep, 8), (128, 32 * deep, 8)]

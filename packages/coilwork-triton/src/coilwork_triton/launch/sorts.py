@@ -31,7 +31,7 @@ _LEAST_ROOM: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BoundedSort:
-    """When that is less work than to sort all of a row, for keys of one size.
+    """The limit below which that is less work than to sort all of a row, for keys of one size.
 
     Attributes:
         rooms: length of the row, as a multiple of the room.

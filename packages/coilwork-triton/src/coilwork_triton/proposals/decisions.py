@@ -42,7 +42,7 @@ from coilwork_triton.launch.parameters import (
 from coilwork_triton.launch.reductions import choose_narrow_access
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.proposals.proposal import Proposal, Setting, launch_facts
-from coilwork_triton.rule_table import Rule, RuleTable, always
+from coilwork_triton.rule_table import Rule, RuleTable, match_always
 
 # The table
 
@@ -275,7 +275,7 @@ TILINGS: Final[RuleTable[_TilingQuestion, Groups]] = RuleTable(
         ),
         Rule(
             name="by-strides",
-            matches=always,
+            matches=match_always,
             answer=lambda q: q.groups,
             why="ranges whose neighbours in memory lie along the innermost one are flattened into its tile",
         ),
@@ -321,7 +321,7 @@ class _WalkQuestion:
     @property
     def is_in_row_loop(self) -> bool:
         """Rows are taken one after the other, for sums of their columns."""
-        return any(r.kind == "walked" for r in self.setting.kernel.ranges)
+        return any(r.kind == "sequential" for r in self.setting.kernel.ranges)
 
     def fits(self, limit: int) -> bool:
         """A row takes at most `limit` lanes."""
@@ -389,7 +389,9 @@ WALKS: Final[RuleTable[_WalkQuestion, Walk]] = RuleTable(
             "a row that fits the registers of one program is read once, which the scheduler counts on",
             _is_kept,
         ),
-        _walk_rule("long-rows", "looped", "what does not fit registers goes through them in blocks", always),
+        _walk_rule(
+            "long-rows", "looped", "what does not fit registers goes through them in blocks", match_always
+        ),
     )
 )
 
@@ -420,7 +422,7 @@ def can_keep_rows(setting: Setting, longest: int | None) -> bool:
 
 
 def choose_walk(setting: Setting, proposal: Proposal) -> Walk:
-    """How rows are walked.
+    """Return how rows are walked.
 
     Raises:
         EmitError: rows that are walked along with their columns do not stay in registers.
@@ -429,7 +431,7 @@ def choose_walk(setting: Setting, proposal: Proposal) -> Walk:
     walk = WALKS.answer(question)
     if walk != "persistent" and question.is_in_row_loop:
         raise EmitError(
-            "walked-rows",
+            "sequential-rows",
             f"rows of kernel {setting.kernel.name} are walked, but do not stay in registers",
             origins=setting.kernel.origins,
             remedy="schedule rows and columns as two kernels",
@@ -552,7 +554,7 @@ WIDTHS: Final[RuleTable[_WidthQuestion, int]] = RuleTable(
             "even-rows",
             _even_width,
             "rows that begin at multiples of fewer bytes are accessed as wide as that allows",
-            always,
+            match_always,
         ),
     )
 )

@@ -128,7 +128,7 @@ class Planned:
 
 
 def propose(setting: Setting) -> Planned:
-    """How the kernel of `setting` is to run, as `coilwork_triton.proposals.decisions` has it.
+    """Return how the kernel of `setting` is to run, as `coilwork_triton.proposals.decisions` has it.
 
     Raises:
         EmitError: a tensor has a type that Triton lacks, or tiles are inconsistent.
@@ -137,7 +137,7 @@ def propose(setting: Setting) -> Planned:
 
 
 def plan_proposal(setting: Setting, proposal: Proposal) -> Planned:
-    """How the kernel of `setting` runs by `proposal`."""
+    """Return how the kernel of `setting` runs by `proposal`."""
     configs = proposal.configs
     first = open_numbers(configs, SearchSpace())
     candidates = outline(setting, proposal, first)
@@ -154,8 +154,8 @@ def plan_proposal(setting: Setting, proposal: Proposal) -> Planned:
 def plan_mapping(
     setting: Setting, mapping: Mapping, *, check: Callable[[Mapping], None], program: str = ""
 ) -> Planned:
-    """How the kernel of `setting` runs as `mapping` says, whoever chose that. `check` judges it, and each of
-    its choices if it is open; `program` counts the kernel's programs where others share its grid.
+    """Return how the kernel of `setting` runs as `mapping` says, whoever chose that. `check` judges it, and
+    each of its choices if it is open; `program` counts the kernel's programs where others share its grid.
 
     Raises:
         EmitError: there is no text for a directive, which the error names.
@@ -404,7 +404,7 @@ def _rows(setting: Setting, proposal: Proposal, numbers: MappingOf[str, Number])
 
 
 def _order(setting: Setting, axis: str, numbers: MappingOf[str, Number]) -> Iterator[Directive]:
-    """How rows are scanned and sorted along `axis`."""
+    """Yield how rows are scanned and sorted along `axis`."""
     if RUN in numbers:
         yield Runs(range=axis, by=numbers[RUN])
     if SORT_THREADS in numbers:
@@ -451,8 +451,10 @@ def _memory(setting: Setting, proposal: Proposal) -> Iterator[Directive]:
     if setting.draft.bins:
         args = tuple(dict.fromkeys(store.buffer for store in kernel.stores))
         yield Privatise(args=args, bins=setting.draft.bins)
-    if setting.streamed:
-        yield Evict(args=tuple(a.name for a in kernel.args if a.name in setting.streamed), priority="first")
+    if setting.streamed_args:
+        yield Evict(
+            args=tuple(a.name for a in kernel.args if a.name in setting.streamed_args), priority="first"
+        )
     if proposal.index_dtype is DType.I64:
         yield Index(dtype="i64")
     else:

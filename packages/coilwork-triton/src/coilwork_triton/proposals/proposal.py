@@ -52,7 +52,7 @@ class Setting:
         return KernelAnalysis(self.kernel, self.target.machine)
 
     @cached_property
-    def streamed(self) -> frozenset[str]:
+    def streamed_args(self) -> frozenset[str]:
         """Arguments that pass through the second-level cache."""
         return find_streaming_args(self.kernel, self.analysis.roots, self.target)
 
@@ -64,7 +64,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """How a kernel is to run, as far as that is decided.
+    """The decisions so far on how a kernel is to run.
 
     Attributes:
         groups: the ranges of each tile.

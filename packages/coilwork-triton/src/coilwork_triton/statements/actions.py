@@ -61,14 +61,14 @@ class Action:
     """A store or a check, with the values that it takes.
 
     `stage` is the first pass over the reduced ranges in which it may happen. It is `reduced` if it happens at
-    points of the reduced ranges, and `walked` if at points of the walked ones.
+    points of the reduced ranges, and `sequential` if at points of the sequential ones.
     """
 
     what: Store | Check
     roots: tuple[Scalar, ...]
     stage: int
     reduced: bool
-    walked: bool
+    sequential: bool
 
 
 def perform(values: Values, scope: Scope, action: Store | Check) -> None:

@@ -34,7 +34,7 @@ from coilwork_triton.statements.attention_blocks import (
     convert,
     dot,
     insert_column,
-    joined_type,
+    join_types,
     transpose,
 )
 from coilwork_triton.statements.attention_gradient import GradientOfKeys, GradientOfQuery
@@ -156,7 +156,7 @@ class _Forward(OnlineSoftmax):
         writer = self.writer.inner()
         tile = self.tile("r", 0, ragged=ragged)
         key = self.operand(weights.key, tile, self.tile("l", 1), writer)
-        both = joined_type(weights.query.dtype, weights.key.dtype)
+        both = join_types(weights.query.dtype, weights.key.dtype)
         query, other = (
             convert(value, both) if dtype is not both else value
             for value, dtype in ((self.query, weights.query.dtype), (key, weights.key.dtype))

@@ -425,7 +425,7 @@ def convert(value: Expression, dtype: DType) -> Expression:
     return value if dtype is DType.F32 else method(value, "to", get_triton_type(dtype))
 
 
-def joined_type(first: DType, second: DType) -> DType:
+def join_types(first: DType, second: DType) -> DType:
     """The type that operands of these types are multiplied in."""
     return first if first is second else DType.F32
 

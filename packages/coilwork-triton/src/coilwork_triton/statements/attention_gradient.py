@@ -38,7 +38,7 @@ from coilwork_triton.statements.attention_blocks import (
     convert,
     dot,
     hide,
-    joined_type,
+    join_types,
     scale_of,
     transpose,
 )
@@ -228,7 +228,7 @@ class GradientOfQuery(Gradient):
 
 def _product(left: Expression, first: DType, right: Expression, second: DType) -> Expression:
     """`left` times the transpose of `right`."""
-    both = joined_type(first, second)
+    both = join_types(first, second)
     if first is not second:
         left, right = (method(value, "to", get_triton_type(both)) for value in (left, right))
     return dot(left, transpose(right), both)

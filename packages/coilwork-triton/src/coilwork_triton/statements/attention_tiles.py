@@ -179,7 +179,7 @@ class Role(AttentionBranch):
         return (*number, Assign((OFFSET.name,), offset))
 
     def count_steps(self) -> tuple[Statement, ...]:
-        """How many blocks of the other side a tile goes through."""
+        """Return how many blocks of the other side a tile goes through."""
         return tuple(self._count_listed() if self.lists is not None else self._count_in_span())
 
     def _count_in_span(self) -> list[Statement]:

@@ -51,7 +51,7 @@ def emit_body(kernel: Kernel, shape: Shape, levels: Levels, library: set[str]) -
     if shape.walk == "looped":
         inside: tuple[Statement, ...] = ()
         _emit_loops(values, actions)
-    elif shape.walked is not None:
+    elif shape.sequential is not None:
         emit_row_loop(values, actions)
         inside = space.reduction_lines(looped=False)
     else:
@@ -94,7 +94,7 @@ def _emit_actions(values: Values, scope: Scope, actions: Sequence[Action]) -> No
 def _actions(kernel: Kernel, levels: Levels) -> list[Action]:
     """Checks first, then stores; each in the first pass in which it may happen."""
     reduced = frozenset(r.symbol for r in kernel.ranges if r.kind == "reduction")
-    walked = frozenset(r.symbol for r in kernel.ranges if r.kind == "walked")
+    sequential = frozenset(r.symbol for r in kernel.ranges if r.kind == "sequential")
     stages = _stages(kernel, levels)
     found = []
     for what, stage in stages.items():
@@ -108,7 +108,7 @@ def _actions(kernel: Kernel, levels: Levels) -> list[Action]:
                 roots=roots,
                 stage=stage,
                 reduced=bool(symbols & reduced),
-                walked=bool(symbols & walked),
+                sequential=bool(symbols & sequential),
             )
         )
     return found
@@ -266,7 +266,7 @@ def _loop(values: Values, inner: Scope, backwards: bool, end: Expression | None)
     block = Name(tile.block)
     end = space.end(tile) if end is None else end
     body = (*space.reduction_lines(looped=True), *inner.writer.statements)
-    stages = Name(STAGES) if values.shape.staged else None
+    stages = Name(STAGES) if values.shape.has_stages else None
     if not backwards:
         return loop(LOOP_OFFSET.id, end, block, body, stages=stages)
     last = Binary("*", Binary("-", tl("cdiv", end, block), Number(1)), block)
@@ -291,7 +291,7 @@ def _runs_backwards(values: Values, order: Sequence[Scalar]) -> bool:
 
 
 def emit_row_loop(values: Values, actions: Sequence[Action]) -> None:
-    """Write the loop over the walked tile, what it needs before it, and what happens once after it.
+    """Write the loop over the sequential tile, what it needs before it, and what happens once after it.
 
     A program takes its rows one after the other, or a few at a time, and reduces each as in any persistent
     kernel. A reduction along the walk has one accumulator per lane, which is combined after the loop: with
@@ -301,11 +301,11 @@ def emit_row_loop(values: Values, actions: Sequence[Action]) -> None:
     Raises:
         EmitError: a reduction along the walk whose results do not combine as values do.
     """
-    tile = values.shape.walked
+    tile = values.shape.sequential
     assert tile is not None
     top = values.top
     groups = _column_reductions(values)
-    each = [action for action in actions if action.walked]
+    each = [action for action in actions if action.sequential]
     roots = [root for action in each for root in action.roots]
     roots += [operand for group in groups for operand in group[0].operands]
     order = values.find_pending(top, roots)
@@ -329,7 +329,7 @@ def emit_row_loop(values: Values, actions: Sequence[Action]) -> None:
             lanes if tile.axis is None else reduction.finish(site, top.writer, lanes)
         )
         bind_results(values, top, node, found)
-    last = [action for action in actions if not action.walked]
+    last = [action for action in actions if not action.sequential]
     values.compute(top, values.find_pending(top, [root for action in last for root in action.roots]))
     perform_all(values, top, last)
 
@@ -341,8 +341,8 @@ def _column_reductions(values: Values) -> list[list[Reduce]]:
         if isinstance(node, Reduce) and values.reduces_along_walk(node):
             if node.kind not in SELF_COMBINING:
                 raise EmitError(
-                    "walked-kind",
-                    f"{node.kind} along walked ranges in kernel {values.kernel.name}",
+                    "sequential-kind",
+                    f"{node.kind} along sequential ranges in kernel {values.kernel.name}",
                     origins=values.kernel.origins,
                     remedy="schedule it as a kernel of its own",
                 )

@@ -164,7 +164,7 @@ def _result(node: Scalar, value: Expression | None, late: Name) -> Expression:
 
 
 def _define_flagged(kind: Combine) -> Function:
-    """As `_define_plain`, for tuples with flags."""
+    """Do as `_define_plain`, for tuples with flags."""
     early, late, both = (_names(letter, kind.count) for letter in "abc")
     any_early, any_late = Name("any_a"), Name("any_b")
     combined = Assign(tuple(both), call(combine_name(kind), *_read(early + late)))

@@ -89,12 +89,12 @@ def emit_contraction(
     spaces = (left.space, right.space, results.space)
     counting, places = _find_places(shape, spaces, library)
     if not shape.resident:
-        program = Assign(("program",), _widen(tl("program_id", Number(0)), shape))
+        program = Assign(("program",), _convert_to_offset_type(tl("program_id", Number(0)), shape))
         return (*counting, program, *setup.statements, *places, *top.statements)
     total: Expression = Binary("*", Name("yprograms"), Name("xprograms"))
     if shape.batch is not None:
         total = Binary("*", total, results.space.numel(shape.batch))
-    program = Assign(("program",), _widen(Name("tile"), shape))
+    program = Assign(("program",), _convert_to_offset_type(Name("tile"), shape))
     # both loops become one, whose loads are on their way across tiles
     each = tl(
         "range",
@@ -108,7 +108,7 @@ def emit_contraction(
     return (*counting, Assign(("tiles",), total), *setup.statements, For("tile", each, body))
 
 
-def _widen(number: Expression, shape: ContractionShape) -> Expression:
+def _convert_to_offset_type(number: Expression, shape: ContractionShape) -> Expression:
     """`number` in the type of offsets."""
     return number if shape.index_dtype is DType.I32 else tl("cast", number, tl_name("int64"))
 
@@ -195,7 +195,7 @@ def _zero_outside(factor: Scalar) -> bool:
 def _find_places(
     shape: ContractionShape, spaces: Sequence[Space], library: set[str]
 ) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
-    """How many tiles there are, and where the tile `program` lies: its positions along all sides."""
+    """Return how many tiles there are, and where the tile `program` lies: its positions along all sides."""
     counting = [line for space in spaces for line in space.extents()]
     for tile in (shape.rows, shape.columns):
         count = tl("cdiv", spaces[-1].numel(tile), Name(tile.block))

@@ -121,7 +121,12 @@ def make_column_address(shape: Shape, space: Space, load: Load) -> Expression | 
     tile = shape.reduced
     if load.indirect or tile is None or tile.parts or shape.walk != "looped" or not shape.scalar_access:
         return None
-    if shape.in_runs or shape.index_dtype is not DType.I32 or shape.rank < 2 or shape.vectors is not None:
+    if (
+        shape.has_thread_runs
+        or shape.index_dtype is not DType.I32
+        or shape.rank < 2
+        or shape.vectors is not None
+    ):
         return None
     step = find_stride(space.simplify(load.index[0]), tile.index)
     distance = None if step is None else as_int(step)
@@ -201,7 +206,7 @@ def find_concat_loads(kernel: Kernel, order: Sequence[Scalar], users: Users) -> 
     for node in reversed(order):
         if node not in inner:
             joined = _chain(node, users)
-            if joined is not None and _fits(joined, kernel):
+            if joined is not None and _can_load_joined(joined, kernel):
                 found[node] = joined
                 inner.update(_links(node))
     return found
@@ -283,7 +288,7 @@ def _holds(part: Scalar, true: Sequence[Scalar], false: Sequence[Op]) -> bool:
     return most is not None and most < end.value
 
 
-def _fits(joined: ConcatLoad, kernel: Kernel) -> bool:
+def _can_load_joined(joined: ConcatLoad, kernel: Kernel) -> bool:
     """All loads are of one type and as wide as each other, and the joints lie between vectors."""
     first = joined.last
     if (
@@ -343,7 +348,7 @@ def load_straddled_value(space: Space, node: Load) -> Expression | None:
         or (node.dtype.is_float and node.dtype.itemsize == 1)
     ):
         return None
-    both = rows.both(node.index[0])
+    both = rows.find_in_both_rows(node.index[0])
     if both is None:
         return None
     row, following = (tl("load", make_element_pointer(node, place)) for place in both)

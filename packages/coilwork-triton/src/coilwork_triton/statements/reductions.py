@@ -1,4 +1,4 @@
-"""How each row of the reduction table is written, in registers (persistent) and over a loop.
+"""Write each row of the reduction table, in registers (persistent) and over a loop.
 
 A looped reduction keeps one accumulator per lane of its block and combines the lanes once, after the loop:
 that costs no communication per step. `REDUCTIONS` covers `coilwork_ir.ops.REDUCE_OPS`; a test shows that
@@ -93,7 +93,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction:
-    """How to write one kind.
+    """The functions that write one kind.
 
     Attributes:
         persistent: results from one block that holds all values.

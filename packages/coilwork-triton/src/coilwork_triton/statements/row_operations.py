@@ -60,10 +60,10 @@ MOST_SUMS: Final = 4
 def _build_unnamed_site(values: ValueWriter, scope: Scope, node: Reduce) -> Site:
     """The site of the reduction `node` in `scope`, where its operands are known."""
     along_walk = values.reduces_along_walk(node)
-    tile = values.shape.walked if along_walk else values.shape.reduced
+    tile = values.shape.sequential if along_walk else values.shape.reduced
     if tile is None or (tile.axis is None and not along_walk):
         raise EmitError("reduce-axes", f"{node.kind} in kernel {values.kernel.name}, which reduces no range")
-    all_of = values.walked_symbols if along_walk else values.reduced_symbols
+    all_of = values.sequential_symbols if along_walk else values.reduced_symbols
     missing = [s for s in all_of - frozenset(node.axes) if s.extent is None or as_int(s.extent) != 1]
     if missing:
         names = ", ".join(sorted(s.name for s in missing))
@@ -198,7 +198,7 @@ def emit_scan(values: ValueWriter, scope: Scope, node: Scan) -> None:
         axis=tile.axis,
         positions=values.space.index(node.axis),
         index_dtype=values.shape.index_dtype,
-        run=RUN if values.shape.in_runs else "",
+        run=RUN if values.shape.has_thread_runs else "",
     )
     sharing = values.shape.sharing
     if sharing is not None:
@@ -210,7 +210,7 @@ def emit_scan(values: ValueWriter, scope: Scope, node: Scan) -> None:
         edge = Binary("==", values.space.lane(tile), last)
         results = emit_loop_scan(site, scope.writer, start_carry(site, scope.parent.writer), edge)
     for other in values.order:
-        if isinstance(other, Scan) and _same_scan(other, node):
+        if isinstance(other, Scan) and _is_same_scan(other, node):
             wanted = 1 if other.kind in ("argmin", "argmax") else other.output
             result: Expression = results[wanted]
             if other.dtype.is_bool:
@@ -230,14 +230,14 @@ def _mask_deciding_lanes(values: ValueWriter, node: Scan) -> Expression | None:
     if not has_deciding_lanes(node.kind):
         return None
     # running sums behind the end are that at the end
-    last = not isinstance(node.kind, Combine) and not node.reverse and not values.shape.in_runs
+    last = not isinstance(node.kind, Combine) and not node.reverse and not values.shape.has_thread_runs
     return _mask_points(values, node, without="r" if last else "")
 
 
 def _first_word(values: ValueWriter, node: Scan) -> int:
     """Words of the scans that are written before `node`."""
     scans = list_scans(values.order)
-    place = next(k for k, other in enumerate(scans) if _same_scan(other, node))
+    place = next(k for k, other in enumerate(scans) if _is_same_scan(other, node))
     return count_words(scans[:place])
 
 
@@ -269,7 +269,7 @@ def emit_sort(values: ValueWriter, scope: Scope, node: Sort) -> None:
     )
     results = sort_row(site, scope.writer)
     for other in values.order:
-        if isinstance(other, Sort) and _same_sort(other, node):
+        if isinstance(other, Sort) and _is_same_sort(other, node):
             stem = "position" if other.output else "value"
             scope.bound[other] = scope.writer.bind(stem, results[other.output])
 
@@ -277,7 +277,7 @@ def emit_sort(values: ValueWriter, scope: Scope, node: Sort) -> None:
 def _emit_trivial_scan(values: ValueWriter, scope: Scope, node: Scan) -> None:
     """The running value along an axis of one point is the value, at position 0."""
     for other in values.order:
-        if isinstance(other, Scan) and _same_scan(other, node):
+        if isinstance(other, Scan) and _is_same_scan(other, node):
             position = other.kind in ("argmin", "argmax") or other.output == 1
             if isinstance(other.kind, Combine):
                 value = values.expression(scope, node.operands[other.output])
@@ -297,11 +297,11 @@ def _flat_position(axes: Sequence[Expr]) -> Expr:
     return flat
 
 
-def _same_sort(a: Sort, b: Sort) -> bool:
+def _is_same_sort(a: Sort, b: Sort) -> bool:
     return (a.operands, a.axis, a.descending) == (b.operands, b.axis, b.descending)
 
 
-def _same_scan(a: Scan, b: Scan) -> bool:
+def _is_same_scan(a: Scan, b: Scan) -> bool:
     return (a.kind, a.operands, a.axis, a.reverse) == (b.kind, b.operands, b.axis, b.reverse)
 
 

@@ -108,12 +108,12 @@ class ScanSite:
     inside: Expression | None = None
 
     @property
-    def flagged(self) -> bool:
+    def has_flag(self) -> bool:
         """There is a flag behind the values, without which a function cannot combine them."""
         return isinstance(self.kind, Combine) and bool(self.run or (self.reverse and self.valid is not None))
 
     @property
-    def paired(self) -> bool:
+    def has_positions(self) -> bool:
         """Values are combined together with their positions."""
         return self.kind in PAIRED_SCANS
 
@@ -164,7 +164,7 @@ def emit_loop_scan(
         return finish_scan(site, writer, _scan_runs(site, writer, carry))
     local = scan_along(site, writer, mask_operands(site), site.axis)
     found = combine_states(site, writer, carry, local)
-    if isinstance(site.kind, Combine) and not site.flagged:
+    if isinstance(site.kind, Combine) and not site.has_flag:
         assert site.is_first is not None
         found = tuple(
             writer.bind("running", tl("where", site.is_first, alone, after))
@@ -186,7 +186,7 @@ def start_carry(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
     carry = writer.bind("carry", fill_shape(site.carry_shape, scan_identity(site), first))
     if site.kind == "logcumsumexp":
         return (carry, writer.bind("carry_total", fill_shape(site.carry_shape, 0, second)))
-    if not site.paired:
+    if not site.has_positions:
         return (carry,)
     return (carry, writer.bind("carry_position", fill_shape(site.carry_shape, 0, second)))
 
@@ -211,7 +211,7 @@ def mask_operands(site: ScanSite) -> tuple[Expression, ...]:
         # from the end, lanes out of range come first
         kept = tl("where", site.valid, kept, free_constant(scan_identity(site), site.dtype))
     kept = tl("broadcast_to", kept, extents(site.shape))
-    if not site.paired:
+    if not site.has_positions:
         return (kept,)
     if site.dtype.is_bool:
         kept = method(kept, "to", tl_name("int32"))
@@ -226,7 +226,7 @@ def _mask_tuples(site: ScanSite) -> tuple[Expression, ...]:
         if dtype.is_bool:
             wide = method(wide, "to", tl_name("int32"))
         found.append(wide if site.inside is None else tl("where", site.inside, wide, Number(0)))
-    if site.flagged:
+    if site.has_flag:
         if site.valid is None:
             found.append(fill_block(shape.items, 1, DType.I32))
         else:
@@ -240,9 +240,9 @@ def scan_along(
     """The states that a scan of `operands` along `axis` carries from point to point."""
     backwards = (("reverse", Number(True)),) if site.reverse else ()
     if isinstance(site.kind, Combine):
-        combining = combine_name(site.kind, flagged=site.flagged)
+        combining = combine_name(site.kind, flagged=site.has_flag)
         return _bind_tuple(writer, _scan_with_function(site, writer, operands, axis, combining), site)
-    if site.paired:
+    if site.has_positions:
         combine = writer.device(COMBINE[site.kind])
         found = Call(tl_name("associative_scan"), (Tuple(operands), Number(axis), combine), backwards)
         return writer.bind_all(("running", "position"), found)
@@ -326,7 +326,7 @@ def combine_states(
 ) -> tuple[Name, ...]:
     """`first`, and `second` after it."""
     if isinstance(site.kind, Combine):
-        combine = writer.device(combine_name(site.kind, flagged=site.flagged))
+        combine = writer.device(combine_name(site.kind, flagged=site.has_flag))
         return _bind_tuple(writer, Call(combine, (*first, *second)), site)
     if site.kind == "sum":
         return (writer.bind("running", Binary("+", first[0], second[0])),)
@@ -340,7 +340,7 @@ def combine_states(
 
 def _bind_tuple(writer: Writer, value: Expression, site: ScanSite) -> tuple[Name, ...]:
     """The values that a function gives, and their flag."""
-    stems = ("running",) * (1 + len(site.others)) + (("there",) if site.flagged else ())
+    stems = ("running",) * (1 + len(site.others)) + (("there",) if site.has_flag else ())
     return writer.bind_all(stems, value)
 
 
@@ -348,8 +348,8 @@ def list_state_types(site: ScanSite) -> tuple[DType, ...]:
     """Types of what is carried: of values, and of what comes with them."""
     if isinstance(site.kind, Combine):
         values = tuple(get_accumulation_type(dtype) for dtype in (site.dtype, *site.other_dtypes))
-        return (*values, DType.I32) if site.flagged else values
-    value = DType.I32 if site.dtype.is_bool and site.paired else site.dtype
+        return (*values, DType.I32) if site.has_flag else values
+    value = DType.I32 if site.dtype.is_bool and site.has_positions else site.dtype
     return (value, value if site.kind == "logcumsumexp" else site.index_dtype)
 
 
@@ -389,7 +389,7 @@ class _StatePart:
 def _state_parts(site: ScanSite) -> tuple[_StatePart, ...]:
     first, second = list_state_types(site)
     value = _StatePart(dtype=first, told=first, nothing=scan_identity(site))
-    if site.paired:
+    if site.has_positions:
         # positions in a row fit 32 bits
         return (value, _StatePart(dtype=second, told=DType.I32, nothing=0))
     if site.kind == "logcumsumexp":

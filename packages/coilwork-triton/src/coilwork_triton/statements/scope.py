@@ -47,7 +47,7 @@ class ValueWriter(Protocol):
         kernel, shape, space: what is written, and where.
         order: every scalar node, operands first.
         levels: along which ranges each value varies.
-        reduced_symbols, walked_symbols: the ranges of those kinds.
+        reduced_symbols, sequential_symbols: the ranges of those kinds.
     """
 
     kernel: Kernel
@@ -56,7 +56,7 @@ class ValueWriter(Protocol):
     levels: Levels
     order: tuple[Scalar, ...]
     reduced_symbols: frozenset[Expr]
-    walked_symbols: frozenset[Expr]
+    sequential_symbols: frozenset[Expr]
 
     def expression(self, scope: Scope, node: Scalar) -> Expression:
         """`node`, which is known in `scope`, as an operand."""

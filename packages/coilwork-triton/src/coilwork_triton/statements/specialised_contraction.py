@@ -140,8 +140,8 @@ class _Writing:
             matrix=matrix,
             side=self._shape.rows if is_left else self._shape.columns,
             parts=self._roles.parts if is_left else 1,
-            blocks=names.counted(f"{matrix.buffer}_blocks"),
-            stages=names.counted(f"{matrix.buffer}_stages"),
+            blocks=names.make_numbered(f"{matrix.buffer}_blocks"),
+            stages=names.make_numbered(f"{matrix.buffer}_stages"),
             dtype=factor.dtype,
         )
 

@@ -123,7 +123,7 @@ class Values:
             node.operands[0] for node in self.order if isinstance(node, Op) and node.op == "cast"
         )
         self.reduced_symbols = frozenset(r.symbol for r in kernel.ranges if r.kind == "reduction")
-        self.walked_symbols = frozenset(r.symbol for r in kernel.ranges if r.kind == "walked")
+        self.sequential_symbols = frozenset(r.symbol for r in kernel.ranges if r.kind == "sequential")
         self._aligned = frozenset(a.name for a in kernel.args if a.aligned)
         self._above_reduction: set[Scalar] = set()
         for node in self.order:
@@ -143,11 +143,11 @@ class Values:
 
     def varies_along_walk(self, node: Scalar) -> bool:
         """`node` varies along the walk."""
-        return bool(self.levels.varies[node] & self.walked_symbols)
+        return bool(self.levels.varies[node] & self.sequential_symbols)
 
     def reduces_along_walk(self, node: Reduce) -> bool:
         """`node` reduces along the walk."""
-        return not self.walked_symbols.isdisjoint(node.axes)
+        return not self.sequential_symbols.isdisjoint(node.axes)
 
     def find_pending(self, scope: Scope, roots: Iterable[Scalar]) -> list[Scalar]:
         """The values that must be computed before `roots` are known in `scope`, operands first."""

@@ -335,13 +335,13 @@ class Writer:
 
     def bind(self, stem: str, value: Expression) -> Name:
         """Assign `value` to a new variable."""
-        name = self.names.counted(stem)
+        name = self.names.make_numbered(stem)
         self.statements.append(Assign((name,), value))
         return Name(name)
 
     def bind_all(self, stems: tuple[str, ...], value: Expression) -> tuple[Name, ...]:
         """Unpack the tuple `value` into new variables."""
-        found = tuple(self.names.counted(stem) for stem in stems)
+        found = tuple(self.names.make_numbered(stem) for stem in stems)
         self.statements.append(Assign(found, value))
         return tuple(Name(n) for n in found)
 

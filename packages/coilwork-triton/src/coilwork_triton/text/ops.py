@@ -1,4 +1,4 @@
-"""How each row of the op table is written in Triton.
+"""Write each row of the op table in Triton.
 
 `SCALAR_BUILDERS` has a builder for every name in `coilwork_ir.ops.SCALAR_OPS`; a test shows that there is no
 hole. Operands arrive as expressions of the types the row allows: compute types, except that `cast` also sees
@@ -29,7 +29,7 @@ def _mask_nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpContext:
-    """What a builder may depend on.
+    """The facts that a builder may depend on.
 
     Attributes:
         operand: type of the operands (of the values, for `where`).

@@ -315,7 +315,7 @@ def _layout(part: Part, buffer: Buffer) -> bytes:
 
 
 def _encode_is_plain(part: Part, buffer: Buffer) -> bytes:
-    return u8(part.plain(buffer.name))
+    return u8(part.is_plain(buffer.name))
 
 
 def _place(what: str, origins: tuple[Origin, ...]) -> str:

@@ -105,7 +105,7 @@ class Registers:
         return pending
 
     @property
-    def beyond(self) -> Sequence[int]:
+    def computed_constants(self) -> Sequence[int]:
         """Constants that do not fit 64 bits, which are computed."""
         return self._beyond
 
@@ -314,7 +314,7 @@ class Part:
         operands = u8(what) + u32(self.stream(name)) + u32(self.stream(other)) + u32(self.text(device))
         self.add(Code.STREAM, f"{what.name.lower()} %{name}", operands)
 
-    def plain(self, name: str) -> bool:
+    def is_plain(self, name: str) -> bool:
         """Tell if only kernels and views touch the buffer."""
         return name not in self._needed
 
@@ -354,7 +354,7 @@ class Part:
         inputs = self._inputs()
         for instruction in order:
             write(self, instruction)
-        for value in self.registers.beyond:
+        for value in self.registers.computed_constants:
             self.refuse(f"the number {value}", "the native executor computes in 64 bits")
         known = [
             u32(self.slot(constant.buffer.name)) + u32(self.shared.keys[constant.key])

@@ -113,7 +113,7 @@ def emit_check(check: CheckLayout, scope: Scope) -> Statement:
 
 def _align(names: Sequence[str], scope: Scope) -> Statement:
     """Copy the tensors of `names` that are not aligned."""
-    aligned = scope.runtime("aligned", *map(Name, names))
+    aligned = scope.runtime("ensure_aligned", *map(Name, names))
     return Assign(tuple(names), aligned) if len(names) > 1 else Unpack(Tuple((Name(names[0]),)), aligned)
 
 

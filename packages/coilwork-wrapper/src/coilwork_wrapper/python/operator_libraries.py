@@ -20,7 +20,7 @@ OWN: Final = ("torch", "coilwork_runtime", "coilwork_wrapper")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorLibraries:
-    """What a module imports and loads before it looks operators up.
+    """The libraries that a module imports and loads before it looks operators up.
 
     Attributes:
         modules: names of Python modules.

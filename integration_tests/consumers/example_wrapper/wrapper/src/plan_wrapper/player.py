@@ -96,7 +96,7 @@ def _check(frame: Frame, step: Step) -> None:
     shape, strides, dtype = frame.layout(step)
     tensor, name = frame.tensors[step["name"]], step["name"]
     if not step["asserted"]:
-        (frame.tensors[name],) = rt.aligned(tensor)
+        (frame.tensors[name],) = rt.ensure_aligned(tensor)
     elif step["aligned"]:
         frame.tensors[name] = rt.check_aligned_layout(tensor, name, dtype, step["on"], shape, strides)
     else:

@@ -86,7 +86,7 @@ def index_put_in_fixed_order(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entries:
-    """What a scatter along `dim` adds, as rows of elements that go to one place each.
+    """The elements that a scatter along `dim` adds, as rows of elements that go to one place each.
 
     Attributes:
         shape: of the tensor that is added to.

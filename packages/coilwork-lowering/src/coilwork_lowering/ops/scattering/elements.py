@@ -1,4 +1,4 @@
-"""What is added to rows at positions from tensors, what comes of it, and row-major positions."""
+"""Describe what is added to rows at positions from tensors, its results, and row-major positions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEYS: Final = ((DType.I8, 2**8), (DType.I16, 2**16), (DType.I32, 2**32))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elements:
-    """What is added to rows.
+    """The elements that are added to rows.
 
     Attributes:
         count: how many elements there are.
@@ -56,12 +56,12 @@ class Elements:
 
     @property
     def sums(self) -> Expr:
-        """How many rows there are in all."""
+        """Return how many rows there are in all."""
         return self.rows * self.runs
 
     @property
     def run_length(self) -> Expr:
-        """How many elements a run has."""
+        """Return how many elements a run has."""
         return floordiv(self.count, self.runs)
 
     @property
@@ -76,7 +76,7 @@ class Elements:
         return DType.I64, 0
 
     @property
-    def one_run(self) -> bool:
+    def has_one_run(self) -> bool:
         """Tell if keys are rows."""
         return as_int(self.runs) == 1
 

@@ -37,7 +37,7 @@ from coilwork_lowering.ops.scattering.segment_bag import (
 )
 from coilwork_lowering.ops.scattering.segment_sums import sum_rows
 from coilwork_lowering.rules import Call, NotLowered, Rule, require_int, require_size
-from coilwork_lowering.scalar_math import both, div, eq, gt, index, like, lt, mul, select, to_dtype
+from coilwork_lowering.scalar_math import div, eq, gt, index, like, logical_and, lt, mul, select, to_dtype
 from coilwork_lowering.torch_compat.operators import Overload
 
 # ---- Gradient of an embedding ----
@@ -260,7 +260,7 @@ def _store(
 
 
 def _counts(builder: Builder, bags: Bags) -> Callable[[Expr], Scalar]:
-    """How many elements of a bag count, in `i64`."""
+    """Return how many elements of a bag count, in `i64`."""
     if bags.padding < 0:
         return lambda bag: bags.length(builder, bag)
     result = bags.reduce(builder, "sum", (), 0, DType.I64, lambda one: const(1, DType.I64))
@@ -319,7 +319,7 @@ def _give_elements(
 
     def value(at: Expr, column: Expr, indirect: tuple[Scalar, ...], mask: Scalar) -> Scalar:
         bag = cast(builder.read(places, (at,), indirect=indirect, mask=mask), DType.I64)
-        inside = both(mask, lt(bag, index(bags.count)))
+        inside = logical_and(mask, lt(bag, index(bags.count)))
         read = builder.read(gradient, (placeholder(0), column), indirect=(bag,), mask=inside)
         result = cast(read, wide)
         if shares is not None:
@@ -451,7 +451,7 @@ def _differentiate_samples(builder: Builder, call: Call) -> Value:
     def body(point: tuple[Expr, ...], axes: tuple[Expr, ...]) -> Scalar:
         row = bags.row(builder, point[0])
         bag = cast(builder.read(places, point), DType.I64)
-        counted = both(bags.counts(row), lt(bag, index(bags.count)))
+        counted = logical_and(bags.counts(row), lt(bag, index(bags.count)))
         given, own = (
             cast(builder.read(tensor, (placeholder(0), axes[0]), indirect=(at,), mask=counted), wide)
             for tensor, at in ((gradient, bag), (weight, row))

@@ -52,13 +52,13 @@ from coilwork_lowering.building.values import TensorValue, make_coordinate_symbo
 from coilwork_lowering.ops.scattering.elements import Elements, Sums
 from coilwork_lowering.scalar_math import (
     add,
-    both,
-    either,
     eq,
     gt,
     index,
     invert,
     le,
+    logical_and,
+    logical_or,
     lt,
     maximum,
     mul,
@@ -133,7 +133,7 @@ def sum_not_numbers(total: Scalar) -> Scalar:
     positive = sub(total, op("lshift", negative, const(_HALF_BITS, DType.I64)))
     some, others = (lt(const(0, DType.I64), count) for count in (positive, negative))
     one_sign = select(some, const(infinity, DType.F32), const(-infinity, DType.F32))
-    return select(both(some, others), const(float("nan"), DType.F32), one_sign)
+    return select(logical_and(some, others), const(float("nan"), DType.F32), one_sign)
 
 
 # ---- Points and their memory ----
@@ -165,7 +165,7 @@ class Points:
         self._width = as_expr(_count_neighbours(elements, near, few))
         self._groups = floordiv(elements.runs, self._width)
         self._shape = (self._groups, elements.run_length, self._width)
-        laid_out = not elements.one_run and as_int(self._width) == 1
+        laid_out = not elements.has_one_run and as_int(self._width) == 1
         self._stored = (self._keys(), self._numbers()) if laid_out else None
 
     def extreme(self, which: ReduceKind, value: Callable[[Scalar], Scalar]) -> Scalar:
@@ -177,7 +177,7 @@ class Points:
             flat = point[0] if len(point) == 1 else point[1] * length + point[0]
             return value(self._number_at(flat))
 
-        one_behind_the_other = self._elements.one_run or self._stored is not None
+        one_behind_the_other = self._elements.has_one_run or self._stored is not None
         axes = (self._elements.count,) if one_behind_the_other else (length, self._elements.runs)
         (result,) = self._builder.reduce(which, (), axes, self._device, body, (DType.I32,))
         assert result is not None
@@ -282,7 +282,7 @@ class Points:
             return result
         return tuple(
             Check(
-                condition=simplify(either(invert(only), _mask_reads(only, check.condition))),
+                condition=simplify(logical_or(invert(only), _mask_reads(only, check.condition))),
                 message=check.message,
                 error=check.error,
             )
@@ -380,7 +380,7 @@ def _count_neighbours(elements: Elements, near: int, few: int) -> int:
 
 
 def _conjoin(first: Scalar | None, second: Scalar) -> Scalar:
-    return second if first is None else both(first, second)
+    return second if first is None else logical_and(first, second)
 
 
 def _combine_conditions(*conditions: Scalar | None) -> Scalar | None:
@@ -402,7 +402,7 @@ def _mask_reads(where: Scalar | None, value: Scalar) -> Scalar:
     def visit(node: Scalar) -> Scalar:
         if not isinstance(node, Load) or node in own:
             return node
-        mask = where if node.mask is None else both(where, node.mask)
+        mask = where if node.mask is None else logical_and(where, node.mask)
         return load(node.buffer, node.index, node.dtype, indirect=node.indirect, mask=mask, other=node.other)
 
     return rewrite((value,), visit)[0]
@@ -500,7 +500,7 @@ def _find_common_units(points: Points, bits: int) -> _Common:
     return _Common(
         top=top,
         step=step,
-        serve=both(lt(top, const(NO_NUMBER, DType.I32)), lt(spread, const(2 * step, DType.I32))),
+        serve=logical_and(lt(top, const(NO_NUMBER, DType.I32)), lt(spread, const(2 * step, DType.I32))),
         second=le(const(step, DType.I32), spread),
     )
 
@@ -548,7 +548,7 @@ def _sum_multiples(points: Points, bits: int, common: _Common | None) -> Callabl
             result = scale_units(total, height)
         else:
             height = select(common.serve, sub(common.top, const(BIAS + bits, DType.I32)), height)
-            used = both(common.serve, common.second)
+            used = logical_and(common.serve, common.second)
             result = _join_units(
                 total, points.read_row(multiples, row, word=1, only=used), height, common.step
             )
@@ -565,11 +565,11 @@ def _compute_two_words(common: _Common) -> Words:
     zero, one = const(0, DType.I64), const(1, DType.I64)
 
     def choose_word(number: Scalar) -> Scalar:
-        first = either(invert(common.serve), common.is_first(read_exponent(read_magnitude(number))))
+        first = logical_or(invert(common.serve), common.is_first(read_exponent(read_magnitude(number))))
         return select(first, zero, one)
 
     def is_word_used(word: Scalar) -> Scalar:
-        return either(eq(word, zero), both(common.serve, common.second))
+        return logical_or(eq(word, zero), logical_and(common.serve, common.second))
 
     return Words(count=2, choose=choose_word, is_used=is_word_used)
 

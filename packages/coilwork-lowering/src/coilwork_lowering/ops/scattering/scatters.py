@@ -115,7 +115,7 @@ def scatter_into(
             output=output,
             into=None if result else old.buffer.name,
             ranges=make_node_ranges("i", shape),
-            index=tuple(index(point)) if is_whole(old) else old.at(index(point)),
+            index=tuple(index(point)) if is_whole(old) else old.get_coordinates(index(point)),
             indirect=positions,
             value=source,
             mode=mode,

@@ -23,7 +23,7 @@ from coilwork_lowering.ops.gathers import check_bounds, check_in_range
 from coilwork_lowering.ops.scattering.deterministic_scatter import needs_fixed_order
 from coilwork_lowering.ops.scattering.scatters import scatter_into
 from coilwork_lowering.rules import Call
-from coilwork_lowering.scalar_math import both, either, eq, index, invert, le, lt, select, sub
+from coilwork_lowering.scalar_math import eq, index, invert, le, logical_and, logical_or, lt, select, sub
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Bags:
 
     @property
     def elements(self) -> Expr:
-        """How many elements there are in all."""
+        """Return how many elements there are in all."""
         return self.indices.shape[0]
 
     def row(
@@ -143,7 +143,7 @@ class Bags:
             inside = lt(index(axes[0]), self.length(builder, bag))
             at = op("add", self.start(builder, bag), index(axes[0]))
             row = self.row(builder, placeholder(0), (at,), inside)
-            counted = both(inside, self.counts(row))
+            counted = logical_and(inside, self.counts(row))
             nothing = const(neutral, dtype)
             one = Element(
                 at=at,
@@ -180,7 +180,7 @@ class Bags:
 
         def element(point: tuple[Expr, ...]) -> Scalar:
             row = self.row(builder, point[0])
-            counted = both(lt(self._bag(builder, bags, point[0]), index(self.count)), self.counts(row))
+            counted = logical_and(lt(self._bag(builder, bags, point[0]), index(self.count)), self.counts(row))
             one = Element(
                 at=index(point[0]),
                 row=row,
@@ -329,12 +329,12 @@ def _make_offset_checks(
     at = cast(builder.read(offsets, (bag,)), DType.I64)
     number, last = index(bag), offsets.shape[0] - 1
     begins = Check(
-        condition=either(invert(eq(number, const(0, DType.I64))), eq(at, const(0, DType.I64))),
+        condition=logical_or(invert(eq(number, const(0, DType.I64))), eq(at, const(0, DType.I64))),
         message="offsets[0] has to be 0, i.e., the first sequence in the mini-batch "
         "has to start from position 0",
     )
     ends = Check(
-        condition=either(lt(number, index(last)), le(at, index(rules.elements))),
+        condition=logical_or(lt(number, index(last)), le(at, index(rules.elements))),
         message="offsets[-1] can not be greater than input's length",
     )
     inside = check_bounds(at, rules.elements + 1, "the offsets of bags", rules.error)
@@ -349,5 +349,5 @@ def make_order_checks(builder: Builder, bags: Bags, bag: Expr) -> tuple[Check, .
     if has_trait(bags.device, ATEN_CPU) or bags.in_bounds:
         return ()
     begin, end = bags.read_start(builder, bag), bags.read_end(builder, bag)
-    in_order = both(le(begin, end), le(const(0, DType.I64), begin))
+    in_order = logical_and(le(begin, end), le(const(0, DType.I64), begin))
     return (Check(condition=in_order, message="the offsets of bags go down"),)

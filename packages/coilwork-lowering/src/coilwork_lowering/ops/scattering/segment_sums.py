@@ -38,7 +38,7 @@ from coilwork_lowering.building.values import Shape, TensorValue, make_coordinat
 from coilwork_lowering.ops.binary_search import choose_position_type, lower_bound
 from coilwork_lowering.ops.scattering.elements import PIECE, Elements, Sums
 from coilwork_lowering.ops.scattering.fixed_point_sums import can_sum_in_fixed_point, sum_in_fixed_point
-from coilwork_lowering.scalar_math import add, both, eq, ge, index, le, lt, select, sub
+from coilwork_lowering.scalar_math import add, eq, ge, index, le, logical_and, lt, select, sub
 
 # ---- Tables of few rows ----
 
@@ -48,7 +48,7 @@ def has_few_rows(elements: Elements, machine: MachineModel) -> bool:
     may not.
     """
     count, rows, inner = (as_int(e) for e in (elements.count, elements.rows, multiply_all(elements.inner)))
-    if count is None or rows is None or inner is None or not elements.one_run or elements.ordered:
+    if count is None or rows is None or inner is None or not elements.has_one_run or elements.ordered:
         return False
     compared_us = rows * count * inner * elements.dtype.itemsize / machine.scatters.compared_bytes_per_us
     # a step of the loop over a row's sorted elements for each piece
@@ -63,12 +63,12 @@ def sum_by_comparison(
     shape, axes = (elements.rows, *elements.inner), (elements.count,)
     zero = const(0, elements.dtype)
 
-    def own(row: Expr, position: Expr) -> Scalar:
+    def is_in_row(row: Expr, position: Expr) -> Scalar:
         key = cast(builder.read(keys, (position,)), DType.I32)
         return eq(key, cast(index(row - offset), DType.I32))
 
     def value(point: tuple[Expr, ...], at: tuple[Expr, ...]) -> Scalar:
-        inside = own(point[0], at[0])
+        inside = is_in_row(point[0], at[0])
         return select(inside, elements.value(at[0], index(at[0]), point[1:], inside), zero)
 
     (values,) = builder.reduce("sum", shape, axes, device, value, (elements.dtype,))
@@ -80,7 +80,7 @@ def sum_by_comparison(
             (elements.rows,),
             axes,
             device,
-            lambda point, at: cast(own(point[0], at[0]), DType.I64),
+            lambda point, at: cast(is_in_row(point[0], at[0]), DType.I64),
             (DType.I64,),
         )
         assert counts is not None
@@ -239,7 +239,7 @@ def sum_rows(builder: Builder, device: str, elements: Elements) -> Sums:
         return sum_by_comparison(builder, device, elements, keys, offset)
     order = _sort_keys(builder, device, elements, keys, offset)
     starts = _starts(builder, device, elements, order)
-    if not elements.one_run:
+    if not elements.has_one_run:
         starts = _starts_of_runs(builder, device, elements, order, starts)
     pieces = floordiv(elements.count, PIECE)
     few = as_int(pieces)
@@ -274,11 +274,11 @@ class _Order:
 
 def _keys(builder: Builder, device: str, elements: Elements, width: DType, offset: int) -> TensorValue:
     # runs side by side, as they may be in the index: what is written one behind the other is read at once
-    shape = (elements.count,) if elements.one_run else (elements.run_length, elements.runs)
-    strides = (as_expr(1),) if elements.one_run else (as_expr(1), elements.run_length)
+    shape = (elements.count,) if elements.has_one_run else (elements.run_length, elements.runs)
+    strides = (as_expr(1),) if elements.has_one_run else (as_expr(1), elements.run_length)
 
     def position(point: tuple[Expr, ...]) -> Expr:
-        return point[0] if elements.one_run else point[1] * elements.run_length + point[0]
+        return point[0] if elements.has_one_run else point[1] * elements.run_length + point[0]
 
     keys = builder.pointwise(
         shape,
@@ -289,7 +289,7 @@ def _keys(builder: Builder, device: str, elements: Elements, width: DType, offse
         strides=strides,
         name=f"{builder.hint}_keys",
     )
-    if not elements.one_run:
+    if not elements.has_one_run:
         keys = builder.view(keys.buffer, (elements.count,), (as_expr(1),), as_expr(0))
     return keys
 
@@ -360,11 +360,11 @@ def _sum_pieces(
     def body(point: tuple[Expr, ...], axes: tuple[Expr, ...]) -> Scalar:
         ends = (point[0] * PIECE, point[0] * PIECE + (PIECE - 1))
         one_row = eq(*(builder.read(order.keys, (end,)) for end in ends))
-        if not elements.one_run:
+        if not elements.has_one_run:
             width = choose_position_type(elements.count)
             length = cast(index(elements.run_length), width)
             places = [cast(order.place(end), width) for end in ends]
-            one_row = both(one_row, eq(*(op("truncdiv", place, length) for place in places)))
+            one_row = logical_and(one_row, eq(*(op("truncdiv", place, length) for place in places)))
         length = select(one_row, const(PIECE, DType.I64), const(0, DType.I64))
         inside = lt(index(axes[0]), length)
         place = order.place(point[0] * PIECE + axes[0], mask=inside)
@@ -405,9 +405,9 @@ def _rows(
     else:
         walk = _walk(start, end)
         inside = lt(step, walk.count)
-        in_piece = both(ge(step, walk.head), lt(step, add(walk.head, walk.pieces)))
+        in_piece = logical_and(ge(step, walk.head), lt(step, add(walk.head, walk.pieces)))
         behind = ge(step, walk.head)
-        single = both(inside, op("bitwise_not", in_piece))
+        single = logical_and(inside, op("bitwise_not", in_piece))
         position = add(select(behind, walk.behind, start), step)
         piece = add(walk.first_piece, step)
         summed = load(
@@ -415,7 +415,7 @@ def _rows(
             (placeholder(0), *point[1:]),
             elements.dtype,
             indirect=(piece,),
-            mask=both(inside, in_piece),
+            mask=logical_and(inside, in_piece),
         )
         body = select(inside, select(in_piece, summed, element(position, single)), zero)
     output = builder.declare(shape, elements.dtype, device, name=f"{builder.hint}_sums")

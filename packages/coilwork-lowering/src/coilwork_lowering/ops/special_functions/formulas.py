@@ -36,13 +36,13 @@ from coilwork_lowering.ops.special_functions.chebyshev import compute_in_64_bits
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import (
     add,
-    both,
     div,
-    either,
     eq,
     gt,
     le,
     like,
+    logical_and,
+    logical_or,
     lt,
     mul,
     round_to,
@@ -187,7 +187,7 @@ def _parts(x: Scalar) -> tuple[Scalar, Scalar]:
     power = select(subnormal, sub(power, const(mantissa + 1, DType.I32)), power)
     rest = op("bitwise_and", bits, const(~(exponents << mantissa), kind))
     fraction = op("bitcast", op("bitwise_or", rest, const(bias << mantissa, kind)), dtype=x.dtype)
-    plain = both(op("ne", x, like(0, x)), lt(op("abs", x), like(math.inf, x)))
+    plain = logical_and(op("ne", x, like(0, x)), lt(op("abs", x), like(math.inf, x)))
     return select(plain, fraction, x), select(plain, power, const(0, DType.I32))
 
 
@@ -313,7 +313,7 @@ def _polygamma(order: int) -> Callable[[Scalar], Scalar]:
         value = _polygamma_of_positive(select(below, sub(like(1, x), x), x), order)
         reflected = sub(mul(like((-1) ** order, x), value), mul(like(math.pi, x), _cotangent_slope(x, order)))
         result = select(below, reflected, value)
-        pole = both(le(x, zero), eq(x, op("trunc", x)))
+        pole = logical_and(le(x, zero), eq(x, op("trunc", x)))
         return select(pole, like(math.inf if order % 2 else -math.inf, x), result)
 
     return function
@@ -339,7 +339,7 @@ def _lcm(a: Scalar, b: Scalar) -> Scalar:
     zero, one = like(0, a), like(1, a)
     # the least number divided by -1 would stop the process; its negative wraps around
     backwards = eq(divisor, sub(zero, one))
-    safe = select(either(eq(divisor, zero), backwards), one, divisor)
+    safe = select(logical_or(eq(divisor, zero), backwards), one, divisor)
     product = mul(op("truncdiv", select(backwards, sub(zero, a), a), safe), b)
     size = select(lt(product, zero), sub(zero, product), product)
     return select(eq(divisor, zero), zero, size)

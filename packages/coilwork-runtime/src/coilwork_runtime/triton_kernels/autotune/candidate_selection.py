@@ -68,8 +68,8 @@ def find_fastest(times: Sequence[float]) -> int:
 
 
 def drop_spilling(spill_bytes: Sequence[int]) -> list[int]:
-    """The indices of candidates worth timing: those that keep all values in registers, or all where none
-    does.
+    """Return the indices of candidates worth timing: those that keep all values in registers, or all of them
+    if none does.
     """
     clean = [index for index, spilled in enumerate(spill_bytes) if not spilled]
     return clean or list(range(len(spill_bytes)))

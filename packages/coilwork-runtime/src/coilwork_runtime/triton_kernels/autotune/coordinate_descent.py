@@ -160,7 +160,7 @@ def descend(proposed: Sequence[Trial], space: Space, bench: Bench, *, most: int)
     while not bench.over():
         after = None
         for around in (space.steps, space.double_steps):
-            wanted = _fresh(around(current.config), seen, most - len(tried))
+            wanted = _drop_seen(around(current.config), seen, most - len(tried))
             if not wanted:
                 continue
             seen |= {make_config_key(config) for config in wanted}
@@ -192,7 +192,7 @@ def make_config_key(config: Config) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(config.items()))
 
 
-def _fresh(configs: Iterable[Config], seen: set[tuple[tuple[str, int], ...]], room: int) -> list[Config]:
+def _drop_seen(configs: Iterable[Config], seen: set[tuple[tuple[str, int], ...]], room: int) -> list[Config]:
     """Return at most `room` of `configs`, none of them seen, none twice."""
     unseen = {make_config_key(config): config for config in configs if make_config_key(config) not in seen}
     return list(unseen.values())[: max(0, room)]

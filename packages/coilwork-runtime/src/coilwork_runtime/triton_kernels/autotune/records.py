@@ -138,14 +138,14 @@ def remember(
         "magnitudes": own,
         "sizes": list(sizes),
         "mapping": format_mapping(spec, result.best.config),
-        "best": _plain(spec, result.best),
-        "proposed": [_plain(spec, trial) for trial in result.proposed],
-        "tried": [_plain(spec, trial) for trial in result.tried],
+        "best": _to_plain_record(spec, result.best),
+        "proposed": [_to_plain_record(spec, trial) for trial in result.proposed],
+        "tried": [_to_plain_record(spec, trial) for trial in result.tried],
     }
     tuning.put(key, {"kernel": spec.name, "device": device_name, "searches": [*kept, fresh]})
 
 
-def _plain(spec: KernelSpec, trial: Trial) -> dict[str, Any]:
+def _to_plain_record(spec: KernelSpec, trial: Trial) -> dict[str, Any]:
     measured = (field.name for field in fields(trial) if field.name != "config")
     record: dict[str, Any] = {"mapping": format_mapping(spec, trial.config)}
     return record | {name: getattr(trial, name) for name in measured}

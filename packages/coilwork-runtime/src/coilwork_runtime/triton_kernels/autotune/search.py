@@ -35,7 +35,7 @@ Measure = Callable[[Callable[[], None]], float]
 Call = Callable[[], None]
 
 
-def _untold(kernel: str, trials: int, best: Trial) -> None:
+def _ignore_trial(kernel: str, trials: int, best: Trial) -> None:
     """Nobody listens."""
 
 
@@ -51,7 +51,7 @@ class Search:
 
     most: int = 64
     seconds: float = 120.0
-    told: Callable[[str, int, Trial], None] = _untold
+    told: Callable[[str, int, Trial], None] = _ignore_trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,13 +169,13 @@ static void forget(Call& call, Raised& raised) {
 static AtenTensorHandle allocate_slowly(Call& call, const Layout& layout, const Extents& extents) {
   WithPython python(call);
   const Reference sizes = tuple_of(extents.sizes, extents.rank), strides = tuple_of(extents.strides, extents.rank);
-  return tensor_slowly(call, "empty", "(OOss)", sizes.get(), strides.get(), call.program.text(layout.dtype_name),
+  return tensor_slowly(call, "allocate_empty", "(OOss)", sizes.get(), strides.get(), call.program.text(layout.dtype_name),
                        call.program.text(layout.device_name));
 }
 
 static AtenTensorHandle scratch_slowly(Call& call, int64_t bytes, int32_t device) {
   WithPython python(call);
-  return tensor_slowly(call, "scratch", "(Li)", static_cast<long long>(bytes), int(device));
+  return tensor_slowly(call, "allocate_scratch", "(Li)", static_cast<long long>(bytes), int(device));
 }
 
 static AtenTensorHandle check_slowly(Call& call, AtenTensorHandle value, const char* name, const Layout& wanted,
@@ -199,7 +199,7 @@ static AtenTensorHandle reread_slowly(Call& call, AtenTensorHandle value, const 
   WithPython python(call);
   const Reference tensor = object_of(call.program, value);
   const Reference sizes = tuple_of(extents.sizes, extents.rank), strides = tuple_of(extents.strides, extents.rank);
-  return tensor_slowly(call, "reread", "(OOOsL)", tensor.get(), sizes.get(), strides.get(), call.program.text(wanted.dtype_name),
+  return tensor_slowly(call, "reinterpret_again", "(OOOsL)", tensor.get(), sizes.get(), strides.get(), call.program.text(wanted.dtype_name),
                        static_cast<long long>(offset));
 }
 
@@ -211,7 +211,7 @@ static void check_rank(Call& call, AtenTensorHandle value, const char* name, int
 
 static void fail_check(Call& call, const Kernel& kernel, int64_t failed) {
   WithPython python(call);
-  slowly(call, "failed_check", "(OL)", kernel.launcher, static_cast<long long>(failed));
+  slowly(call, "raise_failed_check", "(OL)", kernel.launcher, static_cast<long long>(failed));
 }
 
 // What torch says at present of how a library is to compute.
@@ -230,7 +230,7 @@ static void read_settings(Call& call) {
 
 static int64_t count_allocated(Call& call) {
   WithPython python(call);
-  const Reference found = checked(PyObject_CallMethod(call.program.faults, "allocated", "i", int(call.program.cuda_device)));
+  const Reference found = checked(PyObject_CallMethod(call.program.faults, "count_allocated_bytes", "i", int(call.program.cuda_device)));
   const long long has = PyLong_AsLongLong(found.get());
   if (has == -1 && PyErr_Occurred()) throw_python();
   return has;

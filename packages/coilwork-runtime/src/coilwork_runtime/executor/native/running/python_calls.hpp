@@ -100,7 +100,7 @@ static void tell(Call& call, Memory& memory, const Frame& frame, const char* eve
 static void order_streams(Call& call, const Step& step) {
   const Program& program = call.program;
   WithPython python(call);
-  if (!call.streams) call.streams = slowly(call, "streams", "()").release();
+  if (!call.streams) call.streams = slowly(call, "make_streams", "()").release();
   const char* device = program.text(step.c);
   checked(PyObject_CallMethod(call.streams, "order", "iIIs", int(step.kind), step.a, step.b, device));
   if (step.kind != USE || !call.stream_known) return;

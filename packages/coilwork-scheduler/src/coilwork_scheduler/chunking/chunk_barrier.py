@@ -1,4 +1,4 @@
-"""What chunks wait for, and what waits for them."""
+"""Keep what comes before chunks and what comes behind them out of one kernel."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from coilwork_ir.loops.access import list_defined_buffers, list_read_buffers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """The buffers around chunks.
+class ChunkBarrier:
+    """The buffers on the two sides of chunks.
 
-    A kernel that made some of both would let the first chunk wait for the last one, with all of them in
-    memory.
+    A kernel that made buffers of both sides would let the first chunk wait for the last one, with all of them
+    in memory.
 
     Attributes:
         before: what chunks are computed from, and is computed from none.
@@ -30,14 +30,13 @@ class Surroundings:
         return not (self.before.isdisjoint(made) or self.behind.isdisjoint(made))
 
 
-ALONE: Final = Surroundings()
-"""The surroundings of no chunks."""
+NO_BARRIER: Final = ChunkBarrier()
 
 
-def find_surroundings(graph: Graph, chunks: Mapping[str, int]) -> Surroundings:
-    """The surroundings of `chunks`, numbers by the names of buffers. Linear in the graph's size."""
+def find_chunk_barrier(graph: Graph, chunks: Mapping[str, int]) -> ChunkBarrier:
+    """Find the two sides of `chunks`, numbers by the names of buffers. Linear in the graph's size."""
     if not chunks:
-        return ALONE
+        return NO_BARRIER
     behind: set[str] = set()
     for node in graph.nodes:
         made = [buffer.name for buffer in list_defined_buffers(node)]
@@ -48,4 +47,4 @@ def find_surroundings(graph: Graph, chunks: Mapping[str, int]) -> Surroundings:
         made = [buffer.name for buffer in list_defined_buffers(node)]
         if not chunks.keys().isdisjoint(made) or not before.isdisjoint(made):
             before.update(name for name in list_read_buffers(node) if name not in behind)
-    return Surroundings(before=frozenset(before), behind=frozenset(behind))
+    return ChunkBarrier(before=frozenset(before), behind=frozenset(behind))

@@ -49,7 +49,7 @@ def centred(rows: int, columns: int, groups: int, row_kind: str, column_kind: st
         name="centred",
         ranges=(
             Range(symbol=x0, kind="parallel"),
-            Range(symbol=w0, kind="walked"),
+            Range(symbol=w0, kind="sequential"),
             Range(symbol=r0, kind="reduction"),
         ),
         args=(
@@ -102,7 +102,7 @@ def test_no_rows_leave_what_a_reduction_of_nothing_gives() -> None:
         name="none",
         ranges=(
             Range(symbol=x0, kind="parallel"),
-            Range(symbol=w0, kind="walked"),
+            Range(symbol=w0, kind="sequential"),
             Range(symbol=r0, kind="reduction"),
         ),
         args=(arg("in0", "in", 0), arg("out0", "out", 6)),
@@ -115,7 +115,7 @@ def test_no_rows_leave_what_a_reduction_of_nothing_gives() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(REDUCE_OPS))
-def test_kinds_that_need_more_than_one_value_are_not_walked(kind: str) -> None:
+def test_kinds_that_need_more_than_one_value_are_not_sequential(kind: str) -> None:
     x0, w0, r0 = symbol("x0", extent=2), symbol("w0", extent=5), symbol("r0", extent=3)
     value: Scalar = load("in0", [x0 * 15 + w0 * 3 + r0], F32)
     if kind in ("any", "all"):
@@ -130,7 +130,7 @@ def test_kinds_that_need_more_than_one_value_are_not_walked(kind: str) -> None:
         name="one",
         ranges=(
             Range(symbol=x0, kind="parallel"),
-            Range(symbol=w0, kind="walked"),
+            Range(symbol=w0, kind="sequential"),
             Range(symbol=r0, kind="reduction"),
         ),
         args=(arg("in0", "in", 30), arg("out0", "out", 6)),
@@ -141,4 +141,4 @@ def test_kinds_that_need_more_than_one_value_are_not_walked(kind: str) -> None:
         return
     with pytest.raises(VerifyError) as caught:
         verify_kernel(kernel)
-    assert caught.value.code == "walked"
+    assert caught.value.code == "sequential"

@@ -52,7 +52,7 @@ def find_written_parts(
     chains = {name: _list_views(operands[name]) for name in written}
     wholes: dict[fx.Node, list[str]] = {}
     for name, (whole, views) in chains.items():
-        if views and name in results and _is_dense(whole) and _is_static(operands[name]):
+        if views and name in results and _is_whole_storage(whole) and _is_static(operands[name]):
             wholes.setdefault(whole, []).append(name)
     found: dict[str, WrittenPart] = {}
     for whole, names in wholes.items():
@@ -71,7 +71,7 @@ def _list_views(node: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...]]:
     return node, tuple(reversed(views))
 
 
-def _is_dense(node: fx.Node) -> bool:
+def _is_whole_storage(node: fx.Node) -> bool:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return False
