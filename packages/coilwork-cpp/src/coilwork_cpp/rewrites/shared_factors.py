@@ -39,7 +39,7 @@ _ROWS: Final = 4
 
 
 def join_casts(kernel: Kernel) -> Kernel:
-    """`kernel` without conversions on the way to others, to types that hold all of their operands' numbers."""
+    """`kernel` without conversions to types that hold all numbers of what is converted again."""
     return replace_roots(kernel, rewrite(list_kernel_roots(kernel), _join_cast))
 
 
