@@ -17,13 +17,13 @@ from torch.nn import functional
 
 from coilwork_lowering.options import RewriteOptions
 from coilwork_lowering.rewrites import choose_rewrites
-from coilwork_lowering.rewrites.epilogues import ACTIVATIONS, LARGE, ON_NVIDIA
+from coilwork_lowering.rewrites.epilogues import ACTIVATIONS, ON_NVIDIA
 
 GENERATOR = torch.Generator().manual_seed(1)
 A, B, BIAS = (torch.randn(*size, generator=GENERATOR) for size in ((4, 16), (16, 8), (8,)))
 A /= 4
 ANYWHERE = tuple(
-    replace(rewrite, conditions=tuple(c for c in rewrite.conditions if c not in (ON_NVIDIA, LARGE)))
+    replace(rewrite, conditions=tuple(c for c in rewrite.conditions if c is not ON_NVIDIA))
     for rewrite in ACTIVATIONS
 )
 
@@ -99,14 +99,9 @@ def test_stays(case: str) -> None:
     assert rewritten(STAYS[case], (A, B, BIAS), ANYWHERE).names == ()
 
 
-def test_small_results_are_left_to_a_kernel() -> None:
-    large = tuple(
-        replace(rewrite, conditions=tuple(c for c in rewrite.conditions if c is not ON_NVIDIA))
-        for rewrite in ACTIVATIONS
-    )
-    for rows, names in ((512, ()), (1024, ("relu-into-product",))):
-        a, b = torch.randn(rows, 16), torch.randn(16, 512)
-        assert rewritten(lambda a, b: (a @ b).relu(), (a, b), large).names == names
+def test_small_results_are_left_to_the_library_too() -> None:
+    a, b = torch.randn(16, 16), torch.randn(16, 8)
+    assert rewritten(lambda a, b: (a @ b).relu(), (a, b), ANYWHERE).names == ("relu-into-product",)
 
 
 def test_is_for_gpus_and_fast_numerics_alone() -> None:

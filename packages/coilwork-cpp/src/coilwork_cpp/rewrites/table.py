@@ -12,6 +12,7 @@ from typing import Final
 from coilwork_cpp.options import CppOptions
 from coilwork_cpp.rewrites.normal_form import expand_reductions, normalise_ranges
 from coilwork_cpp.rewrites.piecewise import cut_into_pieces
+from coilwork_cpp.rewrites.shared_factors import join_casts, share_factors
 from coilwork_cpp.rewrites.split import Scratch, split_reductions
 from coilwork_cpp.values.element_types import convert_constant
 from coilwork_ir.kernels import Kernel
@@ -83,6 +84,16 @@ KERNEL_PASSES: Final[PassTable[Launch, RewriteContext]] = PassTable(
             why="two passes over a cache are cheaper than one with states",
         ),
         Pass(
+            name="join-casts",
+            run=_map_kernels(join_casts),
+            why="rounding to 16 bits takes several instructions, also where it changes nothing",
+        ),
+        Pass(
+            name="share-factors",
+            run=_map_kernels(share_factors),
+            why="a weight that is widened for several rows is widened once for all of them",
+        ),
+        Pass(
             name="normalise",
             run=_run_normalise,
             why="few long loops with affine indices vectorise",
@@ -99,6 +110,9 @@ KERNEL_PASSES: Final[PassTable[Launch, RewriteContext]] = PassTable(
             "functions that are written out hold constants of their own",
         ),
         Before("convert-constants", "expand", "what two passes hold is converted once"),
+        Before("expand", "join-casts", "sums of products are written with conversions"),
+        Before("join-casts", "share-factors", "factors that are as they lie in memory share no work"),
+        Before("share-factors", "normalise", "a range of few points may be gone"),
         Before("expand", "normalise", "the passes that are written out have loops, too"),
         Before("normalise", "split", "how many results threads can share shows in whole loops"),
         Before("split", "cut", "phases run one after the other, the pieces of a phase in any order"),

@@ -319,13 +319,10 @@ class Libraries:
     """Calls of libraries in place of several operators.
 
     Attributes:
-        epilogue_bytes: bytes of a product's result from which on an activation is left to the library's
-            kernel.
         attention_bytes: bytes of scores from which on attention that is written out becomes one call.
         trained_attention_bytes: the same where gradients follow.
     """
 
-    epilogue_bytes: int
     attention_bytes: int
     trained_attention_bytes: int
 

@@ -1,9 +1,9 @@
 """Rewrites that fold what follows a product or a gradient into the call that computes it.
 
 A bias becomes part of `addmm`. ReLU, and GELU in its tanh form, become `aten._addmm_activation`, which on
-NVIDIA GPUs is an epilogue of cuBLASLt; a kernel of its own would read and write the whole result again. (On
-CPUs that operator's GELU is the exact one, so it is used on GPUs alone.) An embedding's gradient is
-accumulated into the gradient that it is added to.
+NVIDIA GPUs is an epilogue of cuBLASLt; a kernel of its own would read and write the whole result again, or
+take the time of a launch where that is small. (On CPUs that operator's GELU is the exact one, so it is used
+on GPUs alone.) An embedding's gradient is accumulated into the gradient that it is added to.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from coilwork_lowering.rewrites.rewrite import (
     tensor,
     value,
 )
-from coilwork_lowering.torch_compat.sizes import hint_of, is_surely
+from coilwork_lowering.torch_compat.sizes import is_surely
 
 # bias
 
@@ -189,16 +189,6 @@ def _has_whole_vectors(match: Match) -> bool:
     return all(bool(is_surely(size % WHOLE_VECTOR == 0)) for size in match.value("right").shape)
 
 
-def _is_large(match: Match) -> bool:
-    """Sizes that are not known count as large."""
-    sizes = [hint_of(size) for size in match.result.shape]
-    known = [size for size in sizes if size is not None]
-    if len(known) < len(sizes):
-        return True
-    size = math.prod(known) * match.result.element_size()
-    return bool(size >= match.machine("left").libraries.epilogue_bytes)
-
-
 def _has_operand_type(match: Match) -> bool:
     wide = match.captures.get("wide", torch.float32)
     return bool(wide is torch.float32 and match.result.dtype == match.value("left").dtype)
@@ -216,10 +206,8 @@ ON_NVIDIA: Final = Condition(
     name="on an NVIDIA GPU",
     holds=lambda match: has_trait(match.value("left").device.type, ATEN_CUDA) and torch.version.hip is None,
 )
-LARGE: Final = Condition(name="the result is large", holds=_is_large)
 _CONDITIONS: Final = (
     ON_NVIDIA,
-    LARGE,
     same_dtype("left", "right", "bias"),
     Condition(name="bias has one number per column", holds=_has_column_bias),
     Condition(name="rows of whole vectors", holds=_has_whole_vectors),
