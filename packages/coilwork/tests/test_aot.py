@@ -286,6 +286,19 @@ def test_one_graph_is_compiled_called_and_saved(tmp_path: Path) -> None:
     assert torch.equal(model.load(tmp_path / "g")(x), model(x))
 
 
+def test_no_kernel_is_loaded_if_weights_are_wrong(
+    tmp_path: Path, exported: Exported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = bytearray(exported.path.read_bytes())
+    data[data.index(exported.model.linear.weight.detach().numpy().tobytes())] ^= 1
+    (tmp_path / "p").write_bytes(data)
+    touched: list[object] = []
+    monkeypatch.setattr("coilwork_runtime.Builder.load_library", lambda *given: touched.append(given))
+    with pytest.raises(PackageError) as caught:
+        load(tmp_path / "p")
+    assert caught.value.code == "wrong-hash" and not touched
+
+
 def test_what_no_package_holds_is_refused(tmp_path: Path) -> None:
     class Resizing(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,9 +1,9 @@
 """Load a package: verify it, choose the programs for this machine, bind kernels and state.
 
 No compiler runs, nothing is timed, and nothing is unpickled or imported. Every hash is checked before
-anything in the file is looked at more closely, and that of the weights before the model is handed out. A
-package holds machine code all the same: load those alone that you would run, and insist on a digest where the
-file comes from elsewhere.
+anything in the file is looked at more closely, and that of the weights before any kernel is loaded. A package
+holds machine code all the same: load those alone that you would run, and insist on a digest where the file
+comes from elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import platform
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
 from pathlib import Path
@@ -116,44 +116,20 @@ def load_archive(
 ) -> LoadedModel:
     """Do as `load`, for an archive; messages call it `where`."""
     manifest = verify_archive(archive, where, digest=digest, verify_weights=False)
-
-    def bind() -> LoadedModel:
-        return _bind(archive, where, manifest, device, weights, share, store, options)
-
-    return _verify_beside(archive, manifest, bind) if verify_weights else bind()
-
-
-def _verify_beside(archive: Archive, manifest: Manifest, bind: Callable[[], LoadedModel]) -> LoadedModel:
-    """Verify the weights beside all else, which takes them as they are; nobody sees the model before.
-
-    A wrong byte comes before what it may have led to.
-    """
-    with ThreadPoolExecutor(1) as pool:
-        verifying = pool.submit(_check_weights, archive, manifest)
+    with ThreadPoolExecutor(1) as pool, DeviceCopies() as copies:
+        # beside the weights' way to the device, and before any kernel is loaded
+        verifying = pool.submit(_check_weights, archive, manifest) if verify_weights else None
         try:
-            made = bind()
-        except Exception:
-            verifying.result()
-            raise
-        verifying.result()
-    return made
-
-
-def _bind(
-    archive: Archive,
-    where: str,
-    manifest: Manifest,
-    device: str | torch.device | None,
-    weights: Weights | None,
-    share: LoadedModel | None,
-    store: Store | None,
-    options: ExecutorOptions | None,
-) -> LoadedModel:
-    _check_versions(manifest, where)
-    place = _choose_device(manifest, device)
-    chosen = {name: _choose_variants(name, variants, place) for name, variants in manifest.entries.items()}
-    with DeviceCopies() as copies:
-        state = _open_state(archive, manifest, place, weights, share, copies)
+            _check_versions(manifest, where)
+            place = _choose_device(manifest, device)
+            chosen = {
+                name: _choose_variants(name, variants, place) for name, variants in manifest.entries.items()
+            }
+            state = _open_state(archive, manifest, place, weights, share, copies)
+        finally:
+            # a wrong byte comes before what it may have led to
+            if verifying is not None:
+                verifying.result()
         builder = Builder(store, gpu=make_torch_gpu(store, may_build=False))
         binder = _Binder(archive, builder, state, place, store, options)
         entries = {
