@@ -68,6 +68,8 @@ TEXT = """kernel @gradient fast {
   }
 }
 """
+# Each head has its own keys.
+ALONE = (("(y0 // 2)", "y0"), ("`524288`", "`1048576`"))
 MAPPING = (
     "tile x0 by 128 tile y1 by 128 tile y0 by 1 flat resident 4 loop r0 by 64 stages 4 keep r1 by 128 "
     "unit mma specialise 2 consumers warps 4 index i32 contract"
@@ -108,10 +110,11 @@ def test_each_pass_has_a_loader_and_consumers() -> None:
 @pytest.mark.parametrize(
     ("changes", "is_proposed"),
     [
-        ((), True),
-        ((("`1024`", "`256`"),), False),
-        ((("t5 = mul(t3, t4)", "t5 = tanh(t3)"),), False),
-        ((("t10 = ge(t8, t9)", WINDOW),), False),
+        (ALONE, True),
+        ((), False),
+        ((*ALONE, ("`1024`", "`256`")), False),
+        ((*ALONE, ("t5 = mul(t3, t4)", "t5 = tanh(t3)")), False),
+        ((*ALONE, ("t10 = ge(t8, t9)", WINDOW)), False),
     ],
 )
 def test_long_loops_of_cheap_scores_have_roles(

@@ -31,7 +31,13 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel, Range
-from coilwork_ir.kernels.attention import AttentionKernelCore, Roles, find_core, roles_of
+from coilwork_ir.kernels.attention import (
+    AttentionKernelCore,
+    Roles,
+    find_core,
+    find_key_sharing,
+    roles_of,
+)
 from coilwork_ir.kernels.mask_bounds import find_conditions, find_span
 from coilwork_ir.kernels.nodes import AttentionGradientCore
 from coilwork_ir.mapping import (
@@ -292,7 +298,9 @@ def _count_consumers(kernel: Kernel, roles: Roles, target: Target, likely: Mappi
     is_wide = (as_int(roles.columns.extent) or 0) >= _WIDE_HEAD
     reads_first = _reads_first_keys(core.weights.mask, roles)
     if isinstance(core, AttentionGradientCore):
-        return _CONSUMERS if is_wide and rows >= _MANY_ROWS and reads_first else 0
+        # one run of narrow heads that share keys ended in an illegal access that was not explained
+        shares = any(as_int(one.count) != 1 for one in find_key_sharing(kernel))
+        return _CONSUMERS if is_wide and rows >= _MANY_ROWS and reads_first and not shares else 0
     if is_wide:
         return _CONSUMERS if rows >= _MANY_ROWS else 0
     if rows < _MANY_NARROW_ROWS or not reads_first:
