@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -59,7 +60,7 @@ GRADIENTS = """graph @g {
 """
 
 
-def scheduled(text: str, **options: object) -> tuple[Schedule, list[str]]:
+def scheduled(text: str, **options: Any) -> tuple[Schedule, list[str]]:
     """The schedule of the graph in `text`, and the operators that it calls."""
     chosen = ScheduleOptions(**{"calls_onednn": True, **options})
     made = schedule(parse_graph(text), TARGETS[CPU], chosen)
@@ -92,7 +93,7 @@ def test_a_linear_layer_is_a_call_of_onednn() -> None:
 @pytest.mark.parametrize(
     "options", [{"calls_onednn": False}, {"numerics": "eager"}, {"batch_invariant": True}]
 )
-def test_a_captured_call_stays_where_bits_are_those_of_eager(options: dict[str, object]) -> None:
+def test_a_captured_call_stays_where_bits_are_those_of_eager(options: dict[str, Any]) -> None:
     assert ONEDNN not in scheduled(LINEAR, **options)[1]
 
 
