@@ -109,6 +109,14 @@ def test_products_of_open_sizes_stay() -> None:
     assert scheduled(text)[1] == ["aten.addmm.default"]
 
 
+@pytest.mark.parametrize(("length", "target"), [(96, "aten.addmm.default"), (256, ONEDNN)])
+def test_short_sums_do_not_repay_a_large_result_of_its_own(length: int, target: str) -> None:
+    text = LINEAR.replace("%x: f32[128, 96]", f"%x: f32[20000, {length}]")
+    text = text.replace("%w: f32[128, 96]", f"%w: f32[128, {length}]").replace("{1, 96}", f"{{1, {length}}}")
+    text = text.replace("[96, 128]", f"[{length}, 128]").replace("%y: f32[128, 128]", "%y: f32[20000, 128]")
+    assert scheduled(text)[1] == [target]
+
+
 @pytest.mark.parametrize(
     ("rows", "width", "columns", "targets", "kernels"),
     [
