@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -59,7 +60,7 @@ GRADIENTS = """graph @g {
 """
 
 
-def scheduled(text: str, **options: object) -> tuple[Schedule, list[str]]:
+def scheduled(text: str, **options: Any) -> tuple[Schedule, list[str]]:
     """The schedule of the graph in `text`, and the operators that it calls."""
     chosen = ScheduleOptions(**{"calls_onednn": True, **options})
     made = schedule(parse_graph(text), TARGETS[CPU], chosen)
@@ -92,7 +93,7 @@ def test_a_linear_layer_is_a_call_of_onednn() -> None:
 @pytest.mark.parametrize(
     "options", [{"calls_onednn": False}, {"numerics": "eager"}, {"batch_invariant": True}]
 )
-def test_a_captured_call_stays_where_bits_are_those_of_eager(options: dict[str, object]) -> None:
+def test_a_captured_call_stays_where_bits_are_those_of_eager(options: dict[str, Any]) -> None:
     assert ONEDNN not in scheduled(LINEAR, **options)[1]
 
 
@@ -106,6 +107,14 @@ def test_products_of_open_sizes_stay() -> None:
     text = LINEAR.replace("graph @g {", "graph @g {\n  symbol n in [2, inf]")
     text = text.replace("%x: f32[128, 96]", "%x: f32[n, 96]").replace("f32[128, 128]", "f32[n, 128]")
     assert scheduled(text)[1] == ["aten.addmm.default"]
+
+
+@pytest.mark.parametrize(("length", "target"), [(96, "aten.addmm.default"), (256, ONEDNN)])
+def test_short_sums_do_not_repay_a_large_result_of_its_own(length: int, target: str) -> None:
+    text = LINEAR.replace("%x: f32[128, 96]", f"%x: f32[20000, {length}]")
+    text = text.replace("%w: f32[128, 96]", f"%w: f32[128, {length}]").replace("{1, 96}", f"{{1, {length}}}")
+    text = text.replace("[96, 128]", f"[{length}, 128]").replace("%y: f32[128, 128]", "%y: f32[20000, 128]")
+    assert scheduled(text)[1] == [target]
 
 
 @pytest.mark.parametrize(

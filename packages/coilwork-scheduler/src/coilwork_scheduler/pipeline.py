@@ -31,7 +31,6 @@ from coilwork_scheduler.choose_implementations import implement_attention, imple
 from coilwork_scheduler.chunking.chunk_barrier import find_chunk_barrier
 from coilwork_scheduler.chunking.chunk_products import chunk_products
 from coilwork_scheduler.contractions.implementations import NamesBlocks
-from coilwork_scheduler.contractions.onednn_products import call_onednn
 from coilwork_scheduler.contractions.registry import REGISTRY, Registry
 from coilwork_scheduler.cost_model import CostModel, RooflineCost
 from coilwork_scheduler.dependence import Dependence, analyse, remove_dead
@@ -46,6 +45,7 @@ from coilwork_scheduler.layouts.assign import assign_layouts
 from coilwork_scheduler.layouts.equal_copies import share_equal_copies
 from coilwork_scheduler.layouts.one_dimension import widen_convolutions
 from coilwork_scheduler.legalize import break_overlaps, call_library_sorts
+from coilwork_scheduler.onednn_products import call_onednn
 from coilwork_scheduler.optimization_remarks import Remarks
 from coilwork_scheduler.options import ScheduleOptions, make_size_hints
 from coilwork_scheduler.packed_sums import split_packed_sums

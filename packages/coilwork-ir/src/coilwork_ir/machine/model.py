@@ -629,6 +629,8 @@ class Loops:
             weight is as fast as a product of matrices.
         least_onednn_terms: terms of a product in `f32` from which on oneDNN's call is faster than MKL's.
         terms_of_copy: terms that oneDNN has to save for each number of an operand that it copies.
+        kept_result: numbers of a result up to which an allocator has its pages from the last call.
+        terms_of_result: terms that oneDNN has to save for each number of a larger result.
         widened_rows_16: rows in 16 bits up to which a kernel that widens a narrow weight again for each row
             beats a library's product of the weight widened in memory.
         widened_rows_32: the same in f32.
@@ -658,6 +660,8 @@ class Loops:
     least_packed_terms: int
     least_onednn_terms: int
     terms_of_copy: int
+    kept_result: int
+    terms_of_result: int
     widened_rows_16: int
     widened_rows_32: int
 

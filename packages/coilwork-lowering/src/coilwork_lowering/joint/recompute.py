@@ -75,7 +75,9 @@ def recompute_from_memory(
     forward = find_forward_nodes(gm, num_fwd_outputs)
     recomputed: list[Recomputed] = []
     for node in gm.graph.nodes:
-        if node in forward and any(user not in forward and user.op != "output" for user in node.users):
+        if node in forward and any(
+            user not in forward and user.op != "output" for user in iterate_readers(node)
+        ):
             candidate = _find_candidate(node, forward, find_model)
             if candidate is not None:
                 recomputed.append(candidate)

@@ -510,7 +510,7 @@ def explain_layouts(
             why += f"; copied for a call: {dict(copy.numbers)['copied_bytes']:.0f} bytes"
         rows.append((f"%{buffer.name}", _list(buffer.shape), _list(buffer.strides), kind, why))
     made = collect_layout_facts(after, analyse(after), targets=targets, sizes=hints)
-    moved = [("what moves more", "bytes", "us", "why")]
+    moved: list[tuple[str, ...]] = [("what moves more", "bytes", "us", "why")]
     moved += _list_copies(made, frozenset(context.buffers))
     moved += _list_losses(made, rules, options)
     if len(moved) == 1:

@@ -4,7 +4,8 @@ ATen's `mm` and `addmm` are calls of MKL, whatever the processor; MKL has no AVX
 are not Intel's. Convolutions of one tap are such products as well to ATen where it has one thread. The
 operator behind a frozen linear layer, `mkldnn::_linear_pointwise`, takes weights that are not packed, too: of
 either order, and what it is to copy of them is little beside many sums. Its other operand is by rows, else it
-makes a copy, which short sums do not repay.
+makes a copy, which short sums do not repay. Its result is memory of its own, the pages of which the system
+clears in each call if it is large.
 
 The pass comes behind layouts, which choose among operands of ATen's calls: rows and columns are alike there,
 and a convolution of one tap is a product of its pixels where its images are in channels-last.
@@ -201,6 +202,11 @@ class _Writer:
             for first, _, made in plans
         ]
         copied = min(costs)
+        if result.size > loops.kept_result and terms < result.size * loops.terms_of_result:
+            self.settings.remarks.note(
+                "onednn", (output.name,), False, "pages of a result of its own take what the sums save"
+            )
+            return None
         if terms < copied * loops.terms_of_copy:
             self.settings.remarks.note(
                 "onednn", (output.name,), False, "copies of operands take what the sums save", copied=copied
