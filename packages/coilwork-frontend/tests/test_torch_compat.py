@@ -14,7 +14,7 @@ from torch._higher_order_ops.torchbind import call_torchbind
 from torch._subclasses import FakeTensorMode
 
 from coilwork_frontend.errors import UnsupportedTorchError
-from coilwork_frontend.torch_compat.aot_autograd import allow_tuples_of_methods, keep_checks
+from coilwork_frontend.torch_compat.aot_autograd import allow_tuples_of_methods, keep_checks, leave_transforms
 from coilwork_frontend.torch_compat.operators import OperatorCounter, is_operator
 from coilwork_frontend.torch_compat.tensors import leave_fake_mode, list_tensors, map_tensors
 from coilwork_frontend.torch_compat.versions import check_torch_version
@@ -97,3 +97,14 @@ def test_methods_of_script_objects_return_tuples() -> None:
     ]
     assert len(bias.returns) == 1 and not isinstance(bias, HopSchema)
     assert effects._get_schema is find
+
+
+def test_what_raises_within_a_transform_leaves_it() -> None:
+    def fail(row: torch.Tensor) -> torch.Tensor:
+        torch._C._functorch._vmap_increment_nesting(2, "error")
+        raise ValueError(row.shape)
+
+    with pytest.raises(ValueError), leave_transforms():
+        torch.vmap(fail)(torch.ones(3, 2))
+    assert torch._C._functorch.get_dynamic_layer_stack_depth() == 0
+    assert torch._C._functorch.peek_interpreter_stack() is None

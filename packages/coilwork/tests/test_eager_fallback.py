@@ -296,6 +296,61 @@ def test_a_gradient_that_torch_does_not_trace_costs_that_call(call: str, parts: 
     assert all(parts)
 
 
+def between(x: Tensor, first: Tensor, last: Tensor) -> Tensor:
+    start, stop = first.item(), last.item()
+    torch._check(start >= 0)
+    torch._check(start <= stop)
+    torch._check(stop <= x.shape[0])
+    return x[start:stop].cumsum(0).sin()
+
+
+def test_a_graph_whose_gradient_asks_for_a_number_is_cut(parts: list[int]) -> None:
+    """Behind the cut the numbers are sizes as others, so nothing runs in eager mode."""
+    for last in (4, 5):
+        x, same = (torch.linspace(-1, 1, 6).requires_grad_() for _ in range(2))
+        given = torch.tensor(1), torch.tensor(last)
+        result, said = run_compiled(between, x, *given)
+        result.sum().backward()
+        expected = between(same, *given)
+        expected.sum().backward()
+        torch.testing.assert_close((result, x.grad), (expected, same.grad))
+        assert said == []
+    assert sum(parts) > 0
+
+
+def test_parts_of_a_nested_tensor_stay_in_one_graph(parts: list[int]) -> None:
+    given = [torch.linspace(0, length, 4 * length).view(length, 4) for length in (2, 3, 4)]
+    nested = torch.nested.nested_tensor(given, layout=torch.jagged).requires_grad_()
+
+    def program(x: Tensor) -> Tensor:
+        return (x * 2).unbind()[1].sin() * 2
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        result, (said,) = run_compiled(program, nested)
+    torch.testing.assert_close(result, program(nested))
+    assert said.startswith("a graph runs in eager mode")
+    assert parts == []
+
+
+def test_a_branch_by_a_comparison_of_sizes_is_differentiated(parts: list[int]) -> None:
+    """The backward is given what the forward compared."""
+
+    def inner(x: Tensor) -> Tensor:
+        return torch.cond(x.shape[1] == 2, torch.exp, torch.square, (x,))
+
+    def program(x: Tensor) -> Tensor:
+        return torch.cond(x.shape[0] * 2 > x.shape[1] + 3, inner, torch.cos, (x,))
+
+    compiled = torch.compile(program, backend="coilwork", dynamic=True, options={"strict": True})
+    for shape in ((4, 3), (2, 9), (9, 2)):
+        x, same = (torch.linspace(-1, 1, shape[0] * shape[1]).view(shape).requires_grad_() for _ in range(2))
+        result = compiled(x)
+        result.sum().backward()
+        expected = program(same)
+        expected.sum().backward()
+        torch.testing.assert_close((result, x.grad), (expected, same.grad))
+
+
 def several(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     y.mul_(2)
     a = torch.sin(x) * 2 + y

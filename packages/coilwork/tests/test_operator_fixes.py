@@ -369,6 +369,20 @@ def test_read(form: str) -> None:
             ours(*operands(4))
 
 
+@pytest.mark.parametrize("axes", [(0, 0), (None, 0), (0, None)])
+def test_numbers_that_a_transform_goes_over(axes: tuple[int | None, int | None]) -> None:
+    def chosen(x: Tensor, n: Tensor) -> Tensor:
+        return x[n[0]] * 2 + x[0, n[1]]
+
+    x, numbers = torch.arange(48.0).view(3, 4, 4), torch.tensor([[0, 1], [3, 2], [1, -1]])
+    given = x if axes[0] is not None else x[0], numbers if axes[1] is not None else numbers[1]
+    function = torch.vmap(chosen, in_dims=axes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = torch.compile(function, backend=backend)(*given)
+    torch.testing.assert_close(found, function(*given))
+
+
 def test_written() -> None:
     with torch._dynamo.config.patch(capture_scalar_outputs=True):
         ours = compiled(stored)

@@ -93,6 +93,7 @@ from coilwork_frontend.torch_compat.aot_autograd import (
     BoxedCallable,
     compile_with_aot_autograd,
     get_result_facts,
+    leave_transforms,
     return_own_objects,
 )
 from coilwork_frontend.traced_graphs import TraceCache, compile_or_restore
@@ -322,7 +323,7 @@ def _compile_whole(
         facts=str(results),
     )
     try:
-        with pause_collector():
+        with pause_collector(), leave_transforms():
             compiled = pass_storages(compile_with_storages(gm, inputs, compiler))
     # Whatever torch's tracing raises is not the user's fault: eager runs the program, or says better what is
     # wrong with it.

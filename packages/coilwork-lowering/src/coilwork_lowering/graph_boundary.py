@@ -117,6 +117,10 @@ class GraphInputs:
         if isinstance(fake, RoundNumber):
             self.inputs.append(number := self.builder.sizes.number_rounds(fake.rounds))
             return number
+        if isinstance(fake, torch.SymBool):
+            # what the forward compared and the backward asks again, passed as 0 or 1
+            self.inputs.append(passed := symbol(node.name))
+            return Relation(lhs=passed, relation="ne", rhs=as_expr(0))
         if isinstance(fake, int):
             self.inputs.append(_make_unused_symbol(node.name))
             return as_expr(int(fake))

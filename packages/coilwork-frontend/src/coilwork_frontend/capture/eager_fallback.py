@@ -36,7 +36,13 @@ from coilwork_frontend.torch_compat.dynamo import (
     guard_dual_level,
     may_carry_tangents,
 )
-from coilwork_frontend.torch_compat.tensors import differentiate_alone, is_functional_wrapper
+from coilwork_frontend.torch_compat.sizes import asks_for_data
+from coilwork_frontend.torch_compat.tensors import (
+    differentiate_alone,
+    is_functional_wrapper,
+    is_subclass_wrapper,
+    list_tensors,
+)
 from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.loc import Origin, get_trace_origin
 
@@ -158,7 +164,9 @@ def compile_halves(
     transform of torch's. `captured` is changed in place.
     """
     calls = [node for node in captured.graph.nodes if node.op in ("call_function", "call_method")]
-    if len(calls) < 2 or splits.left < 1 or _is_of_whole_graph(error) or any(map(_enters_context, calls)):
+    if len(calls) < 2 or splits.left < 1 or any(map(_enters_context, calls)):
+        return None
+    if _is_of_whole_graph(captured, error):
         return None
     splits.left -= 1
     logger.info("a graph of %s calls is compiled in two parts: %s", len(calls), describe(error))
@@ -167,14 +175,19 @@ def compile_halves(
     return _compile_again(captured, compiler)
 
 
-def _is_of_whole_graph(error: Exception) -> bool:
-    """Tell if no single call can be the reason of `error`.
+def _is_of_whole_graph(captured: fx.GraphModule, error: Exception) -> bool:
+    """Tell if no single call of `captured` can be the reason of `error`.
 
     Torch names the call at which its tracing stops; an error of torch's that names none is about inputs that
-    share memory, or about streams. A mistraced graph computes something else than the program does.
+    share memory, or about streams, unless it asks for a size that only data tell, or is one of autograd's
+    formulas. Dynamo does not take parts of nested tensors out of one graph into another, though. A mistraced
+    graph computes something else than the program does.
     """
     if isinstance(error, CoilworkIRError):
         return error.code == "mistraced"
+    if asks_for_data(error) or _is_of_gradients(error):
+        values = [node.meta.get("example_value") for node in captured.graph.nodes]
+        return any(map(is_subclass_wrapper, list_tensors(values)))
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

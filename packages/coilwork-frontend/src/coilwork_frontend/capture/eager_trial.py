@@ -17,6 +17,7 @@ from torch import Tensor, fx
 
 from coilwork_frontend.errors import CoilworkError, CoilworkFallbackWarning, CompileError, describe, warn_user
 from coilwork_frontend.random_state import get_random_state, restore
+from coilwork_frontend.torch_compat.aot_autograd import leave_transforms
 from coilwork_frontend.torch_compat.operators import disable_modes, get_namespace
 from coilwork_frontend.torch_compat.sizes import hint_of
 from coilwork_frontend.torch_compat.tensors import get_storage_identity, list_leaves
@@ -84,7 +85,8 @@ class EagerTrial:
             leaves, inputs = _require_gradients(copies, self._inputs)
             numbers = get_random_state()
             try:
-                results = self._captured.forward(*inputs)
+                with leave_transforms():
+                    results = self._captured.forward(*inputs)
             except Exception:  # noqa: BLE001  the call itself raises it again, which is recorded, too
                 restore(numbers)
                 return True
@@ -108,7 +110,8 @@ class EagerTrial:
                 return False
             numbers = get_random_state()
             try:
-                self._captured.forward(*copies)
+                with leave_transforms():
+                    self._captured.forward(*copies)
             except Exception:  # noqa: BLE001  whatever it is, the call itself will raise it again
                 return True
             finally:

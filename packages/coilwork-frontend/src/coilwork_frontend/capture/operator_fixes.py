@@ -23,6 +23,7 @@ from torch.nn import functional
 from coilwork_frontend.torch_compat.dynamo import decompose_after_autograd
 from coilwork_frontend.torch_compat.operators import get_native_function
 from coilwork_frontend.torch_compat.sizes import are_equal_sizes
+from coilwork_frontend.torch_compat.tensors import is_functorch_tensor
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 
 # ---- Fake shapes ----
@@ -456,7 +457,10 @@ def _count_dims(entry: Any) -> int:
 
 def _is_integer_index(entry: Any) -> bool:
     value = _tensor_value(entry)
-    return _is_read(entry) or (value is not None and value.dim() == 0 and value.dtype in _INTEGERS)
+    if value is None or is_functorch_tensor(value):
+        # what `vmap` goes over is a number for each
+        return _is_read(entry)
+    return value.dim() == 0 and value.dtype in _INTEGERS
 
 
 def _is_read(entry: Any) -> bool:

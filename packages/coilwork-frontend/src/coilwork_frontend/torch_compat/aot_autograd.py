@@ -312,6 +312,20 @@ def has_pass_through_wrapper() -> bool:
 
 
 @contextmanager
+def leave_transforms() -> Iterator[None]:
+    """Leave the transforms of `torch.func` that a graph has entered when running or tracing it raises.
+
+    The calls that would leave them are behind the one that raised, and Dynamo's guards ask which are on.
+    """
+    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
+    try:
+        yield
+    except BaseException:
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        raise
+
+
+@contextmanager
 def keep_checks() -> Iterator[None]:
     """Make AOTAutograd keep the checks of linear algebra, whose results nobody uses, while it is entered.
 

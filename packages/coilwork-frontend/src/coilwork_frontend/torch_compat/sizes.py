@@ -6,7 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols, statically_known_true
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+    free_unbacked_symbols,
+    statically_known_true,
+)
 
 
 def are_equal_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
@@ -86,6 +91,11 @@ def is_same_size(one: int | torch.SymInt, other: int | torch.SymInt) -> bool:
 def is_from_data(size: int | torch.SymInt) -> bool:
     """Tell if a size is unbacked: only run-time data decides it."""
     return isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size))
+
+
+def asks_for_data(error: Exception) -> bool:
+    """Tell if torch raised `error` as it asked for a number that only run-time data decides."""
+    return isinstance(error, GuardOnDataDependentSymNode)
 
 
 def find_symbols(value: object, *, plain: bool = False) -> set[object]:

@@ -12,6 +12,7 @@ from torch._C._dynamo.guards import compute_overlapping_tensors
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.autograd.grad_mode import _force_original_view_tracking
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from coilwork_frontend.torch_compat.operators import ROW_POOLS
 from coilwork_frontend.torch_compat.sizes import hint_of, is_from_data
@@ -33,6 +34,11 @@ def is_fake(tensor: torch.Tensor) -> bool:
 def is_functional_wrapper(tensor: torch.Tensor) -> bool:
     """Tell if `tensor` is a wrapper of `torch.func.functionalize`, which has no memory of its own."""
     return torch._is_functional_tensor(tensor)
+
+
+def is_subclass_wrapper(tensor: torch.Tensor) -> bool:
+    """Tell if `tensor` is of a class of Python's that AOTAutograd takes apart into plain tensors."""
+    return is_traceable_wrapper_subclass(tensor)
 
 
 def get_version(tensor: torch.Tensor) -> int:
