@@ -154,8 +154,8 @@ class PackageInCpp:
         sizes, strides = memory.sizes[: memory.rank], memory.strides[: memory.rank]
         dtype = next(one for one, number in _DTYPES.items() if number == memory.dtype)
         device = next(kind for kind, number in _DEVICES.items() if number == memory.device)
-        index = memory.device_index if device != "cpu" else None
-        made = torch.empty_strided(sizes, strides, dtype=dtype, device=torch.device(device, index))
+        place = device if device == "cpu" else f"{device}:{memory.device_index}"
+        made = torch.empty_strided(sizes, strides, dtype=dtype, device=place)
         here = self._make(made)
         self._check(self._library.coilwork_tensor_copy(ctypes.c_void_p(here), tensor))
         for one in (here, handle):

@@ -45,7 +45,7 @@ def list_generated_calls(gm: torch.fx.GraphModule, *, views: bool) -> tuple[Orig
 # stages
 
 
-Strides = Sequence[tuple[int, ...] | None]
+Strides = Sequence[Sequence[int | torch.SymInt] | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
