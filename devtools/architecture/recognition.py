@@ -49,6 +49,7 @@ BEHIND_LOWERING = ("scheduler", "triton", "cpp", "wrapper", "cpp-wrapper")
 WRITERS: Mapping[str, str] = {
     "coilwork_scheduler.contractions.aten_products": "writes the calls that implement products",
     "coilwork_scheduler.contractions.convolutions": "writes the calls that implement nodes",
+    "coilwork_scheduler.onednn_products": "writes products as calls of oneDNN",
     "coilwork_scheduler.legalize": "writes sorts that kernels lack as calls",
     "coilwork_wrapper.fx_emitter": "writes views, sizes and copies as calls",
 }
