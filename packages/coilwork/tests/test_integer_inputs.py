@@ -22,6 +22,13 @@ PROGRAMS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "a row that is replaced": lambda x, i: torch.zeros(50, 4).select_scatter(x[0], 0, i),
     "a sum of rows": lambda x, i: x[i] + x[i + 1] + x[2 * i],
 }
+BOUNDS: dict[str, Callable[[int], bool]] = {
+    "below a fraction": lambda i: i < 7.5,
+    "at most a fraction": lambda i: i <= 7.5,
+    "beyond a fraction, as a float": lambda i: float(i) > 1.5,
+    "no fraction": lambda i: i != 2.5,
+    "no more than floats hold": lambda i: -3.0e38 <= i <= 3.0e38,
+}
 WRONG = (50, 51, -51, 10**6, 10**9, -(10**9), 2**62, -(2**63), 2**63 - 1)
 
 
@@ -63,6 +70,18 @@ def test_integers_that_break_the_guards_are_refused_or_right(name: str) -> None:
             continue
         torch.testing.assert_close(result, PROGRAMS[name](x, number))
     assert refused > len(WRONG) // 2
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_integers_are_compared_with_floats(name: str) -> None:
+    def program(x: Tensor, number: int) -> Tensor:
+        return x * number if BOUNDS[name](number) else x + number
+
+    x = torch.randn(4)
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="coilwork", dynamic=True, options={"strict": True})
+    for number in (3, 7, 8, 2, -5, 2**40):
+        torch.testing.assert_close(compiled(x, number), program(x, number))
 
 
 def test_the_error_says_what_the_graph_was_compiled_for() -> None:

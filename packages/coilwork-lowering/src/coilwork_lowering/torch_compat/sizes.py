@@ -65,7 +65,8 @@ def list_guarded_comparisons(
 ) -> list[tuple[sympy.Basic, str, sympy.Basic]]:
     """The comparisons with `numbers` that guards promise: left side, name of the relation, right side.
 
-    Guards that mention symbols which are not `known` are left out. Adds no guard.
+    Guards that mention symbols which are not `known` are left out. An integer is compared with integers: of a
+    float bound that is what it rounds to. Adds no guard.
     """
     import sympy
 
@@ -76,8 +77,36 @@ def list_guarded_comparisons(
             name = kinds.get(term.func)
             symbols = term.free_symbols
             if name is not None and not symbols.isdisjoint(numbers) and symbols <= set(known):
-                comparisons.append((term.lhs, name, term.rhs))
+                compared = _compare_integers(term.lhs, name, term.rhs)
+                comparisons += () if compared is None else (compared,)
     return list(dict.fromkeys(comparisons))
+
+
+def _compare_integers(
+    lhs: sympy.Basic, relation: str, rhs: sympy.Basic
+) -> tuple[sympy.Basic, str, sympy.Basic] | None:
+    """The comparison with an integer in the place of a float bound; None if it holds for all of 64 bits."""
+    import sympy
+    from torch.utils._sympy.functions import ToFloat
+
+    if isinstance(lhs, sympy.Float):
+        lhs, rhs = rhs, lhs
+        relation = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}.get(relation, relation)
+    if not isinstance(rhs, sympy.Float):
+        return lhs, relation, rhs
+    if isinstance(lhs, ToFloat):
+        (lhs,) = lhs.args
+    if not lhs.is_integer:
+        return lhs, relation, rhs
+    if abs(rhs) >= 2**63 and relation in (("lt", "le", "ne") if rhs > 0 else ("gt", "ge", "ne")):
+        return None
+    up, down = sympy.ceiling(rhs), sympy.floor(rhs)
+    match relation:
+        case "lt" | "ge":
+            return lhs, relation, up
+        case "gt" | "le":
+            return lhs, relation, down
+    return (lhs, relation, down) if up == down else None
 
 
 def _always_leaves_a_remainder(env: ShapeEnv, condition: sympy.Basic) -> bool:

@@ -27,7 +27,7 @@ from coilwork_ir.loops.layouts import (
     find_memory_roots,
     restride_view,
 )
-from coilwork_ir.scalar import list_loads
+from coilwork_ir.scalar import Load
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.sum_of_products import match_contraction_node
 from coilwork_scheduler.cost_model import SizeHints
@@ -521,11 +521,10 @@ def explain_layouts(
 def _list_copies(context: LayoutContext, known: frozenset[str]) -> Iterator[tuple[str, ...]]:
     """Yield a line for each copy of what is `known`."""
     for node in context.graph.nodes:
-        if not isinstance(node, Pointwise):
+        if not isinstance(node, Pointwise) or not isinstance(node.body, Load):
             continue
-        sources = {access.buffer for access in list_loads((node.body,))}
-        if node.output.name not in known or not sources <= known:
-            (source,) = sources
+        source = node.body.buffer
+        if node.output.name not in known or source not in known:
             moved = context.sizes.size_bytes(node.output) + context.sizes.size_bytes(context.buffers[source])
             why = "a copy, which costs less than the call that would lie otherwise"
             yield (f"%{node.output.name} of %{source}", *_measure(moved, node.output, context), why)
