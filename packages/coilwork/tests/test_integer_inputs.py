@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,6 +29,9 @@ BOUNDS: dict[str, Callable[[int], bool]] = {
     "beyond a fraction, as a float": lambda i: float(i) > 1.5,
     "no fraction": lambda i: i != 2.5,
     "no more than floats hold": lambda i: -3.0e38 <= i <= 3.0e38,
+    "divided": lambda i: (i + 1) / (abs(i) + 3) < 0.5,
+    "multiplied with a fraction": lambda i: i * 0.25 >= 1.0,
+    "its square root": lambda i: math.sqrt(abs(i) + 1) < 3,
 }
 WRONG = (50, 51, -51, 10**6, 10**9, -(10**9), 2**62, -(2**63), 2**63 - 1)
 

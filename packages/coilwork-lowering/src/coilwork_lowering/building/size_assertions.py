@@ -108,11 +108,16 @@ def assert_guards(builder: Builder, gm: torch.fx.GraphModule) -> None:
                     builder, as_expr(lhs), "le", as_expr(rhs), f"compiled for integers with {lhs} <= {rhs}"
                 )
     for left, relation, right in list_guarded_comparisons(env, numbers, inputs | shown):
+        message = f"compiled for integers with {left} {_SIGNS[relation]} {right}"
+        if not (left.is_integer and right.is_integer):
+            sides = (builder.sizes.compute(side, env) for side in (left, right))
+            _append_check(builder, op(relation, *sides), message)
+            continue
         form, lhs, rhs = _normalize(
             builder.sizes.convert(left, env), relation, builder.sizes.convert(right, env)
         )
         if not _holds(form, lhs, rhs):
-            _append(builder, lhs, form, rhs, f"compiled for integers with {left} {_SIGNS[relation]} {right}")
+            _append(builder, lhs, form, rhs, message)
 
 
 def _normalize(lhs: Expr, relation: str, rhs: Expr) -> tuple[str, Expr, Expr]:

@@ -427,6 +427,25 @@ class SizeTable:
                 remedy="mark fewer dimensions dynamic, or keep this part out of the compiled region",
             ) from cause
 
+    def compute(self, expression: sympy.Basic, env: ShapeEnv) -> Scalar:
+        """`expression` over torch's symbols as a number in `f64`, for what is no integer.
+
+        Raises:
+            LoweringError[symbol]: there is no way to compute it.
+        """
+        expression = self._substitute_told(expression)
+        integers = (name for name in expression.free_symbols if name.is_integer)
+        mapping = {name.name: self._canonical_form(name, env) for name in integers}
+        try:
+            return _compute_number(expression, lambda part: _integer_form(part, mapping), self._floats)
+        except (TypeError, ValueError) as cause:
+            raise LoweringError(
+                "symbol",
+                f"{expression} cannot be computed when the program runs",
+                reason=str(cause),
+                remedy="mark fewer dimensions dynamic, or keep this part out of the compiled region",
+            ) from cause
+
     def _name_rounded(
         self, expression: sympy.Basic, mapping: Mapping[str, Expr], env: ShapeEnv
     ) -> sympy.Basic:
