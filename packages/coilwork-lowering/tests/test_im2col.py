@@ -115,3 +115,18 @@ def test_other_types_are_taken_apart() -> None:
     x = torch.randn(2, 3, 5, 6, dtype=torch.complex64)
     gm = make_fx(lambda x: unfold(x, 2), decomposition_table=decompositions())(x)
     assert not [node for node in gm.graph.nodes if "im2col" in str(node.target)]
+
+
+@pytest.mark.parametrize(("length", "size", "step"), [(1, 1, 1), (7, 2, 3), (8, 2, 2), (9, 2, 2), (5, 5, 7)])
+def test_windows_that_do_not_overlap_keep_signs(length: int, size: int, step: int) -> None:
+    """Behind a write into `x.unfold(...)`, windows go back to their places: nothing is added to 0."""
+
+    def put_back(windows: Tensor) -> Tensor:
+        return torch.ops.aten.unfold_backward(windows, (2, length, 3), 1, size, step)
+
+    windows = torch.zeros(2, (length - size) // step + 1, 3, size).neg()
+    traced = make_fx(put_back, decomposition_table=decompositions())(windows)
+    expected = put_back(windows)
+    assert torch.equal(traced(windows).signbit(), expected.signbit())
+    assert traced(windows).stride() == expected.stride()
+    assert not any("index" in str(node.target) for node in traced.graph.nodes)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -398,13 +399,48 @@ def _make_resize_gradient(filter: Filter, reach: int, *, keeps_layout: bool) -> 
     return backward
 
 
-# ---- im2col and col2im ----
+# ---- windows: im2col, col2im, and what is behind unfold ----
 
 
 def unfold_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """Return decompositions of `im2col` and `col2im` by overload; `table` holds torch's own."""
+    """Return decompositions of `im2col`, `col2im` and `unfold_backward` by overload; `table` holds torch's
+    own.
+    """
     aten = torch.ops.aten
-    return {op: _decompose_other_types(table[op]) for op in (aten.im2col.default, aten.col2im.default)}
+    patches = (aten.im2col.default, aten.col2im.default)
+    backward = aten.unfold_backward.default
+    return {
+        **{op: _decompose_other_types(table[op]) for op in patches},
+        backward: partial(_put_windows_back, table[backward]),
+    }
+
+
+def _put_windows_back(
+    theirs: Callable[..., Any],
+    gradient: torch.Tensor,
+    input_size: Sequence[Any],
+    dim: int,
+    size: int,
+    step: int,
+) -> Any:
+    """The tensor whose windows are `gradient`, and 0 between them; a sum where they overlap.
+
+    Windows that do not overlap are only moved: adding -0 to 0 would lose its sign.
+    """
+    rank = len(input_size)
+    dim = dim % rank if rank else 0
+    known = rank > 0 and isinstance(input_size[dim], int) and isinstance(gradient.shape[dim], int)
+    if not known or step < size or gradient.shape[dim] == 0 or size == 0:
+        return theirs(gradient, input_size, dim, size, step)
+    apart = gradient.movedim(-1, dim + 1)
+    behind = [0, 0] * (rank - 1 - dim)
+    apart = torch.constant_pad_nd(apart, [*behind, 0, step - size]) if step > size else apart
+    line = apart.flatten(dim, dim + 1)
+    rest = input_size[dim] - line.shape[dim]
+    whole = (
+        torch.constant_pad_nd(line, [*behind, 0, rest]) if rest > 0 else line.narrow(dim, 0, input_size[dim])
+    )
+    return whole.contiguous()
 
 
 def _decompose_other_types(theirs: Callable[..., Any]) -> Callable[..., Any]:
