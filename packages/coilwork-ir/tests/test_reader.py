@@ -63,7 +63,7 @@ def test_words_are_whole_words() -> None:
     reader = Reader("inputs input")
     assert not reader.accept("input")
     assert reader.name() == "inputs"
-    assert reader.accept("input") and reader.done
+    assert reader.accept("input") and reader.is_at_end
 
 
 def test_numbers_are_read_and_integers_are_whole() -> None:

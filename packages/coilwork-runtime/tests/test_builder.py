@@ -386,7 +386,7 @@ def test_a_search_builds_others_in_parallel_and_keeps_what_fails() -> None:
     pool = BrokenPool(1024)
     builder = TritonBuilder(None, pool, make_torch_gpu(None), search=Search(), workers=4)
     configs = [{"XBLOCK": block, "num_warps": 4, "num_stages": 1} for block in (128, 1024, 256)]
-    first, second, third = builder.others(WIDE, configs)
+    first, second, third = builder.compile_further(WIDE, configs)
     assert isinstance(first, GpuBinary) and isinstance(third, GpuBinary)
     assert isinstance(second, KernelBuildError) and "XBLOCK=1024" in str(second)
     assert pool.waited == [LONGEST_BUILD_S] * 3

@@ -35,6 +35,7 @@ from coilwork_lowering.rewrites.rewrite import (
     tensor,
     value,
 )
+from coilwork_lowering.torch_compat.flex_attention import attend_with_cap
 from coilwork_lowering.torch_compat.sizes import hint_of, is_surely
 
 # written-out attention
@@ -46,19 +47,28 @@ _SCALED: Final = either(
     call("div", self=_SCORES, other=value("divisor")),
     _SCORES,
 )
-_MASKED: Final = either(
-    call(
-        "add",
-        self=call("add", self=_SCALED, other=tensor("bias"), commutes=("self", "other")),
-        other=tensor("mask"),
-        commutes=("self", "other"),
-    ),
-    call("add", self=_SCALED, other=tensor("mask"), commutes=("self", "other")),
-    call("masked_fill", self=_SCALED, mask=tensor("hidden"), value=value("fill")),
-    call("where", condition=tensor("seen"), self=_SCALED, other=value("fill")),
-    call("where", condition=tensor("hidden"), self=value("fill"), other=_SCALED),
-    _SCALED,
+_DIVIDED: Final = either(
+    call("mul", self=_SCALED, other=value("cap_scale"), commutes=("self", "other")),
+    call("div", self=_SCALED, other=value("cap_divisor")),
 )
+_CAPPED: Final = call("mul", self=call("tanh", self=_DIVIDED), other=value("cap"), commutes=("self", "other"))
+
+
+def _match_masked(scores: Pattern) -> Pattern:
+    """`scores`, perhaps with a mask."""
+    return either(
+        call(
+            "add",
+            self=call("add", self=scores, other=tensor("bias"), commutes=("self", "other")),
+            other=tensor("mask"),
+            commutes=("self", "other"),
+        ),
+        call("add", self=scores, other=tensor("mask"), commutes=("self", "other")),
+        call("masked_fill", self=scores, mask=tensor("hidden"), value=value("fill")),
+        call("where", condition=tensor("seen"), self=scores, other=value("fill")),
+        call("where", condition=tensor("hidden"), self=value("fill"), other=scores),
+        scores,
+    )
 
 
 def _match_weights(scores: Pattern) -> Pattern:
@@ -241,7 +251,7 @@ _WITH: Final = Condition(name="dropout of a part", holds=_has_dropout)
 ATTENTION: Final = Rewrite(
     name="attention",
     doc="Attention written out becomes scaled_dot_product_attention, which keeps the scores on chip.",
-    pattern=_match_attention(_match_dropout(_match_weights(_MASKED))),
+    pattern=_match_attention(_match_dropout(_match_weights(_match_masked(_SCALED)))),
     replacement=_attend,
     conditions=(*_CONDITIONS, _WITHOUT),
     level="captured",
@@ -251,7 +261,7 @@ ATTENTION: Final = Rewrite(
 ATTENTION_WITH_DROPOUT: Final = Rewrite(
     name="attention-with-dropout",
     doc="The same with dropout of the weights, where random numbers need not be eager's.",
-    pattern=_match_attention(_match_dropout(_match_weights(_MASKED))),
+    pattern=_match_attention(_match_dropout(_match_weights(_match_masked(_SCALED)))),
     replacement=_attend,
     conditions=(*_CONDITIONS, _WITH),
     level="captured",
@@ -259,7 +269,80 @@ ATTENTION_WITH_DROPOUT: Final = Rewrite(
     random=True,
 )
 
-ATTENTIONS: Final = (ATTENTION, ATTENTION_WITH_DROPOUT)
+
+def _is_trained_without_masks(match: Match) -> bool:
+    """Tell if gradients are asked for, and none of what is added to scores."""
+    masks = [match.captures.get(name) for name in ("mask", "bias")]
+    values = [match.vocabulary.value(one) for one in masks if one is not None]
+    return _is_trained(match) and not any(one.requires_grad for one in values)
+
+
+def _cap_is_known(match: Match) -> bool:
+    numbers = [match.captures.get(name) for name in ("cap", "cap_scale", "cap_divisor")]
+    return all(type(n) in (int, float) and n != 0 for n in numbers if n is not None)
+
+
+# Kernels of attention keep the sums of a head's gradients on chip; of larger heads, products are faster.
+_LARGEST_CAPPED_HEAD: Final = 128
+
+
+def _heads_are_small(match: Match) -> bool:
+    sizes = (match.vocabulary.value(match.captures[name]).shape[-1] for name in ("query", "values"))
+    return all(is_surely(size <= _LARGEST_CAPPED_HEAD) for size in sizes)
+
+
+def _attend_with_cap(
+    query: Any,
+    key: Any,
+    values: Any,
+    scale: Any,
+    divisor: Any,
+    cap: Any,
+    cap_scale: Any,
+    cap_divisor: Any,
+    mask: Any,
+    bias: Any,
+    hidden: Any,
+    seen: Any,
+    fill: Any,
+    **rest: Any,
+) -> Any:
+    shown = _build_mask(mask, bias, hidden, seen, fill, query.value.dtype)
+    three = query.value.dim() == 3
+    q, k, v = (t.unsqueeze(1) if three else t for t in (query, key.transpose(-2, -1), values))
+    if shown is not None:
+        if three and shown.value.dim() == 3:
+            shown = shown.unsqueeze(1)
+        shown = shown.expand(*q.value.shape[:-1], k.value.shape[-2])
+    factor = float(scale) if scale is not None else 1.0 if divisor is None else 1.0 / divisor
+    inner = float(cap_scale) if cap_scale is not None else 1.0 / cap_divisor
+    arguments = (q, k, v, shown, factor, inner, float(cap))
+    result = query.tracer.create_proxy("call_function", attend_with_cap, arguments, {})
+    return result.squeeze(1) if three else result
+
+
+CAPPED_ATTENTION: Final = Rewrite(
+    name="capped-attention",
+    doc=(
+        "Attention written out whose scores have a soft cap becomes flex_attention where it is trained: its "
+        "gradient computes scores again, and none are saved."
+    ),
+    pattern=_match_attention(_match_dropout(_match_weights(_match_masked(_CAPPED)))),
+    replacement=_attend_with_cap,
+    conditions=(
+        *_CONDITIONS,
+        _WITHOUT,
+        # products of others are faster, and kernels of attention round no sums
+        dtype_among("query", torch.bfloat16, torch.float16),
+        Condition(name="heads are small enough for gradients on chip", holds=_heads_are_small),
+        Condition(name="the cap is a number known now", holds=_cap_is_known),
+        Condition(name="gradients of operands alone are asked for", holds=_is_trained_without_masks),
+    ),
+    level="captured",
+    inexact=True,
+)
+
+ATTENTIONS: Final = (ATTENTION, ATTENTION_WITH_DROPOUT, CAPPED_ATTENTION)
 
 
 # refused operands

@@ -158,6 +158,7 @@ _MATMUL: Final = _make_spelling("matmul", "self", "other")
 _MUL: Final = _make_spelling("mul", "self", "other")
 _DIV: Final = _make_spelling("div", "self", "other", rounding_mode=None)
 _ADD: Final = _make_spelling("add", "self", "other", alpha=1)
+_TANH: Final = _make_spelling("tanh", "self")
 _SOFTMAX: Final = _make_spelling("softmax", "self", "dim", dtype=None)
 _FUNCTIONAL_SOFTMAX: Final = _make_spelling("softmax", "self", dim=None, _stacklevel=3, dtype=None)
 _DROPOUT: Final = _make_spelling("dropout", "self", p=0.5, training=True, inplace=False)
@@ -194,6 +195,9 @@ _SPELLINGS: Final[Mapping[Hashable, _Spelling]] = {
     torch.add: _ADD,
     operator.add: _ADD,
     "add": _ADD,
+    torch.tanh: _TANH,
+    F.tanh: _TANH,
+    "tanh": _TANH,
     torch.softmax: _SOFTMAX,
     F.softmax: _FUNCTIONAL_SOFTMAX,
     "softmax": _SOFTMAX,
@@ -231,7 +235,17 @@ _CONVERSIONS: Final[Mapping[str, torch.dtype]] = {
     "double": torch.float64,
 }
 _PURE_MODULES: Final = frozenset(
-    {"torch", "torch._C._nn", "torch.nn.functional", "torch.functional", "_operator", "operator", "math"}
+    {
+        "torch",
+        "torch._C._nn",
+        "torch.nn.functional",
+        "torch.functional",
+        "_operator",
+        "operator",
+        "math",
+        # what a replacement calls
+        "coilwork_lowering.torch_compat.flex_attention",
+    }
 )
 _WRITING: Final = frozenset({operator.setitem, operator.delitem})
 _IN_PLACE: Final = frozenset(

@@ -133,3 +133,27 @@ def trace_over_scores(
         graph = trace_call(call, [*made, *given], mode)
     module = graph.owning_module
     return torch.fx.GraphModule({} if module is None else module, graph)
+
+
+def attend_with_cap(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    inner: float,
+    cap: float,
+) -> torch.Tensor:
+    """`flex_attention` whose scores are `cap * tanh(inner * score)`, plus a `mask` of their shape."""
+    from torch._higher_order_ops.flex_attention import flex_attention
+    from torch.nn.attention.flex_attention import _create_empty_block_mask
+
+    def change(score: Any, b: Any, h: Any, q: Any, k: Any, *captured: Any) -> Any:
+        found = cap * torch.tanh(score * inner)
+        return found + captured[0][b, h, q, k] if captured else found
+
+    blocks = _create_empty_block_mask(query, key).as_tuple()
+    captured = () if mask is None else (mask,)
+    result, *_ = flex_attention(query, key, values, change, blocks, scale, {}, captured, ())
+    # a matrix product's result was dense
+    return result.contiguous()
