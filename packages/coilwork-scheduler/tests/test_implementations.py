@@ -277,7 +277,7 @@ graph @g {
 
 @pytest.mark.parametrize(
     ("dtype", "rows", "called"),
-    [("bf16", 1, 0), ("bf16", 2, 0), ("bf16", 3, 1), ("f32", 1, 0), ("f32", 8, 0), ("f32", 9, 1)],
+    [("bf16", 1, 0), ("bf16", 4, 0), ("bf16", 5, 1), ("f32", 1, 0), ("f32", 8, 0), ("f32", 9, 1)],
 )
 def test_a_narrow_weight_is_widened_by_a_kernel_of_few_rows_on_cpus(
     dtype: str, rows: int, called: int
