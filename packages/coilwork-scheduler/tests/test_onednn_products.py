@@ -90,6 +90,27 @@ def test_a_linear_layer_is_a_call_of_onednn() -> None:
     assert_equal(LINEAR, made, inputs)
 
 
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_a_result_by_columns_is_copied(has_bias: bool) -> None:
+    """Without a bias the transpose is multiplied instead, and nothing is copied."""
+    text = LINEAR.replace("%x: f32[128, 96]", "%x: f32[160, 256]").replace(
+        "%w: f32[128, 96]", "%w: f32[128, 256]"
+    )
+    text = text.replace("[96, 128]{1, 96}", "[256, 128]{1, 256}")
+    text = text.replace("%y: f32[128, 128]", "%y: f32[160, 128]{1, 160}")
+    inputs = {"x": drawn((160, 256)), "w": drawn((128, 256)), "b": drawn((128,))}
+    if not has_bias:
+        text = (
+            text.replace("(%b, %x, %t)", "(%x, %t)")
+            .replace("addmm", "mm")
+            .replace("  input %b: f32[128]\n", "")
+        )
+        del inputs["b"]
+    made, calls = scheduled(text)
+    assert calls == [ONEDNN] and len(made.kernels) == int(has_bias)
+    assert_equal(text, made, inputs)
+
+
 @pytest.mark.parametrize(
     "options", [{"calls_onednn": False}, {"numerics": "eager"}, {"batch_invariant": True}]
 )

@@ -215,8 +215,9 @@ class _Writer:
         self.settings.remarks.note(
             "onednn", (output.name,), True, "oneDNN multiplies in f32 faster than MKL", copied=copied
         )
-        first, second, made = plans[costs.index(copied)]
-        return list(self._call(call, first, second, made, output, bias))
+        chosen = costs.index(copied)
+        first, second, made = plans[chosen]
+        return list(self._call(call, first, second, made, output, bias, is_turned=chosen == 1))
 
     def _call(
         self,
@@ -226,8 +227,12 @@ class _Writer:
         result: _Matrix,
         output: Buffer,
         bias: Buffer | None,
+        *,
+        is_turned: bool,
     ) -> Iterator[Node]:
-        """The call with views of its operands, and `output` as a view or a copy of what it makes."""
+        """The call with views of its operands, and `output` as a view or a copy of what it makes: that, or
+        its transpose.
+        """
         args: list[Argument] = []
         for operand in (left, right.turned):
             view = self._name(operand, output)
@@ -247,14 +252,14 @@ class _Writer:
         if result.is_by_rows:
             yield View(output=output, source=made.name, offset=as_expr(0), origins=call.origins)
             return
-        yield self._copy(call, made, result, output)
+        yield self._copy(call, made, output, is_turned=is_turned)
 
-    def _copy(self, call: Extern, made: Buffer, result: _Matrix, output: Buffer) -> Pointwise:
-        """A kernel that turns `made`, of which `output` has the numbers by columns."""
+    def _copy(self, call: Extern, made: Buffer, output: Buffer, *, is_turned: bool) -> Pointwise:
+        """A kernel that lays the numbers of `made`, or of its transpose, out as `output` has them."""
         ranges = tuple(symbol(f"i{k}", extent=size) for k, size in enumerate(output.shape))
         # of a matrix or a weight of one tap: two dimensions, and others of one element
         rows, columns = ranges[:2]
-        value = load(made.name, (columns, rows), made.dtype)
+        value = load(made.name, (columns, rows) if is_turned else (rows, columns), made.dtype)
         return Pointwise(output=output, ranges=ranges, body=value, origins=call.origins)
 
     def _name(self, matrix: _Matrix, like: Buffer) -> Buffer:
