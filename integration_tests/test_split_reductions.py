@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from integration_tests.interpreted_reductions import APART, CASES, SCANNED, SHARED, WALKED
+from integration_tests.interpreted_reductions import APART, CASES, SCANNED, SEQUENTIAL, SHARED
 from integration_tests.interpreting import answers_of
 
 pytestmark = [pytest.mark.interpreter, pytest.mark.slow]
@@ -20,7 +20,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return answers_of("integration_tests.interpreted_reductions", folder)
 
 
-@pytest.mark.parametrize("name", [*CASES, *SCANNED, *SHARED, *WALKED, *APART])
+@pytest.mark.parametrize("name", [*CASES, *SCANNED, *SHARED, *SEQUENTIAL, *APART])
 def test_split_reductions_agree(answers: dict[str, str], name: str) -> None:
     if answers[name]:
         pytest.fail(answers[name], pytrace=False)
