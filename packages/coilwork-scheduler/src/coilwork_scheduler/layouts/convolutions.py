@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.buffers import Buffer, Ref
+from coilwork_ir.buffers import Buffer, ListValue, Ref
 from coilwork_ir.convolution_rates import (
     BLOCKED_WEIGHT_PRICE,
     DEPTHWISE_SLOWDOWN,
@@ -423,6 +423,8 @@ def _weigh(
     target = context.targets.of(made[0].device)
     if not target.has(CUDNN) and not target.has(CPU_LIBRARIES):
         return ()
+    if target.has(CPU_LIBRARIES) and len(read) == 3 and _writes_behind_its_result(node, context):
+        return ()
     first, second = context.extents(read[-1])[:2]
     call = Call(
         context=context,
@@ -439,6 +441,23 @@ def _weigh(
         if order is None
         else tuple(TensorSite(call=call, number=number, order=order) for number in range(len(call.tensors)))
     )
+
+
+# Input channels from which on oneDNN's gradient of a weight of one tap takes whole vectors of them.
+_WHOLE_VECTOR: Final = 16
+
+
+def _writes_behind_its_result(gradients: Extern, context: LayoutContext) -> bool:
+    """Tell if oneDNN (of torch 2.11 to 2.13) may write behind the gradient of the weight, in channels-last.
+
+    It does for windows of one tap with steps, and fewer input channels than a vector holds; as captured, it
+    does not.
+    """
+    weight, steps = gradients.args[2], gradients.args[4]
+    if not isinstance(weight, Ref) or not isinstance(steps, ListValue):
+        return False
+    _, channels, *window = context.extents(context.buffers[weight.name])
+    return channels < _WHOLE_VECTOR and all(size == 1 for size in window) and any(n != 1 for n in steps.items)
 
 
 def _choose_order(call: Call, *, is_asked: bool) -> Choice | None:
