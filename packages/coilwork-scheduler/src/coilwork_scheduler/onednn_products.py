@@ -91,7 +91,7 @@ class _Writer:
     names: FreshNames
 
     def replace(self, call: Extern) -> list[Node] | None:
-        """What takes the place of `call`; None if it stays."""
+        """Return the nodes that replace `call`; None if it stays."""
         made = [output for output in call.outputs if isinstance(output, Buffer)]
         if not made or len(made) < sum(output is not None for output in call.outputs):
             return None
@@ -189,7 +189,12 @@ class _Writer:
     ) -> list[Node] | None:
         """Nodes for `output`, which is `left` times `right`; None if `call` takes no longer."""
         terms = result.size * left.columns
-        if not result.size or terms < loops.least_onednn_terms or not _takes(right) or not _takes(left):
+        if (
+            not result.size
+            or terms < loops.least_onednn_terms
+            or not _is_weight_as_it_lies(right)
+            or not _is_weight_as_it_lies(left)
+        ):
             return None
         if bias is not None and (len(bias.shape) != 1 or as_int(bias.shape[0]) != result.columns):
             return None
@@ -271,12 +276,12 @@ class _Writer:
         )
 
 
-def _takes(matrix: _Matrix) -> bool:
+def _is_weight_as_it_lies(matrix: _Matrix) -> bool:
     """Tell if oneDNN reads `matrix` as a weight as it lies."""
     return matrix.is_by_rows or matrix.is_by_columns
 
 
-def _known(buffer: Buffer) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def _find_known_sizes(buffer: Buffer) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Return the sizes and strides of `buffer`; None if one is open."""
     shape, strides = (tuple(map(as_int, numbers)) for numbers in (buffer.shape, buffer.strides))
     sizes, steps = [n for n in shape if n is not None], [n for n in strides if n is not None]
@@ -285,7 +290,7 @@ def _known(buffer: Buffer) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
 
 def _read_matrix(buffer: Buffer) -> _Matrix | None:
     """Return `buffer` as a matrix, if it is one of several rows and columns and of known sizes."""
-    known = _known(buffer)
+    known = _find_known_sizes(buffer)
     if known is None or len(buffer.shape) != 2 or min(known[0]) < 2:
         return None
     (rows, columns), (far, near) = known
@@ -294,7 +299,7 @@ def _read_matrix(buffer: Buffer) -> _Matrix | None:
 
 def _read_pixels(buffer: Buffer) -> _Matrix | None:
     """Return images as a matrix whose rows are the channels of a pixel, if they lie in channels-last."""
-    known = _known(buffer)
+    known = _find_known_sizes(buffer)
     if known is None or len(buffer.shape) < 3 or 0 in known[0]:
         return None
     shape, strides = known
@@ -310,7 +315,7 @@ def _read_pixels(buffer: Buffer) -> _Matrix | None:
 
 def _read_weight(buffer: Buffer) -> _Matrix | None:
     """Return the weight of one tap as a matrix of a row for each feature."""
-    known = _known(buffer)
+    known = _find_known_sizes(buffer)
     if known is None or len(buffer.shape) < 3 or prod(known[0][2:]) != 1 or min(known[0][:2]) < 2:
         return None
     shape, strides = known

@@ -277,7 +277,7 @@ def _is_trained_without_masks(match: Match) -> bool:
     return _is_trained(match) and not any(one.requires_grad for one in values)
 
 
-def _cap_is_known(match: Match) -> bool:
+def _has_known_cap(match: Match) -> bool:
     numbers = [match.captures.get(name) for name in ("cap", "cap_scale", "cap_divisor")]
     return all(type(n) in (int, float) and n != 0 for n in numbers if n is not None)
 
@@ -286,7 +286,7 @@ def _cap_is_known(match: Match) -> bool:
 _LARGEST_CAPPED_HEAD: Final = 128
 
 
-def _heads_are_small(match: Match) -> bool:
+def _has_small_heads(match: Match) -> bool:
     sizes = (match.vocabulary.value(match.captures[name]).shape[-1] for name in ("query", "values"))
     return all(is_surely(size <= _LARGEST_CAPPED_HEAD) for size in sizes)
 
@@ -334,8 +334,8 @@ CAPPED_ATTENTION: Final = Rewrite(
         _WITHOUT,
         # products of others are faster, and kernels of attention round no sums
         dtype_among("query", torch.bfloat16, torch.float16),
-        Condition(name="heads are small enough for gradients on chip", holds=_heads_are_small),
-        Condition(name="the cap is a number known now", holds=_cap_is_known),
+        Condition(name="heads are small enough for gradients on chip", holds=_has_small_heads),
+        Condition(name="the cap is a number known now", holds=_has_known_cap),
         Condition(name="gradients of operands alone are asked for", holds=_is_trained_without_masks),
     ),
     level="captured",

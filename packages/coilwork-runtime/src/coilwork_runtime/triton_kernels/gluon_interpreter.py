@@ -126,19 +126,19 @@ class _Roles:
 
     @property
     def stores(self) -> list[Callable[[], None]]:
-        """What the role that runs has had the copy engine store, and did not wait for, the oldest first."""
+        """Return the copy engine's stores that the running role has not waited for, the oldest first."""
         return self._current.stores
 
     def remember(self, cell: _Cell) -> None:
-        """The role that runs has stored to `cell`."""
+        """Note that the running role has stored to `cell`."""
         self._current.unfenced.append(cell)
 
     def fence(self) -> None:
-        """What the role that runs has stored is there for all."""
+        """Make all that the running role has stored visible to the copy engine and to other roles."""
         self._current.unfenced.clear()
 
     def check_fence(self, cell: _Cell) -> None:
-        """What is read is there.
+        """Check that what is read was stored before a fence.
 
         Raises:
             NoFenceError: no fence is behind what the role that runs has stored.

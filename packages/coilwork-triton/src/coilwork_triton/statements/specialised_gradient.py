@@ -164,7 +164,7 @@ class _Pass(Role):
 
     @property
     def side(self) -> str:
-        """What tiles are of."""
+        """Return what a tile is a part of: the keys, or the rows of queries."""
         return "keys" if self.of_keys else "rows"
 
     @property
@@ -187,8 +187,8 @@ class _Pass(Role):
         return tuple(name.id for pair in (self.own, self.other) for name in pair.memory)
 
     def begin_rounds(self, start: int) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
-        """Where a tile lies, and in each of its rounds how many blocks it goes through, where `start` is the
-        first of the spaces that all its statements have.
+        """Return statements that find where a tile lies, and, for each of its rounds, how many blocks it goes
+        through. `start` is the first of the spaces that all its statements have.
         """
         number = self.number_tile()
         counted = self.count_steps()
@@ -317,7 +317,7 @@ class _Consumer(_Pass, Gradient):
 
     @property
     def sums(self) -> tuple[_Sums, ...]:
-        """What a tile sums."""
+        """Return the sums that a tile keeps: gradients of keys and values, or of queries."""
         if self.of_keys:
             return _Sums(_OF_KEY, "l", _TERMS, 1), _Sums(_OF_VALUE, "x", _COLUMNS, 2)
         return (_Sums(_OF_QUERY, "l", _TERMS, 0),)
@@ -432,7 +432,7 @@ class _Consumer(_Pass, Gradient):
         return tuple(writer.statements)
 
     def _pass_on(self, weight: Expression, inside: Writer) -> Expression:
-        """What weights pass on. The product that began behind it stays under way."""
+        """Write the gradient that weights pass on to scores; the product begun behind it stays under way."""
         if self.of_keys:
             self._round(inside, _ROUNDED, weight, _COLUMNS)
             inside.assign((_OF_VALUE,), multiply(_ROUNDED, self._find_block(1, STAGE), _OF_VALUE))
