@@ -448,7 +448,7 @@ _WHOLE_VECTOR: Final = 16
 
 
 def _writes_behind_its_result(gradients: Extern, context: LayoutContext) -> bool:
-    """Tell if oneDNN (of torch 2.13; others were not tried) may write behind the gradient of the weight, in channels-last.
+    """Tell if oneDNN may write behind the gradient of the weight, in channels-last. Seen with torch 2.13 alone.
 
     It does for windows of one tap with steps, and fewer input channels than a vector holds; as captured, it
     does not.
