@@ -1,4 +1,8 @@
-"""Convolutions of every kind beside eager: in inference and training, and with sizes that change."""
+"""Convolutions of every kind beside eager: in inference and training, and with sizes that change.
+
+Results and gradients are judged by float64: a library adds the terms of a gradient in another order on each
+processor, and for each layout.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coilwork.backend import backend
+from integration_tests.float64_runs import check_by_float64, in_float64, widen
 
 # A convolution and the shape of what it convolves.
 KINDS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
@@ -69,13 +74,23 @@ def trained(call: Callable[..., list[Tensor]], given: list[Tensor], model: nn.Mo
     return results + list(torch.autograd.grad(sum(one.float().square().sum() for one in results), leaves))
 
 
+def check_trained(call: Callable[..., list[Tensor]], given: list[Tensor], model: nn.Module) -> None:
+    """Results and gradients of `call`, which is `model` compiled, are as near to float64 as eager's."""
+    with in_float64():
+        exact = trained(wide := widen(model), widen(given), wide)
+    check_by_float64(
+        "trained", compiled=trained(call, given, model), eager=trained(model, given, model), reference=exact
+    )
+
+
 def test_every_kind_agrees_with_eager() -> None:
     """With layouts and kernels as they are chosen, and every representation verified."""
     model, given = Every(), images()
     compiled = torch.compile(model, backend=backend, options={"strict": True, "verify": True})
-    torch.testing.assert_close(trained(compiled, given, model), trained(model, given, model))
+    check_trained(compiled, given, model)
     with torch.no_grad():
-        torch.testing.assert_close(compiled(*given), model(*given))
+        results = {"compiled": compiled(*given), "eager": model(*given)}
+        check_by_float64("inferred", **results, reference=widen(model)(*widen(given)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -101,11 +116,19 @@ def test_frozen_weights_leave_gradients_of_images_alone() -> None:
     given = images()
     compiled = torch.compile(model, backend=backend, options={"strict": True})
 
-    def gradients(call: Callable[..., list[Tensor]]) -> tuple[Tensor, ...]:
+    def gradients(
+        call: Callable[..., list[Tensor]], given: list[Tensor], model: nn.Module
+    ) -> tuple[Tensor, ...]:
         leaves = [*given, *(one for one in model.parameters() if one.requires_grad)]
         return torch.autograd.grad(sum(one.sum() for one in call(*given)), leaves)
 
-    torch.testing.assert_close(gradients(compiled), gradients(model))
+    exact = gradients(wide := widen(model), widen(given), wide)
+    check_by_float64(
+        "gradient",
+        compiled=gradients(compiled, given, model),
+        eager=gradients(model, given, model),
+        reference=exact,
+    )
 
 
 def test_dynamic_sizes_agree() -> None:
@@ -113,4 +136,4 @@ def test_dynamic_sizes_agree() -> None:
     compiled = torch.compile(model, backend=backend, dynamic=True, options={"strict": True})
     for larger in (0, 3):
         given = images(larger=larger)
-        torch.testing.assert_close(trained(compiled, given, model), trained(model, given, model))
+        check_trained(compiled, given, model)
