@@ -22,6 +22,8 @@ from coilwork_aot.exporting import Entry
 from coilwork_runtime import native_build
 
 DRIVER: Final = Path(__file__).parent / "cpp_model_driver.cpp"
+# What these begin with chooses instructions of torch's libraries, and with them the order of sums.
+OF_LIBRARIES: Final = ("ATEN_", "DNNL_", "MKL_", "OMP_", "ONEDNN_")
 DTYPES: Final = {torch.float32: 6, torch.int64: 4, torch.bool: 11}
 
 
@@ -72,10 +74,11 @@ class Room:
     folder: Path
 
     def run(self, *words: str | Path) -> list[str]:
-        """What the driver prints, in an environment without Python."""
+        """What the driver prints, without Python; libraries compute as in this process."""
         torch_library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
         command = [str(self.program), str(torch_library), *map(str, words)]
-        done = subprocess.run(command, env={}, capture_output=True, text=True, timeout=120, check=False)
+        kept = {name: value for name, value in os.environ.items() if name.startswith(OF_LIBRARIES)}
+        done = subprocess.run(command, env=kept, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, (done.returncode, done.stdout[-2000:], done.stderr[-2000:])
         return done.stdout.splitlines()
 
