@@ -255,7 +255,7 @@ def test_masked_and_truth(load_kernel: Callable) -> None:
     out = [torch.empty(3, dtype=d) for d in dtypes]
     load_kernel(kernel)(data, *out)
     chosen = torch.where(data > 0, data, torch.inf)
-    assert torch.allclose(out[0], torch.where(data > 0, data, 0).sum(1), rtol=1e-6)
+    assert torch.allclose(out[0].double(), torch.where(data > 0, data, 0).double().sum(1), rtol=1e-6)
     assert out[1].tolist() == [chosen[0].argmin().item(), 0, chosen[2].argmin().item()]
     assert out[2].tolist() == [True, False, True]
     assert out[3].tolist() == [False, False, True]
@@ -289,8 +289,8 @@ def test_store_over_an_input_waits_for_its_last_read(load_kernel: Callable) -> N
     x_in, out = torch.randn(7, 500), torch.empty(7, 500)
     given = x_in.clone()
     load_kernel(kernel)(x_in, out, x_in)
-    below = given - given.amax(1, keepdim=True)
-    assert torch.allclose(out, below / (below * below).sum(1, keepdim=True), rtol=1e-5)
+    below = (given - given.amax(1, keepdim=True)).double()
+    assert torch.allclose(out.double(), below / (below * below).sum(1, keepdim=True), rtol=1e-5)
     assert torch.equal(x_in, given + given)
 
 
@@ -323,8 +323,8 @@ def test_stores_that_wait_hold_back_others(load_kernel: Callable) -> None:
     load_kernel(kernel)(first, second, first, second, sums)
     assert torch.equal(first, given[1] * given[1])
     assert torch.equal(second, given[1] + given[1])
-    squares = (given[0] - given[0].amax(1, keepdim=True)).square().sum(1)
-    assert torch.allclose(sums, squares, rtol=1e-5)
+    squares = (given[0] - given[0].amax(1, keepdim=True)).double().square().sum(1)
+    assert torch.allclose(sums.double(), squares, rtol=1e-5)
 
 
 @pytest.mark.parametrize("source", [F32, F64, BF16, I64, BOOL])
@@ -378,4 +378,5 @@ def test_what_repeats_along_a_row_leaves_the_lanes_their_work(load_kernel: Calla
     assert "float sum_0_lanes[16];" in text and "r0 / 2" in text
     a, b, out = torch.randn(12, 48), torch.randn(12, 96), torch.empty(12)
     load_kernel(kernel)(a, b, out)
-    assert torch.allclose(out, (a.repeat_interleave(2, 1) * b).sum(1), rtol=1e-4, atol=1e-4)
+    exact = (a.double().repeat_interleave(2, 1) * b).sum(1)
+    assert torch.allclose(out.double(), exact, rtol=1e-4, atol=1e-4)
