@@ -66,6 +66,22 @@ def test_without_a_kernels_list_torch_says_what_the_cpu_has(
     assert read_cpu_features() == {"asimd"}
 
 
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_a_processor_without_the_least_instructions_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machine: str
+) -> None:
+    """The model of a processor that virtual machines have if none is asked for."""
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor : 0\nflags : sse2 ssse3 fma\n")
+    monkeypatch.setattr(devices, "CPU_INFO", info)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    if machine == "aarch64":
+        assert describe_cpu().name == "aarch64-neon"
+        return
+    with pytest.raises(DeviceError, match="avx2, f16c, which this processor lacks"):
+        describe_cpu()
+
+
 def test_a_gpu_that_is_not_there() -> None:
     with pytest.raises(DeviceError, match="cuda:63"):
         describe_gpu(63)

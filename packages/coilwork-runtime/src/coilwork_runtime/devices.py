@@ -67,8 +67,21 @@ def current_device(kind: str) -> int:
 
 
 def describe_cpu() -> DeviceFacts:
-    """Facts about the processor that runs this process."""
-    name = find_cpu_target_name(platform.machine(), read_cpu_features())
+    """Facts about the processor that runs this process.
+
+    Raises:
+        DeviceError: it lacks instructions that all kernels use, and would end the process at the first one.
+    """
+    machine, features = platform.machine(), read_cpu_features()
+    missing = frozenset[str]() if machine in _ARM or not features else AVX2 - features
+    if missing:
+        raise DeviceError(
+            "missing-features",
+            f"kernels use {', '.join(sorted(missing))}, which this processor lacks",
+            reason="the least x86 processor that code is generated for is x86-64-v3",
+            remedy="give the virtual machine the host's processor model, or leave the graph to eager",
+        )
+    name = find_cpu_target_name(machine, features)
     return DeviceFacts(name=name, arch=name, multiprocessors=torch.get_num_threads())
 
 
