@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 from collections.abc import Callable
 
 import pytest
@@ -104,6 +107,39 @@ def test_windows_over_borders(
     out = torch.empty_like(expected)
     load_kernel(kernel)(x, out)
     torch.testing.assert_close(out, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def at_the_end_of_memory(value: torch.Tensor, *, before: bool) -> torch.Tensor:
+    """`value` in memory that begins behind a page which nobody may read, or ends before one."""
+    count = value.numel() * value.element_size()
+    span = -(-count // mmap.PAGESIZE) * mmap.PAGESIZE
+    room = mmap.mmap(-1, span + mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    guard = address if before else address + span
+    assert protect(ctypes.c_void_p(guard), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0, ctypes.get_errno()
+    start = mmap.PAGESIZE if before else span - count
+    placed = torch.frombuffer(room, dtype=value.dtype, count=value.numel(), offset=start).view(value.shape)
+    return placed.copy_(value)
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("size", [8, 24, 40, 41])
+def test_guarded_accesses_stay_inside_the_buffer(
+    load_kernel: Callable, torch_dtype: Callable, size: int, dtype: DType, before: bool
+) -> None:
+    """G++ 12 reads whole vectors where it knows which lanes a guard leaves out."""
+    x = torch.randn(3, size, size).to(torch_dtype(dtype))
+    run = load_kernel(window_kernel(3, size, 3, 1, 1, dtype))
+    expected = functional.max_pool2d(x[None].float(), 3, 1, 1)[0].to(x.dtype)
+    given, out = (at_the_end_of_memory(one, before=before) for one in (x, torch.zeros_like(expected)))
+    child = os.fork()
+    if child == 0:
+        # an access to the page ends the process
+        run(given, out)
+        os._exit(0 if torch.equal(out, expected) else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def strided_gather(planes: int, size: int) -> Kernel:

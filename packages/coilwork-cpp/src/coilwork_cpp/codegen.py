@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from coilwork_cpp.facts import is_made_of_positions
 from coilwork_cpp.nests.attention import ForwardBlock
 from coilwork_cpp.nests.attention_gradient import GradientBlock
 from coilwork_cpp.nests.columns import write_column_body
@@ -251,8 +252,21 @@ def write_planned(planned: Planned, target: Target) -> KernelSource:
     kernel, tensors, aliased = planned.kernel, planned.tensors, _find_aliased(planned.kernel)
     nests: list[_Nest] = []
     for works in _group_works(planned):
-        nests.append(_write_nest(f"nest_{len(nests)}", works, kernel, tensors, aliased))
+        opaque = Name(_OPAQUE) if _MASKED in target.features and _has_known_guard(works) else None
+        nests.append(_write_nest(f"nest_{len(nests)}", works, kernel, tensors, aliased, opaque))
     return _write_file(kernel, planned.launch.scratch, nests, planned.common, target)
+
+
+# Masked accesses to vectors of any length, of which g++ makes whole ones where it knows the mask.
+_MASKED: Final = "avx512vl"
+_OPAQUE: Final = "opaque_true"
+
+
+def _has_known_guard(works: Sequence[_Work]) -> bool:
+    """True if an access of a nest has a guard that a compiler may know for some lanes."""
+    regions = [work.region for work in works]
+    guards = [v.mask for region in regions for v in region.facts.varies if isinstance(v, Load)]
+    return any(map(is_made_of_positions, (*guards, *(s.mask for region in regions for s in region.stores))))
 
 
 # GCC (12) makes `-x` of `0 - x` where x is never -0, as an integer or a magnitude is, at every level of
@@ -438,13 +452,14 @@ def _write_nest(
     original: Kernel,
     tensors: Sequence[TensorArg],
     aliased: frozenset[str],
+    opaque: Name | None,
 ) -> _Nest:
     args = {t.name: t for t in tensors}
     plan = works[0].plan
     sizes: dict[Expr, Code] = {size: Name(size.name) for size in original.sizes}
     ranges = (r.symbol.name for work in works for r in work.kernel.ranges)
-    names = FreshNames({*args, *(s.name for s in original.sizes), *ranges})
-    top = Block(args=args, symbols=sizes, facts=works[0].region.facts, names=names)
+    names = FreshNames({*args, *(s.name for s in original.sizes), *ranges, _OPAQUE})
+    top = Block(args=args, symbols=sizes, facts=works[0].region.facts, names=names, opaque=opaque)
     unit = top.open_nested()
     together = plan.together
     if together:
@@ -454,13 +469,14 @@ def _write_nest(
         spans = decode_unit(unit, plan, Name("unit"))
     before: tuple[Declare, ...] = ()
     for work in works:
-        part = Block(args=args, symbols=unit.symbols, facts=work.region.facts, names=names)
+        part = Block(args=args, symbols=unit.symbols, facts=work.region.facts, names=names, opaque=opaque)
         before += _write_body(part, work, spans)
         unit.add(*part.body())
     walked = unit.body()
     loop = walked if together else (For("unit", Name("begin"), Name("end"), walked),)
     regions = [work.region for work in works]
-    prologue = _write_prologue(original, tensors, regions, aliased)
+    hidden = () if opaque is None else (Declare("const bool", opaque.text, Call("hidden_true")),)
+    prologue = (*_write_prologue(original, tensors, regions, aliased), *hidden)
     function = Function(
         head=f"static void {name}",
         parameters=("i64 begin", "i64 end", "void* context"),

@@ -115,6 +115,13 @@ def recompute_cost(value: Scalar, inner: frozenset[Expr], facts: Facts) -> int:
     return total
 
 
+def is_made_of_positions(guard: Scalar | None) -> bool:
+    """True if `guard` is a condition that a compiler may know for some lanes: no operand of it is read."""
+    if guard is None or isinstance(guard, Const):
+        return False
+    return not any(isinstance(value, Load | Reduce | Scan | Sort) for value in iterate_postorder([guard]))
+
+
 def is_made_of_comparisons(position: Scalar) -> bool:
     """Tell whether an integer counts or chooses by truth values, not only by numbers from memory."""
     stack, seen = [position], {position}

@@ -146,6 +146,10 @@ static inline i64 max_i64(i64 a, i64 b) { return a > b ? a : b; }
 before the first.
 static inline i64 hidden_i64(i64 x) { asm("" : "+r"(x)); return x; }
 """,
+    "hidden_true": """
+// True, which the compiler does not know: of a mask that it knows, g++ makes an access to all lanes.
+static inline bool hidden_true() { bool x = true; asm("" : "+r"(x)); return x; }
+""",
     "trunc_div": """
 // Division by 0 gives 0 where the processor would stop the program; -1 is apart because the least value has \
 no negative.

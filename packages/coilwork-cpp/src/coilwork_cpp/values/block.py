@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import Final
 
-from coilwork_cpp.facts import Facts, is_made_of_comparisons
+from coilwork_cpp.facts import Facts, is_made_of_comparisons, is_made_of_positions
 from coilwork_cpp.values.element_types import convert, get_memory_type, get_value_type, make_literal
 from coilwork_cpp.values.ops import apply
 from coilwork_cpp.values.reductions import start_value
@@ -136,8 +136,8 @@ _COMBINE: Final[Mapping[str, str]] = {"add": "add", "mul": "mul", "min": "minimu
 class Block:
     """A sequence of statements under construction, and the values known at its end.
 
-    `inside()` starts a nested block (a loop's body): it sees what is known here, and keeps what it adds to
-    itself.
+    `open_nested()` starts a nested block (a loop's body): it sees what is known here, and keeps what it adds
+    to itself. `opaque` names a constant that is true, which the compiler does not know: see `_guard`.
     """
 
     def __init__(
@@ -148,11 +148,13 @@ class Block:
         facts: Facts,
         names: FreshNames,
         known: Mapping[Scalar, Code] | None = None,
+        opaque: Name | None = None,
     ) -> None:
         self.args = args
         self.symbols = dict(symbols)
         self.facts = facts
         self.names = names
+        self.opaque = opaque
         self.known: dict[Scalar, Code] = dict(known or {})
         self.statements: list[Statement] = []
         self._size: dict[Scalar, int] = {}
@@ -160,7 +162,12 @@ class Block:
     def open_nested(self) -> Block:
         """An empty block nested in this one."""
         return Block(
-            args=self.args, symbols=self.symbols, facts=self.facts, names=self.names, known=self.known
+            args=self.args,
+            symbols=self.symbols,
+            facts=self.facts,
+            names=self.names,
+            known=self.known,
+            opaque=self.opaque,
         )
 
     def add(self, *statements: Statement) -> None:
@@ -249,7 +256,7 @@ class Block:
                 combined = apply(name, (arg.dtype, arg.dtype), arg.dtype, (old, wide))
             action = (index, Assign(target, _encode_element(combined, arg.dtype)))
         if store.mask is not None:
-            action = (If(self.value(store.mask), action),)
+            action = (If(self._guard(store.mask, self.value(store.mask)), action),)
         self.add(*action)
 
     def _integer_operand(self, operand: Scalar) -> Code:
@@ -292,7 +299,18 @@ class Block:
         if value.mask is None:
             return loaded
         # The mask guards the access itself, which may lie outside of the buffer.
-        return Select(self.known[value.mask], loaded, make_literal(value.other, value.dtype))
+        guard = self._guard(value.mask, self.known[value.mask])
+        return Select(guard, loaded, make_literal(value.other, value.dtype))
+
+    def _guard(self, mask: Scalar, code: Code) -> Code:
+        """The condition of an access, which g++ vectorises as a masked one.
+
+        G++ before 12.4 and 13.2 makes a whole access of it where it knows the mask, and that may end behind
+        the buffer, where no memory is: `opaque` keeps it from knowing.
+        """
+        if self.opaque is None or not is_made_of_positions(mask):
+            return code
+        return Binary("&", code, self.opaque)
 
     def _op(self, value: Op) -> tuple[Code, bool]:
         operands = [self.known[operand] for operand in value.operands]
