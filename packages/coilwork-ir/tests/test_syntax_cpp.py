@@ -39,6 +39,7 @@ from coilwork_ir.syntax.cpp import (
     While,
     element,
     integer,
+    is_mentioned,
     list_called,
     real,
     string,
@@ -237,6 +238,13 @@ static void g(i64 n) {
 """
     )
     assert list_called((struct, item)) == {"f", "h", "k", "v"}
+
+
+def test_a_name_is_mentioned_wherever_it_stands() -> None:
+    name, other = Name("x"), Name("y")
+    inner = If(Binary("&", other, name), (Do(Call("f")),))
+    assert is_mentioned(name, (For("i", Literal("0"), other, (inner,)),))
+    assert not is_mentioned(name, (For("x", Literal("0"), other, (Do(Call("x", (other,))),)),))
 
 
 def test_calls_too_long_for_a_line_have_an_argument_per_line() -> None:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from coilwork_cpp.facts import is_made_of_positions
 from coilwork_cpp.nests.attention import ForwardBlock
 from coilwork_cpp.nests.attention_gradient import GradientBlock
 from coilwork_cpp.nests.columns import write_column_body
@@ -76,6 +75,7 @@ from coilwork_ir.syntax.cpp import (
     Struct,
     Unary,
     Verbatim,
+    is_mentioned,
     list_called,
 )
 from coilwork_ir.target import Capabilities, RowWalks, Sorting, Target
@@ -250,9 +250,9 @@ def write_planned(planned: Planned, target: Target) -> KernelSource:
         EmitError: a directive has no C++ form, by its name.
     """
     kernel, tensors, aliased = planned.kernel, planned.tensors, _find_aliased(planned.kernel)
+    opaque = Name(_OPAQUE) if _MASKED in target.features else None
     nests: list[_Nest] = []
     for works in _group_works(planned):
-        opaque = Name(_OPAQUE) if _MASKED in target.features and _has_known_guard(works) else None
         nests.append(_write_nest(f"nest_{len(nests)}", works, kernel, tensors, aliased, opaque))
     return _write_file(kernel, planned.launch.scratch, nests, planned.common, target)
 
@@ -260,14 +260,6 @@ def write_planned(planned: Planned, target: Target) -> KernelSource:
 # Masked accesses to vectors of any length, of which g++ makes whole ones where it knows the mask.
 _MASKED: Final = "avx512vl"
 _OPAQUE: Final = "opaque_true"
-
-
-def _has_known_guard(works: Sequence[_Work]) -> bool:
-    """True if an access of a nest has a guard that a compiler may know for some lanes."""
-    regions = [work.region for work in works]
-    guards = [v.mask for region in regions for v in region.facts.varies if isinstance(v, Load)]
-    return any(map(is_made_of_positions, (*guards, *(s.mask for region in regions for s in region.stores))))
-
 
 # GCC (12) makes `-x` of `0 - x` where x is never -0, as an integer or a magnitude is, at every level of
 # optimisation: 0 becomes -0. It does not where rounding may be another than to nearest.
@@ -475,7 +467,9 @@ def _write_nest(
     walked = unit.body()
     loop = walked if together else (For("unit", Name("begin"), Name("end"), walked),)
     regions = [work.region for work in works]
-    hidden = () if opaque is None else (Declare("const bool", opaque.text, Call("hidden_true")),)
+    hidden: tuple[Declare, ...] = ()
+    if opaque is not None and is_mentioned(opaque, loop):
+        hidden = (Declare("const bool", opaque.text, Call("hidden_true")),)
     prologue = (*_write_prologue(original, tensors, regions, aliased), *hidden)
     function = Function(
         head=f"static void {name}",

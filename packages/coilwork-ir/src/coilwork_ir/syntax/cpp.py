@@ -281,6 +281,17 @@ def list_called(items: Iterable[Item]) -> frozenset[str]:
     return frozenset(functions)
 
 
+def is_mentioned(name: Name, body: Iterable[Statement]) -> bool:
+    """True if an expression in `body` mentions `name`."""
+    codes = _codes(body)
+    while codes:
+        code = codes.pop()
+        if code == name:
+            return True
+        codes.extend(_operands(code))
+    return False
+
+
 def _codes(body: Iterable[Statement]) -> list[Code]:
     """The expressions that stand in `body`, also in loops and branches."""
     codes: list[Code] = []
