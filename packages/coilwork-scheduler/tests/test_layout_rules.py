@@ -792,21 +792,22 @@ def test_what_a_library_converts_by_itself_is_told() -> None:
     assert int(losses["%b"].split()[1]) > 2 * 2 * 6422528
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize(
     ("channels", "step", "size", "sites"), [(3, 2, 1, 0), (16, 2, 1, 5), (3, 1, 1, 5), (3, 2, 2, 5)]
 )
 def test_gradients_that_onednn_would_write_out_of_bounds_stay_as_captured(
-    channels: int, step: int, size: int, sites: int
+    channels: int, step: int, size: int, sites: int, dtype: str
 ) -> None:
     """Of a window of one tap with steps, and fewer channels than a vector holds."""
     side = (64 - size) // step + 1
     text = f"""graph @g {{
-  input %g: f32[2, 32, {side}, {side}]
-  input %x: f32[2, {channels}, 64, 64]
-  input %w: f32[32, {channels}, {size}, {size}]
+  input %g: {dtype}[2, 32, {side}, {side}]
+  input %x: {dtype}[2, {channels}, 64, 64]
+  input %w: {dtype}[32, {channels}, {size}, {size}]
   extern "aten.convolution_backward.default" (%g, %x, %w, [0], [{step}, {step}], [0, 0], [1, 1], False, \
-[0, 0], 1, [True, True, False]) aten implements "convolution gradients" defines (%dx: f32[2, {channels}, 64, \
-64], %dw: f32[32, {channels}, {size}, {size}], _) tuple fresh
+[0, 0], 1, [True, True, False]) aten implements "convolution gradients" defines (%dx: {dtype}[2, {channels}, 64, \
+64], %dw: {dtype}[32, {channels}, {size}, {size}], _) tuple fresh
   return (%dx, %dw)
 }}
 """
