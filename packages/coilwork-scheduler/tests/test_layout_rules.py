@@ -806,8 +806,8 @@ def test_gradients_that_onednn_would_write_out_of_bounds_stay_as_captured(
   input %x: {dtype}[2, {channels}, 64, 64]
   input %w: {dtype}[32, {channels}, {size}, {size}]
   extern "aten.convolution_backward.default" (%g, %x, %w, [0], [{step}, {step}], [0, 0], [1, 1], False, \
-[0, 0], 1, [True, True, False]) aten implements "convolution gradients" defines (%dx: {dtype}[2, {channels}, 64, \
-64], %dw: {dtype}[32, {channels}, {size}, {size}], _) tuple fresh
+[0, 0], 1, [True, True, False]) aten implements "convolution gradients" defines (%dx: {dtype}[2, {channels}, \
+64, 64], %dw: {dtype}[32, {channels}, {size}, {size}], _) tuple fresh
   return (%dx, %dw)
 }}
 """

@@ -305,8 +305,8 @@ class Block:
     def _guard(self, mask: Scalar, code: Code) -> Code:
         """The condition of an access, which g++ vectorises as a masked one.
 
-        G++ before 12.4 and 13.2 makes a whole access of it where it knows the mask, and that may end behind
-        the buffer, where no memory is: `opaque` keeps it from knowing.
+        G++ 12 makes a whole access of it where it knows the mask, and that may end behind the buffer, where
+        no memory is: `opaque` keeps it from knowing.
         """
         if self.opaque is None or not is_made_of_positions(mask):
             return code
