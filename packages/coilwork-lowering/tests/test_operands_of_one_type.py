@@ -53,4 +53,6 @@ BY_A_NUMBER: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("dtype", LOW)
 @pytest.mark.parametrize("name", BY_A_NUMBER)
 def test_by_a_number(name: str, dtype: torch.dtype) -> None:
-    assert_as_eager(BY_A_NUMBER[name], values(dtype), tolerance=0.0)
+    # eager's kernels without vectors round every element more often
+    units = 2.0 if torch.backends.cpu.get_cpu_capability() == "DEFAULT" else 0.0
+    assert_as_eager(BY_A_NUMBER[name], values(dtype), tolerance=units * torch.finfo(dtype).eps)
