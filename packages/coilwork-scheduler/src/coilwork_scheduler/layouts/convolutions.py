@@ -448,7 +448,7 @@ _WHOLE_VECTOR: Final = 16
 
 
 def _writes_behind_its_result(gradients: Extern, context: LayoutContext) -> bool:
-    """Tell if oneDNN may write behind the gradient of the weight, in channels-last. Seen with torch 2.13.
+    """Tell if oneDNN may write behind the gradient of the weight, in channels-last (torch 2.11 to 2.13).
 
     It does for windows of one tap with steps, and fewer input channels than a vector holds: 16 with AVX-512,
     in any type of floats, and 8 with AVX2. As captured, with groups, or transposed, it does not.
