@@ -94,6 +94,14 @@ WORKAROUNDS: Final = (
     ),
     Workaround(
         what=(
+            "of inputs that overlap, and of which one is overwritten, views that are returned show other elements"
+        ),
+        versions=("2.11", "2.13"),
+        fix="coilwork_frontend.torch_compat.aot_autograd:view_shared_storages",
+        test="coilwork/tests/test_overlapping_inputs.py:test_views_lie_where_eagers_do",
+    ),
+    Workaround(
+        what=(
             "addcdiv divides integers, and addcmul multiplies them by fractions, if there is a number to "
             "multiply by"
         ),

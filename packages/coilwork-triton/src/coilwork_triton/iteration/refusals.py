@@ -44,6 +44,7 @@ from coilwork_ir.scalar import Scan, iterate_postorder
 from coilwork_ir.scalar import Sort as SortValue
 from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import is_segmented_reduction, list_roots
+from coilwork_triton.iteration.block_limits import explain_oversized_blocks
 from coilwork_triton.iteration.shape import must_use_64_bits
 from coilwork_triton.launch.configs import LEAST_BLOCK
 from coilwork_triton.launch.parameters import Letter, round_up_to_power_of_two
@@ -110,6 +111,7 @@ def _reasons(kernel: Kernel, mapping: Mapping, target: Target) -> Iterator[tuple
     yield from _blocks(kernel, mapping)
     yield from _grid(kernel, mapping)
     yield from _threads(mapping, target)
+    yield from explain_oversized_blocks(kernel, mapping, tuple(_walks(mapping)), target)
     yield from _orders(mapping, target)
     yield from _invariance(mapping)
     if isinstance(index := mapping.find(Index), Index) and index.dtype == "i32" and not index.promised:
