@@ -93,9 +93,7 @@ WORKAROUNDS: Final = (
         test="coilwork/tests/test_refused_calls.py:test_an_input_that_is_expanded_already",
     ),
     Workaround(
-        what=(
-            "of inputs that overlap, and of which one is overwritten, views that are returned show other elements"
-        ),
+        what=("of inputs that overlap, and of which one is overwritten, returned views show other elements"),
         versions=("2.11", "2.13"),
         fix="coilwork_frontend.torch_compat.aot_autograd:view_shared_storages",
         test="coilwork/tests/test_overlapping_inputs.py:test_views_lie_where_eagers_do",
