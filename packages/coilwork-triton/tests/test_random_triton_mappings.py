@@ -133,6 +133,22 @@ def test_what_cannot_be_written_is_refused_by_name(mapping: str, code: str) -> N
     assert caught.value.code == f"mapping-{code}"
 
 
+RUNNING = (
+    SUMS.replace("reduce sum 0 (t0) over (r0)", "scan sum 0 (t0) along r0")
+    .replace("store %out0[6*x0 + x1]", "store %out0[600*x0 + 100*x1 + r0]")
+    .replace("out span `240`", "out span `24000`")
+)
+
+
+def test_each_thread_has_a_part_of_what_several_warps_scan() -> None:
+    kernel = parse_kernel(RUNNING)
+    for mapping in ("tile x0, x1 by 1 loop r0 by 64 warps 2", "tile x0, x1 by 1 loop r0 by 16 warps 1"):
+        TritonCodegen().emit_mapping(kernel, parse_mapping(mapping), H200)
+    with pytest.raises(EmitError) as caught:
+        TritonCodegen().emit_mapping(kernel, parse_mapping("tile x0, x1 by 1 loop r0 by 32 warps 2"), H200)
+    assert caught.value.code == "mapping-warps"
+
+
 TURNED = """kernel @turned fast {
   range x0: `4096` parallel
   range y0: `4096` parallel
