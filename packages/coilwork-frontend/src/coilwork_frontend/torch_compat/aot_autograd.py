@@ -387,7 +387,8 @@ def view_shared_storages() -> Iterator[None]:
     elements, or none of the result's shape. Without steps it takes size, strides and offset. Before 2.13 a
     returned input became that tensor, too.
     """
-    describe: Callable[..., Any] = runtime_wrappers.create_synthetic_base_metadata
+    names, name = vars(runtime_wrappers), "create_synthetic_base_metadata"
+    describe: Callable[..., Any] = names[name]
 
     def describe_by_place(
         outer: ViewAndMutationMeta,
@@ -410,11 +411,11 @@ def view_shared_storages() -> Iterator[None]:
             results[position] = result
         return found
 
-    runtime_wrappers.create_synthetic_base_metadata = describe_by_place
+    names[name] = describe_by_place
     try:
         yield
     finally:
-        runtime_wrappers.create_synthetic_base_metadata = describe
+        names[name] = describe
 
 
 def _lie_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
