@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from kernel_bench import TritonProcess, run_source
+from kernel_bench import TritonProcess, compile_source, run_source
 from mapping_cases import MORE
 from random_triton_mappings import RandomlyMapped
 
@@ -131,6 +131,88 @@ def test_what_cannot_be_written_is_refused_by_name(mapping: str, code: str) -> N
     with pytest.raises((EmitError, VerifyError)) as caught:
         TritonCodegen().emit_mapping(kernel, parse_mapping(mapping), H200)
     assert caught.value.code == f"mapping-{code}"
+
+
+RUNNING = (
+    SUMS.replace("reduce sum 0 (t0) over (r0)", "scan sum 0 (t0) along r0")
+    .replace("store %out0[6*x0 + x1]", "store %out0[600*x0 + 100*x1 + r0]")
+    .replace("out span `240`", "out span `24000`")
+)
+
+
+def test_each_thread_has_a_part_of_what_several_warps_scan() -> None:
+    kernel = parse_kernel(RUNNING)
+    for mapping in ("tile x0, x1 by 1 loop r0 by 64 warps 2", "tile x0, x1 by 1 loop r0 by 16 warps 1"):
+        TritonCodegen().emit_mapping(kernel, parse_mapping(mapping), H200)
+    with pytest.raises(EmitError) as caught:
+        TritonCodegen().emit_mapping(kernel, parse_mapping("tile x0, x1 by 1 loop r0 by 32 warps 2"), H200)
+    assert caught.value.code == "mapping-warps"
+
+
+TURNED = """kernel @turned fast {
+  range x0: `4096` parallel
+  range y0: `4096` parallel
+  arg in0: f32 in span `16777216` aligned
+  arg out0: f32 out span `16777216` aligned
+  body {
+    t0 = load %in0[4096*y0 + x0] : f32
+    store %out0[4096*x0 + y0] = t0
+  }
+}
+"""
+LONG_ROWS = """kernel @long_rows fast {
+  range x0: `4096` parallel
+  range r0: `65536` reduction
+  arg in0: f32 in span `268435456` aligned
+  arg in1: f32 in span `268435456` aligned
+  arg out0: f32 out span `4096` aligned
+  body {
+    t0 = load %in0[65536*x0 + r0] : f32
+    t1 = load %in1[65536*x0 + r0] : f32
+    t2 = mul(t0, t1)
+    t3 = reduce sum 0 (t2) over (r0)
+    store %out0[x0] = t3
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "fits", "refused", "code"),
+    [
+        (LONG_ROWS, "tile x0 by 4 loop r0 by 2048 warps 1", "tile x0 by 4 loop r0 by 4096 warps 1", "loop"),
+        (LONG_ROWS, "tile x0 by 64 loop r0 by 128 warps 1", "tile x0 by 256 loop r0 by 64 warps 1", "tile"),
+        (TURNED, "tile x0 by 128 tile y0 by 256 warps 8", "tile x0 by 256 tile y0 by 256 warps 8", "tile"),
+        (
+            LONG_ROWS,
+            "tile x0 by 16 loop r0 by 512 stages 3 warps 8",
+            "tile x0 by 32 loop r0 by 512 stages 3 warps 8",
+            "loop",
+        ),
+    ],
+)
+def test_blocks_that_no_program_holds_are_refused(text: str, fits: str, refused: str, code: str) -> None:
+    kernel = parse_kernel(text)
+    assert TritonCodegen().emit_mapping(kernel, parse_mapping(fits), H200).text
+    with pytest.raises(EmitError) as caught:
+        TritonCodegen().emit_mapping(kernel, parse_mapping(refused), H200)
+    assert caught.value.code == f"mapping-{code}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "mapping"),
+    [
+        (TURNED, "tile x0 by 128 tile y0 by 256 warps 8"),
+        (LONG_ROWS, "tile x0 by 16 loop r0 by 512 stages 3 warps 8"),
+        (LONG_ROWS, "tile x0 by 64 loop r0 by 128 warps 1"),
+    ],
+)
+def test_the_largest_blocks_that_are_legal_compile(compiler: TritonProcess, text: str, mapping: str) -> None:
+    source = TritonCodegen().emit_mapping(parse_kernel(text), parse_mapping(mapping), H200)
+    machine = compile_source(compiler, source, "sm_90")
+    # what a kernel has of shared memory is declared by its launch, beyond 48 KiB
+    assert ".visible .entry" in machine
 
 
 def test_a_mapping_without_directives_says_nothing_of_any_range() -> None:

@@ -93,6 +93,12 @@ WORKAROUNDS: Final = (
         test="coilwork/tests/test_refused_calls.py:test_an_input_that_is_expanded_already",
     ),
     Workaround(
+        what=("of inputs that overlap, and of which one is overwritten, returned views show other elements"),
+        versions=("2.11", "2.13"),
+        fix="coilwork_frontend.torch_compat.aot_autograd:view_shared_storages",
+        test="coilwork/tests/test_overlapping_inputs.py:test_views_lie_where_eagers_do",
+    ),
+    Workaround(
         what=(
             "addcdiv divides integers, and addcmul multiplies them by fractions, if there is a number to "
             "multiply by"

@@ -145,7 +145,23 @@ def make_view_roles(gm: fx.GraphModule, takes: int) -> CallingConvention:
         for position, value in enumerate(values)
         if storages[position] in input_storages and first.setdefault(id(value), position) != position
     ]
-    return CallingConvention(takes=takes, rows=(*shown, *views, *lone, *repeated))
+    return CallingConvention(
+        takes=takes, rows=(*shown, *views, *lone, *repeated, *_list_returned_inputs(placeholders, values))
+    )
+
+
+def _list_returned_inputs(
+    inputs: Sequence[object], values: Sequence[torch.Tensor | None]
+) -> Iterator[OutputRole]:
+    """Yield roles of results that are inputs which share their storage with another input.
+
+    If one is overwritten, AOTAutograd makes a view of the storage for each.
+    """
+    storages = [identify_strided_storage(value) for value in inputs]
+    for position, value in enumerate(values):
+        same = [place for place, one in enumerate(inputs) if one is value]
+        if value is not None and same and storages.count(storages[same[0]]) > 1:
+            yield OutputRole(value=Value("out", position), kind="is", source=Value("in", same[0]))
 
 
 def _storages_of_several(gm: fx.GraphModule) -> set[int | None]:

@@ -21,7 +21,7 @@ from torch._dynamo.decorators import skip
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import runtime_wrappers
-from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta
+from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta, ViewAndMutationMeta
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext, tracing
 from torch._higher_order_ops import effects
@@ -245,7 +245,12 @@ def compile_with_aot_autograd(
     count_compilation()
     # Otherwise the tokens that order calls with effects are inputs and outputs of the graph, and None at run
     # time.
-    with functorch_config.patch(unlift_effect_tokens=True), keep_checks(), allow_tuples_of_methods():
+    with (
+        functorch_config.patch(unlift_effect_tokens=True),
+        keep_checks(),
+        allow_tuples_of_methods(),
+        view_shared_storages(),
+    ):
         compiled = aot_module_simplified(
             gm,
             example_inputs,
@@ -371,6 +376,54 @@ def allow_tuples_of_methods() -> Iterator[None]:
         yield
     finally:
         effects._get_schema = find
+
+
+@contextmanager
+def view_shared_storages() -> Iterator[None]:
+    """Let results that are views of inputs in a shared storage lie where eager's do, while it is entered.
+
+    If an input is overwritten that overlaps another one, torch compiles for the tensor of which both are
+    views. It then repeats on that tensor the steps by which a result was made of the input, and finds other
+    elements, or none of the result's shape. Without steps it takes size, strides and offset. Before 2.13 a
+    returned input became that tensor, too.
+    """
+    names, name = vars(runtime_wrappers), "create_synthetic_base_metadata"
+    describe: Callable[..., Any] = names[name]
+
+    def describe_by_place(
+        outer: ViewAndMutationMeta,
+        bases: Sequence[Any],
+        inputs: Sequence[Any],
+        inner: Sequence[Any],
+        *rest: Any,
+    ) -> tuple[ViewAndMutationMeta, list[int]]:
+        found: tuple[ViewAndMutationMeta, list[int]] = describe(outer, bases, inputs, inner, *rest)
+        results = found[0].output_info
+        for position, before in enumerate(outer.output_info):
+            if before.base_idx is None or not isinstance(bases[before.base_idx], tuple):
+                continue
+            base, _ = bases[before.base_idx]
+            result = replace(results[position], view_meta_sequence=None)
+            if result.output_type == OutputType.is_input and not _lie_alike(
+                inputs[before.base_idx], inner[base]
+            ):
+                result = replace(result, output_type=OutputType.alias_of_input)
+            results[position] = result
+        return found
+
+    names[name] = describe_by_place
+    try:
+        yield
+    finally:
+        names[name] = describe
+
+
+def _lie_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (
+        one.size() == other.size()
+        and one.stride() == other.stride()
+        and one.storage_offset() == other.storage_offset()
+    )
 
 
 def list_static_positions() -> tuple[int, ...]:

@@ -44,6 +44,7 @@ from coilwork_ir.scalar import Scan, iterate_postorder
 from coilwork_ir.scalar import Sort as SortValue
 from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import is_segmented_reduction, list_roots
+from coilwork_triton.iteration.block_limits import explain_oversized_blocks
 from coilwork_triton.iteration.shape import must_use_64_bits
 from coilwork_triton.launch.configs import LEAST_BLOCK
 from coilwork_triton.launch.parameters import Letter, round_up_to_power_of_two
@@ -109,7 +110,8 @@ def _reasons(kernel: Kernel, mapping: Mapping, target: Target) -> Iterator[tuple
     yield from _points(kernel, mapping)
     yield from _blocks(kernel, mapping)
     yield from _grid(kernel, mapping)
-    yield from _threads(mapping, target)
+    yield from _threads(kernel, mapping, target)
+    yield from explain_oversized_blocks(kernel, mapping, tuple(_walks(mapping)), target)
     yield from _orders(mapping, target)
     yield from _invariance(mapping)
     if isinstance(index := mapping.find(Index), Index) and index.dtype == "i32" and not index.promised:
@@ -212,16 +214,28 @@ def _grid(kernel: Kernel, mapping: Mapping) -> Iterator[tuple[str, str]]:
             yield "tile", "programs of one point have no lanes to leave empty"
 
 
-def _threads(mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
+def _threads(kernel: Kernel, mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
     warps = mapping.find(Warps)
     most = min(_MOST_WARPS, target.max_threads_per_block // target.warp_size)
     if mapping.find(Sort) is not None:
         most = min(most, MOST_WARPS)
     if warps is not None and max(list_values(warps.count)) > most:
         yield "warps", f"a program has at most {most}"
+    yield from _scanning_threads(kernel, mapping, target)
     for evict in find_all(mapping.directives, Evict):
         if evict.priority != "first":
             yield "evict", "lines leave the cache first, or when they are the oldest"
+
+
+def _scanning_threads(kernel: Kernel, mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
+    """Refuse scans by several warps of which some have no element: Triton's scans mix up their copies."""
+    warps = mapping.find(Warps)
+    least = 1 if warps is None else min(list_values(warps.count))
+    if least > 1 and any(isinstance(node, Scan) for node in iterate_postorder(list_roots(kernel))):
+        points = prod(max(list_values(one.by)) for one in _walks(mapping))
+        threads = least * target.warp_size
+        if threads > points:
+            yield "warps", f"{threads} threads scan {points} points, and each has one at least"
 
 
 def _orders(mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
