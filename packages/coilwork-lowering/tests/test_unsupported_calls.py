@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import CallMethodKey
+from torch.utils._pytree import SequenceKey
 
 from coilwork_lowering.unsupported_calls import list_uncallable
 
@@ -101,4 +103,21 @@ def test_a_region_that_prints(effect: bool) -> None:
     found = list_uncallable(fx.GraphModule(root, graph))
     assert {origin.node: reason for origin, reason in found.items()} == {
         "call": "in a region of cond, print is driven by Python"
+    }
+
+
+def test_a_region_that_finds_sizes() -> None:
+    """Sizes of results, unlike numbers among them, are needed before the regions run."""
+    graph = fx.Graph()
+    root = torch.nn.Module()
+    root.region = fx.GraphModule(torch.nn.Module(), fx.Graph())
+    held = graph.get_attr("region")
+    number, size = (SequenceKey(0),), (SequenceKey(0), CallMethodKey("size"), SequenceKey(0))
+    for name, path in (("counts", number), ("selects", size)):
+        call = graph.create_node("call_function", torch.ops.higher_order.cond, (held,), name=name)
+        call.meta["unbacked_bindings"] = {"u0": path}
+    graph.output(call)
+    found = list_uncallable(fx.GraphModule(root, graph))
+    assert {origin.node: reason for origin, reason in found.items()} == {
+        "selects": "the sizes of what cond returns are known once a region has run"
     }

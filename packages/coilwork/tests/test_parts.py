@@ -168,6 +168,21 @@ def _shapes_made(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.sin() * 2, torch.empty(4, device="meta") + 1
 
 
+def _branches_of_two_sizes(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    y = x.sin() * 2
+    ends = [cond(p, lambda: y[:3] * 2, lambda: y[1:].exp()) for p in ((x > 0).any(), (x > 9).any())]
+    return ends[0] * 2, ends[1].cos(), y + 1
+
+
+def _branches_that_select(x: Tensor) -> Tensor:
+    y = x.sin() * 2
+
+    def inner() -> Tensor:
+        return cond(x.sum() > 99, lambda: y[y > 1] * 3, lambda: y[y > 0])
+
+    return cond(x.sum() < 99, inner, lambda: y[y < 0].cos()) * 2
+
+
 def _random(*shape: int, trains: bool = False) -> Tensor:
     return torch.rand(*shape, generator=torch.Generator().manual_seed(3)).sub(0.3).requires_grad_(trains)
 
@@ -205,6 +220,10 @@ PROGRAMS = {
         trains=True,
     ),
     "a narrow type made": Program(_narrow_type_made, lambda: (), ("empty", "view")),
+    "branches of two sizes": Program(_branches_of_two_sizes, lambda: (_random(6),), ("cond", "cond")),
+    "branches that select": Program(
+        _branches_that_select, lambda: (_random(8, trains=True),), ("cond",), trains=True
+    ),
     "a meta tensor given": Program(
         _shapes_alone, lambda: (_random(4), torch.empty(3, device="meta")), ("add",)
     ),

@@ -55,6 +55,24 @@ def test_layers(training: bool) -> None:
     torch.testing.assert_close(dict(model.named_buffers()), dict(expected_of.named_buffers()))
 
 
+@torch.compiler.nested_compile_region
+def places(x: Tensor) -> Tensor:
+    return torch.nonzero(x).sin()
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_sizes_from_data_in_a_region_called_twice(trains: bool) -> None:
+    """Both calls have one symbol for their sizes, be these equal or not."""
+
+    def calls(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return places(x) + places(x), places(y), (x * y).sum()
+
+    x, y = torch.randn(8, requires_grad=trains), torch.eye(3)[1:].reshape(-1).repeat(2)[:8]
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(calls, backend=backend, options=STRICT, fullgraph=True)
+        torch.testing.assert_close(compiled(x, y), calls(x, y))
+
+
 def test_results_of_every_kind() -> None:
     """A constant, the same result twice, and control flow in a region."""
 

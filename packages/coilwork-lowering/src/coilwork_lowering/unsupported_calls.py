@@ -17,6 +17,7 @@ from coilwork_ir.loc import Origin
 from coilwork_lowering.facts.fx_nodes import get_operator_name, get_origin, name_of_target
 from coilwork_lowering.higher_order.stacked_loops import is_stacked_loop
 from coilwork_lowering.torch_compat.operators import Overload
+from coilwork_lowering.torch_compat.sizes import has_measured_results
 
 # Higher-order operators that Python drives: they call objects and kernels of the user's, or keep what each
 # round of a loop made.
@@ -87,6 +88,8 @@ def _explain_call(gm: fx.GraphModule, node: fx.Node) -> str:
         inner = list_uncallable(region)
         if inner:
             return f"in a region of {name}, {next(iter(inner.values()))}"
+        if has_measured_results(node):
+            return f"the sizes of what {name} returns are known once a region has run"
     return ""
 
 

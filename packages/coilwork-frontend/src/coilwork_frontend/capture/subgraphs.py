@@ -52,6 +52,7 @@ def inline_subgraphs(gm: fx.GraphModule) -> None:
         _inline_call(gm, call)
     if calls:
         _erase_unused_attributes(gm)
+        _bind_sizes_once(gm)
         gm.recompile()
 
 
@@ -102,6 +103,20 @@ def _erase_unused_attributes(gm: fx.GraphModule) -> None:
     for node in gm.graph.find_nodes(op="get_attr"):
         if not node.users:
             gm.graph.erase_node(node)
+
+
+def _bind_sizes_once(gm: fx.GraphModule) -> None:
+    """Let the first node alone, among those with one symbol for a size that the data tell, name that size.
+
+    A region that is called twice has the nodes twice. AOTAutograd gives each its own symbol while it traces,
+    and refuses to rename two of them to one.
+    """
+    named = set[Any]()
+    for node in gm.graph.nodes:
+        bindings = node.meta.get("unbacked_bindings") or {}
+        if bindings.keys() & named:
+            del node.meta["unbacked_bindings"]
+        named |= bindings.keys()
 
 
 # ---- Scans ----

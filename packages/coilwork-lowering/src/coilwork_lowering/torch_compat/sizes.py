@@ -286,3 +286,11 @@ def _finite(bound: sympy.Basic | int) -> int | None:
         # torch writes "no bound" as infinities or as the largest machine integer
         return value if abs(value) < 2**62 else None
     return None
+
+
+def has_measured_results(node: torch.fx.Node) -> bool:
+    """Return True if a size of a tensor that `node` returns is known from the tensor alone."""
+    from torch.fx.experimental.symbolic_shapes import CallMethodKey
+
+    paths = (node.meta.get("unbacked_bindings") or {}).values()
+    return any(isinstance(step, CallMethodKey) for path in paths for step in path)
