@@ -49,7 +49,6 @@ class TensorsOf(nn.Module):
         return tuple(_flat(self.model(*arguments, **keywords), DEPTH))
 
 
-@torch.compiler.disable
 def _flat(value: Any, depth: int) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
