@@ -7,10 +7,13 @@ All of them: `nox -s architectures`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
+from integration_tests.architectures.catalogue import read_catalogue
+from integration_tests.architectures.catalogue import sample as catalogue_sample
 from integration_tests.architectures.database import configuration, sample
 from integration_tests.architectures.modes import ATTENTION, NotOfferedError, mode_sample
 from integration_tests.architectures.quantised_layers import SCHEMES
@@ -30,6 +33,37 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.parametrize("name", ["convbert", "mamba", "qwen2", "resnet"])
 def test_architecture_agrees_with_eager(name: str) -> None:
     assert [one for one in check_architecture(name) if one["status"] != "ok"] == []
+
+
+CATALOGUE = """
+from types import SimpleNamespace
+import torch
+from torch import nn
+
+class Named(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, rows, *, scale):
+        hidden = nn.functional.dropout(self.layer(rows), 0.0, self.training)
+        return SimpleNamespace(hidden=hidden, parts={"sum": [(hidden * scale).sum(0)]}, name="named")
+
+def entries():
+    yield "named", lambda: (Named(), (torch.randn(2, 4),), {"scale": torch.ones(3)})
+    yield "broken", lambda: (Named(), (torch.randn(2, 5),), {"scale": torch.ones(3)})
+"""
+
+
+def test_models_of_a_catalogue_are_checked(tmp_path: Path) -> None:
+    path = tmp_path / "models_of_a_catalogue.py"
+    path.write_text(CATALOGUE)
+    makers = read_catalogue(path)
+    made = catalogue_sample("named", makers["named"], training=True)
+    assert len(made.differentiable) == 2
+    assert [value.shape for value in made.module(*made.arguments, **made.keywords)] == [(2, 3), (3,)]
+    found = [one for name in makers for one in check_architecture(name, modes=["dynamic"], makers=makers)]
+    assert [one["status"] for one in found] == ["ok", "refused"]
 
 
 def test_nested_configurations_are_reduced() -> None:

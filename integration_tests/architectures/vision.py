@@ -103,7 +103,7 @@ def sample(name: str, *, training: bool) -> Sample:
     else:
         model = importlib.import_module("timm").create_model(model_name, pretrained=False)
         size = model.default_cfg["input_size"][-1]
-    _without_chance(model)
+    set_chance_to_zero(model)
     generator = torch.Generator().manual_seed(size)
     return Sample(
         name=name,
@@ -115,7 +115,7 @@ def sample(name: str, *, training: bool) -> Sample:
     )
 
 
-def _without_chance(model: nn.Module) -> None:
+def set_chance_to_zero(model: nn.Module) -> None:
     """No dropout and no depth at random."""
     for part in model.modules():
         for name in ("p", "drop_prob", "drop_rate", "dropout"):
