@@ -142,8 +142,8 @@ class LayerEvidence:
         """Tell if the loop at `position` computes calls of no layer, from what such calls and inputs of no
         layer are: the same calls have the same value in the whole graph, wherever they stand.
 
-        An example is what a backward graph makes of a saved value of a layer that is unlike the others, though
-        its loops are like theirs.
+        An example is what a backward graph makes of a saved value of a layer whose loops are like those of
+        the others, though its calls are not.
         """
         known = self.of_no_layer.get(position)
         if known is None:

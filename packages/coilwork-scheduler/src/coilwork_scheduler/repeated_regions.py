@@ -29,10 +29,10 @@ from coilwork_ir.loops.access import (
     list_defined_buffers,
 )
 from coilwork_ir.loops.node_forms import (
+    NodeRenamer,
     describe_node,
     list_entries,
     list_entry_names,
-    NodeRenamer,
     list_facts,
     rename_node,
 )
