@@ -9,7 +9,7 @@ node is a part of its form without more.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from types import MappingProxyType
@@ -149,7 +149,8 @@ class _Description:
     def describe(self, value: Any) -> Hashable:
         match _classify(type(value)):
             case "plain":
-                return value
+                same: Hashable = value
+                return same
             case "tuple":
                 return tuple([self.describe(part) for part in value])
             case "scalar":
@@ -203,9 +204,8 @@ class _Description:
 _Class: TypeAlias = Literal["plain", "tuple", "scalar", "buffer", "reference", "list", "number", "parts"]
 
 
-@cache
-def _classify(kind: type) -> _Class:
-    """What values of `kind` are to a form; those with "parts" are made of values that may mention buffers."""
+def _find_class(kind: type) -> _Class:
+    """Return what values of `kind` are to a form; "parts" are values that may mention buffers."""
     if kind is tuple:
         return "tuple"
     if issubclass(kind, Scalar):
@@ -219,6 +219,9 @@ def _classify(kind: type) -> _Class:
     if issubclass(kind, bool | int | float | complex):
         return "number"
     return "parts" if is_dataclass(kind) and kind.__module__.startswith("coilwork_ir.loops") else "plain"
+
+
+_classify: Final[Callable[[type], _Class]] = cache(_find_class)
 
 
 def _list_fields(kind: type) -> tuple[str, ...]:
