@@ -73,6 +73,33 @@ def test_repeated_loops_are_those_of_all_layers(saved: bool) -> None:
     assert repeated == whole
 
 
+def scaled(number: int) -> Layer:
+    """A layer that begins with what it makes of its own bias; the last one has one more view."""
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        scale = bias * 2.0
+        y = x.view(4, 16).view(-1, 8) if number == LAYERS - 1 else x.view(-1, 8)
+        return x + (torch.mm(F.gelu(y), weight.t()) * scale).view(2, 4, 8)
+
+    return run
+
+
+def test_calls_of_no_layer_stay_what_they_are_behind_the_copies() -> None:
+    gm = capture(scaled)
+    shorter = shorten_captured(gm)
+    assert shorter is not None
+    last = next(
+        node
+        for node in reversed(gm.graph.nodes)
+        if node.target is torch.ops.aten.mul.Tensor and 2.0 in node.args
+    )
+    assert shorter.owners[last.name] == -1
+    context = LoweringContext(name="layers", options=LoweringOptions(repeat=False), rewrites=())
+    assert lengthen_lowered(lower_captured(shorter.gm, context)[2], shorter) is not None
+    repeated, whole = lower_both(gm)
+    assert repeated == whole
+
+
 @pytest.mark.parametrize(
     "layer",
     [

@@ -110,10 +110,10 @@ def digest_tensor(value: torch.Tensor) -> str:
 def value_text(value: object) -> str:
     match value:
         case torch.Tensor():
-            shape = ",".join(str(extent) for extent in value.shape)
+            shape = ",".join(map(str, value.shape))
             if value.layout != torch.strided:
                 return f"{value.dtype}[{shape}]({value.layout}){value.device}"
-            strides = ",".join(str(s) for s in value.stride())
+            strides = ",".join(map(str, value.stride()))
             # alignment and `as_strided` depend on the offset
             offset = value.storage_offset()
             begins = "" if type(offset) is int and offset == 0 else f"+{offset}"
@@ -133,13 +133,15 @@ def argument_text(value: object, numbers: Mapping[torch.fx.Node, int]) -> str:
     match value:
         case torch.fx.Node():
             return f"%{numbers[value]}"
+        case list() | tuple():
+            return "(" + ",".join([argument_text(item, numbers) for item in value]) + ")"
+        case None | bool() | int() | float() | str():
+            return repr(value)
         case Mapping():
             return "{" + ",".join(f"{k}={argument_text(v, numbers)}" for k, v in value.items()) + "}"
         case slice():
             bounds = (value.start, value.stop, value.step)
             return f"slice({','.join(argument_text(bound, numbers) for bound in bounds)})"
-        case list() | tuple():
-            return "(" + ",".join(argument_text(item, numbers) for item in value) + ")"
         case torch.dtype() | torch.device() | torch.layout() | torch.memory_format():
             return str(value)
         case _ if is_operator(value):

@@ -46,6 +46,7 @@ class LayerEvidence:
             name: position for position, entry in enumerate(entries) for name in entry.defines
         }
         self.fixed: dict[str, bool] = {}
+        self.of_no_layer: dict[int, bool] = {}
         self.first, self.last = self._find_proven()
 
     def _find_proven(self) -> tuple[int, int]:
@@ -122,9 +123,12 @@ class LayerEvidence:
 
     def may_move(self, position: int, *, all_the_way: bool) -> bool:
         """Tell if the loop at `position` may stand for calls of later layers: it computes calls of layers
-        that were kept, or, if it moves behind all that were left out, calls behind these.
+        that were kept, or, if it moves behind all that were left out, calls behind these, or calls of no
+        layer.
         """
         shorter = self.shorter
+        if all_the_way and self._is_of_no_layer(position):
+            return True
         first, last = shorter.repetition.first, shorter.repetition.last
         origins = self.graph.nodes[position].origins
         for origin in origins:
@@ -133,6 +137,28 @@ class LayerEvidence:
             if not (first <= layer < shorter.end or (all_the_way and layer >= last)):
                 return False
         return bool(origins)
+
+    def _is_of_no_layer(self, position: int) -> bool:
+        """Tell if the loop at `position` computes calls of no layer, from what such calls and inputs of no
+        layer are: the same calls have the same value in the whole graph, wherever they stand.
+
+        An example is what a backward graph makes of a saved value of a layer whose loops are like those of
+        the others, though its calls are not.
+        """
+        known = self.of_no_layer.get(position)
+        if known is None:
+            node, entry = self.graph.nodes[position], self.entries[position]
+            known = bool(node.origins) and all(
+                self.shorter.owners.get(origin.node, 0) < 0 for origin in node.origins
+            )
+            for name in entry.names if known else ():
+                definer = self.definers.get(name)
+                if definer is None:
+                    known = known and self.shorter.find(name) is None
+                elif definer != position:
+                    known = known and self._is_of_no_layer(definer)
+            self.of_no_layer[position] = known
+        return known
 
     def is_fixed(self, name: str) -> bool:
         """Tell if `name` has the same value in the whole graph, and for each layer: it is computed from

@@ -26,7 +26,7 @@ from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Graph, Node, View
 from coilwork_ir.loops.access import list_overwritten_buffers, list_read_buffers
-from coilwork_ir.loops.node_forms import list_entries, list_facts, rename_node
+from coilwork_ir.loops.node_forms import NodeRenamer, list_entries, list_facts
 from coilwork_ir.repetition import Entry, Repetition, find_repetition
 from coilwork_lowering.facts.fx_nodes import get_origin
 from coilwork_lowering.graph_boundary import list_returned
@@ -35,6 +35,7 @@ from coilwork_lowering.layer_evidence import LayerEvidence
 from coilwork_lowering.lower import Lowered
 from coilwork_lowering.rewrites.batch_norm_folding import FROZEN
 from coilwork_lowering.shorter_capture import KEPT, ShorterCapture
+from coilwork_lowering.torch_compat.graphs import copy_node
 
 # Nodes that are left out at least: with fewer, finding them takes as long as it saves.
 _LEAST: Final = 128
@@ -62,7 +63,7 @@ def shorten_captured(gm: fx.GraphModule) -> ShorterCapture | None:
     for node in gm.graph.nodes:
         if node.op != "placeholder":
             break
-        copies[node] = graph.node_copy(node)
+        copies[node] = copy_node(graph, node, copies.__getitem__)
     for node, entry, owner in zip(calls, entries, found.owners, strict=True):
         if end <= owner < found.last:
             continue
@@ -70,7 +71,7 @@ def shorten_captured(gm: fx.GraphModule) -> ShorterCapture | None:
         if renamed is None:
             return None
         read = {nodes[name]: copies[nodes[earlier]] for name, earlier in renamed.items()}
-        copies[node] = graph.node_copy(node, ChainMap(read, copies).__getitem__)
+        copies[node] = copy_node(graph, node, ChainMap(read, copies).__getitem__)
     kept = [item for item in list_returned(output) if not isinstance(item, fx.Node) or item in copies]
     if any(isinstance(item, fx.Node) and item.op == "placeholder" for item in kept):
         removed = {name for name, (_, copy) in found.places.items() if end <= copy < found.last}
@@ -216,6 +217,7 @@ class _Lengthening:
         self.starts: dict[int, int] = {}
         # new names for other values behind the copy
         self.renamed: dict[str, str] = {}
+        self.renamer = NodeRenamer()
         self.nodes: list[Node] = []
         self.readable = set(self.entered)
         self.origins: dict[tuple[int, int], Origin] = {}
@@ -353,7 +355,7 @@ class _Lengthening:
                 return False
             origins = tuple([self._shift_origin(one, by) for one in node.origins])
             if names or origins != node.origins:
-                node = rename_node(node, names, origins)
+                node = self.renamer.rename(node, names, origins)
         readable = self.readable
         defines = [names.get(name, name) for name in entry.defines]
         for name in entry.names:
@@ -375,7 +377,7 @@ class _Lengthening:
         if found is None:
             name = self.shorter.name(slot, copy)
             found = self.origins[slot, copy] = get_origin(self.shorter.nodes[name]) if name else origin
-        return replace(found, op=origin.op)
+        return found if found.op == origin.op else replace(found, op=origin.op)
 
     def make_graph(self) -> Graph | None:
         """The graph, when its nodes are made; None if its results do not follow from those of the shorter

@@ -29,6 +29,7 @@ from coilwork_ir.loops.access import (
     list_defined_buffers,
 )
 from coilwork_ir.loops.node_forms import (
+    NodeRenamer,
     describe_node,
     list_entries,
     list_entry_names,
@@ -128,9 +129,10 @@ def lengthen_schedule(schedule: Schedule, shorter: ShorterGraph) -> Schedule | N
     if schedule.outputs != shorter.graph.outputs:
         return None
     buffers = {buffer.name: buffer for buffer in schedule.buffers}
+    mentions = _Mentions()
     gathered = gather_views(
         schedule.steps,
-        [_list_mentioned(step) for step in schedule.steps],
+        [mentions.list(step) for step in schedule.steps],
         frozenset(_list_entered(shorter.graph)),
         frozenset(buffer.name for node in shorter.graph.nodes for buffer in list_defined_buffers(node)),
     )
@@ -139,7 +141,7 @@ def lengthen_schedule(schedule: Schedule, shorter: ShorterGraph) -> Schedule | N
     for copy in sorted(range(first, shorter.end - 1), key=lambda one: abs(2 * (one - first) - KEPT + 2)):
         window = find_window(entries, shorter.repetition, shorter.places, copy)
         if window is not None:
-            lengthening = _Lengthening(schedule, gathered, shorter, window, entries, buffers)
+            lengthening = _Lengthening(schedule, gathered, shorter, window, entries, buffers, mentions)
             if lengthening.is_complete() and lengthening.run():
                 return lengthening.make_schedule()
     return None
@@ -175,13 +177,16 @@ class _Lengthening:
         window: Window,
         entries: Sequence[Entry],
         buffers: Mapping[str, Buffer],
+        mentions: _Mentions,
     ) -> None:
         self.schedule = schedule
+        self.mentions = mentions
         self.gathered = gathered
         self.shorter = shorter
         self.window = window
         self.entries = entries
         self.old = buffers
+        self.renamer = NodeRenamer()
         self.steps: list[Step] = []
         # by step: the position of what it is a copy of
         self.copied: list[int] = []
@@ -287,7 +292,7 @@ class _Lengthening:
         for position in range(window.end, len(self.entries)):
             if not self._add(position, 0 if self._is_before(self.entries[position]) else omitted_count, {}):
                 return False
-        read = {name for step in self.steps for name in _list_mentioned(step)}
+        read = {name for step in self.steps for name in self.mentions.list(step)}
         return (
             self._stores_what_is_read()
             and self.shorter.repetition.are_alike(read, frozenset(_list_entered(whole)))
@@ -298,8 +303,9 @@ class _Lengthening:
         """Tell if no step stores for nobody what was stored for a reader: in the shorter graph, what is read
         behind the regions is of another one.
         """
-        before = _list_read(self.gathered.steps, self.old.keys()) | _list_results(self.shorter.graph)
-        after = _list_read(self.steps, self.buffers.keys()) | _list_results(self.shorter.whole)
+        list_read = self.mentions.list_read
+        before = list_read(self.gathered.steps, self.old.keys()) | _list_results(self.shorter.graph)
+        after = list_read(self.steps, self.buffers.keys()) | _list_results(self.shorter.whole)
         return all(new in after for old, new in self.stored if old in before)
 
     def _add(self, position: int, by: int, own: Mapping[str, str]) -> bool:
@@ -354,7 +360,10 @@ class _Lengthening:
                 origins=origins,
             )
         if isinstance(step, Extern | View):
-            return rename_node(step, names, self.origins.shift(step.origins, by, self.shorter))
+            origins = self.origins.shift(step.origins, by, self.shorter)
+            renamed = self.renamer.rename(step, names, origins)
+            self.mentions.add(renamed, [names[name] for name in self.mentions.list(step)])
+            return renamed
         return step
 
     def make_schedule(self) -> Schedule:
@@ -363,7 +372,7 @@ class _Lengthening:
         defined = [buffer.name for node in whole.nodes for buffer in list_defined_buffers(node)]
         order = {name: number for number, name in enumerate(defined)}
         steps = spread_views(self.steps, self.copied, self.gathered, order)
-        names = dict.fromkeys(name for step in steps for name in _list_mentioned(step))
+        names = dict.fromkeys(name for step in steps for name in self.mentions.list(step))
         return replace(
             self.schedule,
             inputs=whole.inputs,
@@ -413,15 +422,33 @@ def _list_results(graph: Graph) -> set[str]:
     return {output.name for output in graph.outputs if isinstance(output, Ref)}
 
 
-def _list_read(steps: Sequence[Step], defined: Set[str]) -> set[str]:
-    """Names that a step mentions behind the one that defines them."""
-    known: set[str] = set()
-    found: set[str] = set()
-    for step in steps:
-        names = set(_list_mentioned(step))
-        found |= names & known
-        known |= names & defined
-    return found
+class _Mentions:
+    """The names that steps read or define, found once for each step."""
+
+    def __init__(self) -> None:
+        # the step itself keeps its number from standing for another one
+        self.known: dict[int, tuple[Step, Sequence[str]]] = {}
+
+    def add(self, step: Step, names: Sequence[str]) -> None:
+        self.known[id(step)] = step, names
+
+    def list(self, step: Step) -> Sequence[str]:
+        if isinstance(step, KernelCall):
+            return step.args
+        found = self.known.get(id(step))
+        if found is None:
+            found = self.known[id(step)] = step, _list_mentioned(step)
+        return found[1]
+
+    def list_read(self, steps: Sequence[Step], defined: Set[str]) -> set[str]:
+        """Names that a step mentions behind the one that defines them."""
+        known: set[str] = set()
+        found: set[str] = set()
+        for step in steps:
+            names = set(self.list(step))
+            found |= names & known
+            known |= names & defined
+        return found
 
 
 def _list_replaced(step: Step) -> list[str]:

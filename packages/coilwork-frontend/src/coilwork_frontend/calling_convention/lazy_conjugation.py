@@ -177,18 +177,16 @@ def _are_marks_swapped(
     """Tell if bit number `index` of the results of `group` is the opposite of eager's, for all that are
     known."""
     known = [position for position in group if position in expected]
+    # hardly any graph gets further, and what follows looks at all results
+    if not known or any(_marks(results[position])[index] is expected[position] for position in known):
+        return False
+    if any(view.target in _OPERATORS[index].unlike for views in group.values() for view in views):
+        return False
     memory = {identify_node_storage(results[position]) for position in group}
-    others = {
+    others = (
         identify_node_storage(result) for position, result in enumerate(results) if position not in group
-    }
-    is_movable = not memory & others and all(
-        view.target not in _OPERATORS[index].unlike for views in group.values() for view in views
     )
-    return (
-        bool(known)
-        and is_movable
-        and all(_marks(results[position])[index] is not expected[position] for position in known)
-    )
+    return memory.isdisjoint(others)
 
 
 def _views_behind(node: fx.Node) -> tuple[fx.Node, list[fx.Node]]:

@@ -235,18 +235,21 @@ def _layout_arguments(value: torch.Tensor) -> tuple[Any, ...]:
 
 def _find_places(gm: fx.GraphModule) -> tuple[StoragePlace, ...]:
     """Return the storages with an input that is overwritten and read by `as_strided`."""
+    sought = {get_storage(_get_first_operand(node)) for node in gm.graph.nodes if _uses_as_strided(node)}
+    if not sought:
+        return ()
+    written = {get_storage(value) for node in gm.graph.nodes for value in list_written_operands(node)}
+    both = sought & written
     sharing: dict[int, list[fx.Node]] = {}
     for node in gm.graph.nodes:
         storage = get_storage(node)
-        if storage is not None:
+        if storage is not None and storage in both:
             sharing.setdefault(storage, []).append(node)
-    sought = {get_storage(_get_first_operand(node)) for node in gm.graph.nodes if _uses_as_strided(node)}
-    written = {get_storage(value) for node in gm.graph.nodes for value in list_written_operands(node)}
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     places: list[StoragePlace] = []
-    for storage, nodes in sharing.items():
+    for nodes in sharing.values():
         positions = tuple(position for position, node in enumerate(inputs) if node in nodes)
-        if positions and storage in sought & written:
+        if positions:
             places.append(_require_place(positions, inputs, nodes))
     return tuple(places)
 

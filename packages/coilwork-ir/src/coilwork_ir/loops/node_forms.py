@@ -9,10 +9,11 @@ node is a part of its form without more.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from coilwork_ir.buffers import Buffer, Constant, Item, ListValue, Ref
 from coilwork_ir.loc import Origin
@@ -40,7 +41,7 @@ from coilwork_ir.scalar import (
     Scalar,
     iterate_postorder,
     load,
-    rewrite,
+    replace_operands,
 )
 
 _NodeType = TypeVar("_NodeType", bound=Node)
@@ -146,22 +147,25 @@ class _Description:
         return tuple(found)
 
     def describe(self, value: Any) -> Hashable:
-        if value is None or type(value) is str:
-            return value
-        if type(value) is tuple:
-            return tuple([self.describe(part) for part in value])
-        if isinstance(value, Scalar):
-            return self._place(value)
-        if type(value) is Buffer:
-            return (self._number(value.name), value.dtype, value.shape, value.strides, value.device)
-        if type(value) is Ref or type(value) is Item:
-            return (type(value), self._number(value.name))
-        if type(value) is ListValue:
-            return (ListValue, *[self.describe(part) for part in value.items])
-        if isinstance(value, bool | int | float | complex):
-            # equal numbers of other types, and zeros of other signs, are other arguments
-            return (type(value), repr(value))
-        return self.describe_fields(value) if _has_parts(type(value)) else value
+        match _classify(type(value)):
+            case "plain":
+                same: Hashable = value
+                return same
+            case "tuple":
+                return tuple([self.describe(part) for part in value])
+            case "scalar":
+                return self._place(value)
+            case "buffer":
+                return (self._number(value.name), value.dtype, value.shape, value.strides, value.device)
+            case "reference":
+                return (type(value), self._number(value.name))
+            case "list":
+                return (ListValue, *[self.describe(part) for part in value.items])
+            case "number":
+                # equal numbers of other types, and zeros of other signs, are other arguments
+                return (type(value), repr(value))
+            case "parts":
+                return self.describe_fields(value)
 
     def _describe_names(self, value: Any) -> Hashable:
         if type(value) is tuple:
@@ -197,9 +201,27 @@ class _Description:
         return places[root]
 
 
-def _has_parts(kind: type) -> bool:
-    """Tell if values of `kind` are made of values that may mention buffers."""
-    return is_dataclass(kind) and kind.__module__.startswith("coilwork_ir.loops")
+_Class: TypeAlias = Literal["plain", "tuple", "scalar", "buffer", "reference", "list", "number", "parts"]
+
+
+def _find_class(kind: type) -> _Class:
+    """Return what values of `kind` are to a form; "parts" are values that may mention buffers."""
+    if kind is tuple:
+        return "tuple"
+    if issubclass(kind, Scalar):
+        return "scalar"
+    if kind is Buffer:
+        return "buffer"
+    if kind is Ref or kind is Item:
+        return "reference"
+    if kind is ListValue:
+        return "list"
+    if issubclass(kind, bool | int | float | complex):
+        return "number"
+    return "parts" if is_dataclass(kind) and kind.__module__.startswith("coilwork_ir.loops") else "plain"
+
+
+_classify: Final[Callable[[type], _Class]] = cache(_find_class)
 
 
 def _list_fields(kind: type) -> tuple[str, ...]:
@@ -225,44 +247,66 @@ def rename_node(
     """`node` with other names for buffers, those that it defines included, and with `origins` if they are
     given. Names that `names` does not have stay. The node holds no graphs.
     """
-    renamed: _NodeType = _Renaming(names).rename_fields(node)
-    return renamed if origins is None else replace(renamed, origins=origins)
+    return NodeRenamer().rename(node, names, origins)
+
+
+class NodeRenamer:
+    """Renames nodes as `rename_node` does, each of them many times: which parts of a scalar value mention
+    buffers is found once.
+    """
+
+    def __init__(self) -> None:
+        # by value: those below it that mention buffers, and itself if it does, operands before users
+        self.mentioning: dict[Scalar, tuple[Scalar, ...]] = {}
+
+    def rename(
+        self, node: _NodeType, names: Mapping[str, str], origins: tuple[Origin, ...] | None = None
+    ) -> _NodeType:
+        """Return `node` under other names, as `rename_node` does."""
+        changes = _Renaming(names, self.mentioning).rename_fields(node)
+        if origins is not None:
+            changes["origins"] = origins
+        return replace(node, **changes) if changes else node
 
 
 class _Renaming:
     """New names for buffers; values that are rewritten already."""
 
-    def __init__(self, names: Mapping[str, str]) -> None:
+    def __init__(self, names: Mapping[str, str], mentioning: dict[Scalar, tuple[Scalar, ...]]) -> None:
         self.names = names
+        self.mentioning = mentioning
         self.done: dict[Scalar, Scalar] = {}
 
-    def rename_fields(self, value: Any) -> Any:
+    def rename_fields(self, value: Any) -> dict[str, Any]:
+        """Return the fields of `value` that change, by name."""
         kind = type(value)
         named = _NAMED.get(kind, ())
-        changes = {}
+        changes: dict[str, Any] = {}
         for name in _list_fields(kind):
             old = getattr(value, name)
             new = self._rename_names(old) if name in named else self.rename(old)
             if new is not old:
                 changes[name] = new
-        return replace(value, **changes) if changes else value
+        return changes
 
     def rename(self, value: Any) -> Any:
-        kind = type(value)
-        if value is None or kind is str:
-            return value
-        if kind is tuple:
-            parts = tuple([self.rename(part) for part in value])
-            return parts if any(new is not old for new, old in zip(parts, value, strict=True)) else value
-        if isinstance(value, Scalar):
-            return self._rewrite(value)
-        if kind is Buffer or kind is Ref or kind is Item:
-            name = self.names.get(value.name, value.name)
-            return value if name is value.name else replace(value, name=name)
-        if kind is ListValue:
-            items = self.rename(value.items)
-            return value if items is value.items else ListValue(items)
-        return self.rename_fields(value) if _has_parts(kind) else value
+        match _classify(type(value)):
+            case "tuple":
+                parts = tuple([self.rename(part) for part in value])
+                return parts if any(new is not old for new, old in zip(parts, value, strict=True)) else value
+            case "scalar":
+                return self._rewrite(value)
+            case "buffer" | "reference":
+                name = self.names.get(value.name, value.name)
+                return value if name is value.name else replace(value, name=name)
+            case "list":
+                items = self.rename(value.items)
+                return value if items is value.items else ListValue(items)
+            case "parts":
+                changes = self.rename_fields(value)
+                return replace(value, **changes) if changes else value
+            case _:
+                return value
 
     def _rename_names(self, value: Any) -> Any:
         if type(value) is tuple:
@@ -270,17 +314,28 @@ class _Renaming:
         return self.names.get(value, value) if type(value) is str else value
 
     def _rewrite(self, root: Scalar) -> Scalar:
-        found = self.done.get(root)
-        if found is None:
-            found = self.done[root] = rewrite((root,), self._visit)[0]
-        return found
+        parts = self.mentioning.get(root)
+        if parts is None:
+            parts = self.mentioning[root] = _list_mentioning(root)
+        done = self.done
+        for part in parts:
+            if part in done:
+                continue
+            operands = [done.get(operand, operand) for operand in part.operands]
+            new = replace_operands(part, operands)
+            if type(new) is Load:
+                assert isinstance(new, Load)
+                name, mask, other = self.names.get(new.buffer, new.buffer), new.mask, new.other
+                if name != new.buffer:
+                    new = load(name, new.index, new.dtype, indirect=new.indirect, mask=mask, other=other)
+            done[part] = new
+        return done.get(root, root)
 
-    def _visit(self, value: Scalar) -> Scalar:
-        if type(value) is not Load:
-            return value
-        assert isinstance(value, Load)
-        name = self.names.get(value.buffer)
-        if name is None:
-            return value
-        mask, other = value.mask, value.other
-        return load(name, value.index, value.dtype, indirect=value.indirect, mask=mask, other=other)
+
+def _list_mentioning(root: Scalar) -> tuple[Scalar, ...]:
+    """The values below `root`, and itself, that are loads or computed from loads, operands before users."""
+    found: dict[Scalar, None] = {}
+    for value in iterate_postorder((root,)):
+        if type(value) is Load or any(operand in found for operand in value.operands):
+            found[value] = None
+    return tuple(found)

@@ -180,9 +180,14 @@ def list_outer_symbols(program: Program) -> tuple[Expr, ...]:
     symbols: dict[str, Expr] = {}
     seen: set[Expr] = set()
     for instruction in program.instructions:
-        for symbol in _symbols(_list_needed_expressions(instruction, inputs), seen):
-            if symbol.name not in bound:
-                symbols.setdefault(symbol.name, symbol)
+        if type(instruction) is Launch and not instruction.sizes:
+            continue
+        for expr in _list_needed_expressions(instruction, inputs):
+            if expr in seen:
+                continue
+            for symbol in _symbols((expr,), seen):
+                if symbol.name not in bound:
+                    symbols.setdefault(symbol.name, symbol)
     return tuple(symbols.values())
 
 
@@ -196,9 +201,11 @@ def list_used_symbols(instruction: Instruction) -> tuple[Expr, ...]:
 def _symbols(expressions: Iterable[Expr], seen: set[Expr]) -> Iterator[Expr]:
     """Symbols of `expressions` that are not `seen`."""
     for expr in expressions:
-        if expr.is_const or expr in seen:
+        if expr in seen:
             continue
         seen.add(expr)
+        if expr.is_const:
+            continue
         # an expression's symbols come as a set; names give them an order
         yield from sorted(expr.free_symbols, key=lambda symbol: symbol.name)
 

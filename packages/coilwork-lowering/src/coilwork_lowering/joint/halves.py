@@ -10,6 +10,7 @@ import torch
 
 from coilwork_lowering.facts.alias_analysis import is_wait
 from coilwork_lowering.joint.indexed_joint import IndexedJoint, is_item
+from coilwork_lowering.torch_compat.graphs import copy_node
 from coilwork_lowering.torch_compat.partitioning import (
     SIZES,
     describe_saved,
@@ -311,7 +312,7 @@ def _build_graph(joint: IndexedJoint, part: Extract, notes: Sequence[Any]) -> to
         made[node].meta = dict(node.meta)
     for at in part.calls:
         node = joint.nodes[at]
-        made[node] = graph.node_copy(node, find)
+        made[node] = copy_node(graph, node, find)
     results = tuple(
         find(joint.nodes[result.at]) if isinstance(result, _Position) else result for result in part.results
     )

@@ -110,8 +110,11 @@ def _call_key(node: torch.fx.Node) -> Any:
 
 
 def _hashable(value: Any) -> Any:
+    kind = type(value)
+    if kind is torch.fx.Node or kind is int or kind is bool:
+        return (kind, value)
     if isinstance(value, list | tuple):
-        return (type(value).__name__, *(_hashable(v) for v in value))
+        return (kind, *[_hashable(part) for part in value])
     if isinstance(value, dict):
         return ("dict", *((k, _hashable(v)) for k, v in sorted(value.items())))
     if isinstance(value, slice):
@@ -119,7 +122,7 @@ def _hashable(value: Any) -> Any:
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return ("symbolic", id(value))
     # 1 == 1.0 == True, and 0.0 == -0.0, but they are different arguments
-    return (type(value).__name__, repr(value) if isinstance(value, float | complex) else value)
+    return (kind, repr(value) if isinstance(value, float | complex) else value)
 
 
 # dead code

@@ -31,11 +31,31 @@ def copy_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
     """
     copy = torch.fx.Graph(tracer_cls=graph._tracer_cls)
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    copy.graph_copy(graph, copies)
     old = graph.output_node()
+    for node in graph.nodes:
+        if node is not old:
+            copies[node] = copy_node(copy, node, copies.__getitem__)
     copy.output(torch.fx.map_arg(old.args[0], copies.__getitem__), old.type).meta.update(old.meta)
     copy.set_codegen(graph._codegen)
     return copy
+
+
+def copy_node(
+    graph: torch.fx.Graph, node: torch.fx.Node, find: Callable[[torch.fx.Node], torch.fx.Node]
+) -> torch.fx.Node:
+    """Add a copy of `node` to `graph`, with metadata of its own, which reads what `find` gives for an
+    operand.
+
+    `Graph.node_copy` does the same, but walks the arguments a second time to warn of sizes among them.
+    """
+    args, kwargs = torch.fx.map_arg(node.args, find), torch.fx.map_arg(node.kwargs, find)
+    made = graph.create_node(node.op, node.target, (), {}, node.name, node.type)
+    if args:
+        made.args = args
+    if kwargs:
+        made.kwargs = kwargs
+    made.meta = dict(node.meta)
+    return made
 
 
 class GraphRecord:

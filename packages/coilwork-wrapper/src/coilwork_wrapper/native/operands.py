@@ -348,8 +348,6 @@ class Part:
 
     def data(self, write: Callable[[Part, Instruction], None], order: Sequence[Instruction]) -> bytes:
         """The part, its instructions written by `write` in this order."""
-        for symbol in list_outer_symbols(self.program):
-            self.registers.symbol(symbol)
         outer = [self.registers.symbol(symbol) for symbol in list_outer_symbols(self.program)]
         inputs = self._inputs()
         for instruction in order:
