@@ -154,8 +154,10 @@ def correct_gradient_strides(gm: torch.fx.GraphModule) -> int:
     The strides of dimensions of one element say nothing of where elements lie, but a caller sees them.
     """
     mode = find_fake_mode(gm)
+    if mode is None:
+        return 0
     corrected = 0
-    for node in gm.graph.nodes if mode is not None else ():
+    for node in gm.graph.nodes:
         if node.op != "call_function" or node.target is not operator.getitem or node.args[1] != 1:
             continue
         call, value = node.args[0], node.meta.get("val")

@@ -121,13 +121,12 @@ def makes_rows_of_one_tap(image: torch.Tensor, weight: torch.Tensor, *call: Any)
     A weight that lies in both formats, of one tap or of single channels, is not converted.
     """
     bias_sizes, *numbers, _ = call
-    backends = (torch._C._ConvBackend.Slow2d, torch._C._ConvBackend.SlowTranspose2d)
     if not weight.is_contiguous(memory_format=torch.channels_last):
         return False
     if suggest_format(weight) is torch.channels_last:
         return False
-    backend = torch._C._select_conv_backend(image, weight, None, *numbers, bias_sizes=bias_sizes)
-    return backend in backends
+    backend: Any = torch._C._select_conv_backend(image, weight, None, *numbers, bias_sizes=bias_sizes)
+    return backend.name in ("Slow2d", "SlowTranspose2d")
 
 
 _COUNTED: Final = frozenset(
