@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -67,7 +68,7 @@ def test_programs_with_padded_rows_agree_with_eager(
 ) -> None:
     torch.manual_seed(0)
     x, v, w = torch.randn(6, 4), torch.randn(7, 4), torch.randn(7, 8)
-    options = {
+    options: dict[str, Any] = {
         "strict": True,
         "cache": False,
         "verify": True,
@@ -84,7 +85,7 @@ def test_programs_with_padded_rows_agree_with_eager(
 def test_saved_tensors_may_have_padded_rows(tmp_path: Path) -> None:
     torch.manual_seed(0)
     given = [torch.randn(6, 4), torch.randn(7, 4), torch.randn(7, 8)]
-    options = {"strict": True, "cache": False, "verify": True, "trace": str(tmp_path)}
+    options: dict[str, Any] = {"strict": True, "cache": False, "verify": True, "trace": str(tmp_path)}
     call = torch.compile(chain, backend=backend, options=options, dynamic=False)
     gradients: list[list[Tensor | None]] = []
     for each in (call, chain):
