@@ -282,14 +282,16 @@ def _weigh_alignment(left: Buffer, output: Buffer, context: LayoutContext) -> Al
     """Return what rows between vectors cost the product of `left` that makes `output`, by measured rates."""
     target = context.targets.of(output.device)
     figures, moved = target.machine.products, context.bytes_per_us(output.device)
-    padded = int(figures.least_gain_us * moved) * SCALE
     flops = 2.0 * context.sizes.numel(output.shape) * context.sizes.value(left.shape[-1])
-    us = 0.0
     # CPUs' libraries copy what they multiply into blocks
-    if target.is_gpu and output.dtype in _HALVES:
+    if not target.is_gpu:
+        return Alignment(lost=0, padded=0, vector_bytes=figures.vector_bytes)
+    us = 0.0
+    if output.dtype in _HALVES:
         us = flops / figures.unaligned_rate_1 - flops / figures.aligned_rate
-    elif target.is_gpu and output.dtype is DType.F32:
+    elif output.dtype is DType.F32:
         us = flops / figures.single_rate * (figures.single_slowdown - 1)
+    padded = int(figures.least_gain_us * moved) * SCALE
     return Alignment(lost=int(us * moved) * SCALE, padded=padded, vector_bytes=figures.vector_bytes)
 
 
