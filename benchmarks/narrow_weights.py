@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 CALLS: Final = 20
-ROWS: Final = (1, 2, 4, 8, 16)
+ROWS: Final = (1, 2, 3, 4, 8, 16)
 SIZES: Final = ((768, 2048), (2048, 768), (4096, 4096))
 TYPES: Final = (torch.bfloat16, torch.float32)
 
@@ -34,7 +35,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Bytes with a scale per column, and pairs of four bits with a scale per group of 64."""
+    """Bytes and floats of 8 bits with a scale per column, and pairs of four bits with one per group of 64."""
     generator = torch.Generator().manual_seed(0)
     for dtype in TYPES:
         for terms, columns in SIZES:
@@ -46,6 +47,9 @@ def cases() -> Iterator[Case]:
             def of_bytes(x: Tensor, weight: Tensor = wide, scale: Tensor = scale) -> Tensor:
                 return functional.linear(x, weight.to(x.dtype)) * scale
 
+            small = torch.randn(columns, terms, generator=generator).to(torch.float8_e4m3fn)
+            of_floats = partial(of_bytes, weight=small)
+
             def of_pairs(x: Tensor, pairs: Tensor = packed, scale: Tensor = groups) -> Tensor:
                 values = torch.stack((pairs & 15, pairs >> 4), dim=-1).to(x.dtype) - 8
                 weight = values.reshape(scale.shape[0], -1, 64) * scale
@@ -55,6 +59,7 @@ def cases() -> Iterator[Case]:
                 value = torch.randn(rows, terms, generator=generator).to(dtype)
                 text = f"{rows} x {terms} to {columns}, {str(dtype).removeprefix('torch.')}"
                 yield Case(name=f"8 bits, {text}", layer=of_bytes, value=value)
+                yield Case(name=f"8 bits of a float, {text}", layer=of_floats, value=value)
                 yield Case(name=f"4 bits, {text}", layer=of_pairs, value=value)
 
 

@@ -206,7 +206,20 @@ GPU_GRAPHS = (
     ),
 )
 
+
+def multiply_floats_of_8_bits(x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    return x @ weight.to(x.dtype).t(), y @ weight.to(y.dtype).t()
+
+
 CPU_GRAPHS = (
+    Given(
+        function=multiply_floats_of_8_bits,
+        inputs=lambda: (
+            empty(1, 512).bfloat16(),
+            empty(1, 512),
+            empty(256, 512).to(torch.float8_e4m3fn),
+        ),
+    ),
     Given(function=standardize, inputs=lambda: (empty(4096, 512),)),
     Given(
         function=lambda x, w: (x @ w.t()).logsumexp(-1), inputs=lambda: (empty(4096, 64), empty(20000, 64))

@@ -184,3 +184,20 @@ def test_strides_of_empty_splits_are_those_of_eager(dynamic: bool) -> None:
         for one, other in zip(ours(x), parts(x), strict=True):
             assert (one.shape, one.stride()) == (other.shape, other.stride())
             assert one.storage_offset() == other.storage_offset()
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [(torch.nn.Conv2d, torch.float32), (torch.nn.ConvTranspose2d, torch.float64)]
+)
+def test_gradient_strides_of_weights_of_one_tap_are_those_of_eager(
+    kind: type[torch.nn.Conv2d], dtype: torch.dtype
+) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    module = kind(5, 7, 1).to(dtype)
+    gradients: list[Tensor] = []
+    for run in (module, compiled(module)):
+        y = run(numbers(120).to(dtype).view(2, 3, 4, 5).permute(0, 3, 1, 2))
+        gradients += torch.autograd.grad(y.square().sum(), [module.weight])
+    torch.set_num_threads(threads)
+    torch.testing.assert_close(gradients[1], gradients[0], check_stride=True)

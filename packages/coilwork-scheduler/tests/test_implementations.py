@@ -276,19 +276,29 @@ graph @g {
 
 
 @pytest.mark.parametrize(
-    ("dtype", "rows", "called"),
-    [("bf16", 1, 0), ("bf16", 4, 0), ("bf16", 5, 1), ("f32", 1, 0), ("f32", 8, 0), ("f32", 9, 1)],
+    ("weight", "dtype", "most"),
+    [
+        (torch.int8, "bf16", 4),
+        (torch.int8, "f32", 8),
+        (torch.float8_e5m2, "bf16", 4),
+        (torch.float8_e4m3fn, "bf16", 2),
+        (torch.float8_e4m3fn, "f32", 4),
+    ],
+    ids=str,
 )
+@pytest.mark.parametrize("more", [0, 1])
 def test_a_narrow_weight_is_widened_by_a_kernel_of_few_rows_on_cpus(
-    dtype: str, rows: int, called: int
+    weight: torch.dtype, dtype: str, most: int, more: int
 ) -> None:
+    rows = most + more
     text = NARROW.replace("TYPE", dtype).replace("ROWS", str(rows))
+    text = text.replace("i8", {torch.float8_e4m3fn: "f8e4m3", torch.float8_e5m2: "f8e5m2"}.get(weight, "i8"))
     if dtype == "f32":
         text = text.replace("t3 = cast(t2) : f32\n", "").replace("yield t3", "yield t2")
     made = scheduled(text, "x86-64-avx512")
-    assert len(calls(made)) == called
+    assert len(calls(made)) == more
     types = {"bf16": torch.bfloat16, "f32": torch.float32}
-    x, q = drawn(rows, 96).to(types[dtype]), (drawn(80, 96) * 100).to(torch.int8).T
+    x, q = drawn(rows, 96).to(types[dtype]), (drawn(80, 96) * 100).to(weight).T
     (found,) = interpret_schedule(made, [x, q])
     assert isinstance(found, Tensor)
     exact = x.double() @ q.double()

@@ -174,6 +174,27 @@ def make_nested_strides(shape: tuple[Expr, ...], order: tuple[int, ...]) -> tupl
     return tuple(strides)
 
 
+def make_padded_strides(
+    shape: tuple[Expr, ...], order: tuple[int, ...], inner: int, multiple: int
+) -> tuple[Expr, ...] | None:
+    """Strides that nest dimensions in `order`, the outermost first. The last `inner` of them are a row, and
+    rows begin at multiples of `multiple` elements.
+
+    None if the length of a row is not known.
+    """
+    strides = [as_expr(1)] * len(shape)
+    step = as_expr(1)
+    for count, dimension in enumerate(reversed(order)):
+        if count == inner:
+            length = as_int(step)
+            if length is None:
+                return None
+            step = as_expr(-(-length // multiple) * multiple)
+        strides[dimension] = step
+        step = step * shape[dimension]
+    return tuple(strides)
+
+
 def _list_fixed_buffers(node: Node) -> Iterator[tuple[str, str]]:
     """Pairs (buffer, reason) of what `node` holds to its strides."""
     match node:

@@ -634,6 +634,9 @@ class Loops:
         widened_rows_16: rows in 16 bits up to which a kernel that widens a narrow weight again for each row
             beats a library's product of the weight widened in memory.
         widened_rows_32: the same in f32.
+        float8_rows_16: rows in 16 bits of a weight in floats of 8 bits whose exponent and fraction have to be
+            taken apart.
+        float8_rows_32: the same in f32.
     """
 
     block: int
@@ -664,6 +667,8 @@ class Loops:
     terms_of_result: int
     widened_rows_16: int
     widened_rows_32: int
+    float8_rows_16: int
+    float8_rows_32: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

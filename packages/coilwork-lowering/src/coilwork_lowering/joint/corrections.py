@@ -1,8 +1,9 @@
 """Corrections of a joint graph before it is partitioned.
 
 AOTAutograd and torch's meta functions state some facts of a joint graph wrongly, or too weakly for a
-partitioner: specialized floats, inputs that the forward overwrites, element types of results, storages of
-merged values, shapes of incoming gradients. Each pass corrects one of them in place and returns how often.
+partitioner: specialized floats, inputs that the forward overwrites, element types of results, strides of
+gradients, storages of merged values, shapes of incoming gradients. Each pass corrects one of them in place
+and returns how often.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from torch import fx
 from torch.fx import map_arg
 from torch.utils.checkpoint import CheckpointPolicy
 
+from coilwork_lowering.aten_layouts.products import make_row_major_strides, restride_views, set_value
 from coilwork_lowering.facts.alias_analysis import view_source
+from coilwork_lowering.facts.fx_nodes import CONVOLUTION_GRADIENTS
 from coilwork_lowering.torch_compat.graphs import (
     find_fake_mode,
     find_mode_among,
@@ -23,7 +26,7 @@ from coilwork_lowering.torch_compat.graphs import (
     list_tangents,
     suppress_guards,
 )
-from coilwork_lowering.torch_compat.operators import find_kernel_dtype
+from coilwork_lowering.torch_compat.operators import find_kernel_dtype, makes_rows_of_one_tap
 from coilwork_lowering.torch_compat.sizes import find_plain_float, is_surely
 
 # specialized floats
@@ -139,6 +142,46 @@ def correct_result_types(gm: torch.fx.GraphModule) -> int:
                 node.meta["val"] = value.to(dtype)
             corrected += 1
     return corrected
+
+
+# strides of gradients
+
+
+def correct_gradient_strides(gm: torch.fx.GraphModule) -> int:
+    """Give gradients of convolutions' weights in `gm` the strides that kernels give them, and their views
+    theirs; returns how many were wrong.
+
+    The strides of dimensions of one element say nothing of where elements lie, but a caller sees them.
+    """
+    mode = find_fake_mode(gm)
+    if mode is None:
+        return 0
+    corrected = 0
+    for node in gm.graph.nodes:
+        if node.op != "call_function" or node.target is not operator.getitem or node.args[1] != 1:
+            continue
+        call, value = node.args[0], node.meta.get("val")
+        if str(call.target) != CONVOLUTION_GRADIENTS or not isinstance(value, torch.Tensor):
+            continue
+        given = map_arg(call.args[1:], lambda argument: argument.meta["val"])
+        if value.dim() != 4 or value.stride() == _row_major(value):
+            continue
+        with suppress_guards(mode), mode:
+            if not makes_rows_of_one_tap(*given):
+                continue
+            made = value.new_empty_strided(value.shape, _row_major(value))
+        values = restride_views(node, made, mode)
+        if values is None:
+            continue
+        for view, shown in values.items():
+            set_value(view, shown)
+        call.meta["val"] = tuple(made if k == 1 else each for k, each in enumerate(call.meta["val"]))
+        corrected += 1
+    return corrected
+
+
+def _row_major(value: torch.Tensor) -> tuple[Any, ...]:
+    return make_row_major_strides(tuple(value.shape))
 
 
 # storages

@@ -15,6 +15,7 @@ from coilwork_lowering.aten_layouts import lay_out_convolutions, pad_products
 from coilwork_lowering.building.size_assertions import drop_squeezed_sizes
 from coilwork_lowering.joint.corrections import (
     copy_overwritten_inputs,
+    correct_gradient_strides,
     correct_result_types,
     fold_specialized_floats,
     renew_shared_storages,
@@ -137,6 +138,11 @@ def _halves(draft: JointDraft) -> Halves:
 
 def _correct_types(draft: JointDraft, context: JointContext) -> JointDraft:
     log.debug("joint graph: %d results are of other types than captured", correct_result_types(draft.gm))
+    return draft
+
+
+def _correct_strides(draft: JointDraft, context: JointContext) -> JointDraft:
+    log.debug("joint graph: %d gradients lie otherwise than captured", correct_gradient_strides(draft.gm))
     return draft
 
 
@@ -264,6 +270,7 @@ _EITHER: Final = "they change different calls, so either order does"
 JOINT_PASSES: Final[PassTable[JointDraft, JointContext]] = PassTable(
     passes=(
         Pass(name="result types", run=_correct_types, why="results are of the types that eager gives them"),
+        Pass(name="gradient strides", run=_correct_strides, why="gradients lie as eager's do"),
         Pass(name="gradient shapes", run=_shape_gradients, why="gradients have the shapes of their results"),
         Pass(name="known numbers", run=_write_numbers, why="what is known needs neither memory nor a guard"),
         Pass(name="clean up", run=_clean_up, why="what the user wrote in many calls may be one"),
@@ -294,7 +301,8 @@ JOINT_PASSES: Final[PassTable[JointDraft, JointContext]] = PassTable(
         Pass(name="saved strides", run=_free_strides, why="nobody but the backward sees how they lie"),
     ),
     order=(
-        Before("result types", "gradient shapes", _EITHER),
+        Before("result types", "gradient strides", _EITHER),
+        Before("gradient strides", "gradient shapes", _EITHER),
         Before("gradient shapes", "known numbers", _EITHER),
         Before("known numbers", "clean up", "a number that is known is one that patterns read"),
         Before("clean up", "lay out", "layouts are chosen for the calls that are left"),
@@ -320,7 +328,7 @@ JOINT_PASSES: Final[PassTable[JointDraft, JointContext]] = PassTable(
 """From a joint graph to its halves."""
 
 NEEDED: Final = (
-    *("result types", "gradient shapes", "known numbers", "random numbers", "overwritten inputs"),
-    *("find extremes", "keep extremes", "storages", "cut"),
+    *("result types", "gradient strides", "gradient shapes", "known numbers", "random numbers"),
+    *("overwritten inputs", "find extremes", "keep extremes", "storages", "cut"),
 )
 """The steps without which results differ from eager's."""

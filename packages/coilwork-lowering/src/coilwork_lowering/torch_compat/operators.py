@@ -113,6 +113,22 @@ def suggest_format(value: torch.Tensor) -> torch.memory_format:
     return suggest_memory_format(value)
 
 
+def makes_rows_of_one_tap(image: torch.Tensor, weight: torch.Tensor, *call: Any) -> bool:
+    """Tell if the gradient of `weight` lies in the order of its dimensions, where torch's meta function says
+    channels-last: `call` is what `convolution_backward` is given behind the weight.
+
+    ATen's own kernels on CPUs convert the weight to the image's format, and its gradient lies as suits that.
+    A weight that lies in both formats, of one tap or of single channels, is not converted.
+    """
+    bias_sizes, *numbers, _ = call
+    if not weight.is_contiguous(memory_format=torch.channels_last):
+        return False
+    if suggest_format(weight) is torch.channels_last:
+        return False
+    backend: Any = torch._C._select_conv_backend(image, weight, None, *numbers, bias_sizes=bias_sizes)
+    return backend.name in ("Slow2d", "SlowTranspose2d")
+
+
 _COUNTED: Final = frozenset(
     {"aten::unique_dim", "aten::_unique2", "aten::unique_consecutive", "aten::unique_dim_consecutive"}
 )

@@ -54,6 +54,8 @@ _WIDENING: Final = 16
 _STEPS: Final = 4
 NO_NUMBERS: Final[Mapping[str, float]] = MappingProxyType({})
 _HALVES: Final = frozenset({DType.F16, DType.BF16})
+# Not a wider float but for its last bits, as `float8_e5m2` is.
+_TAKEN_APART: Final = frozenset({DType.F8E4M3, DType.F8E4M3FNUZ, DType.F8E5M2FNUZ})
 _KERNEL_TYPES: Final = frozenset({DType.F32, DType.F16, DType.BF16})
 
 
@@ -169,10 +171,13 @@ class ImplementationContext:
         """The factors that are computed from fewer bytes than they have."""
         return [b for b in (product.left, product.right) if self.narrow_size(b) < self.size(b)]
 
-    def widens_whole_bytes(self, buffer: Buffer) -> bool:
-        """True if `buffer` is computed from inputs alone, which are bytes or more for each of its numbers."""
+    def find_read_types(self, buffer: Buffer) -> frozenset[DType]:
+        """Return the types of the inputs that `buffer` is computed from. None at all if it is computed from
+        anything else, or from less than a byte for each of its numbers.
+        """
+        found: set[DType] = set()
         if self.narrow_size(buffer) < self.sizes.numel(buffer.shape):
-            return False
+            return frozenset()
         pending = [buffer.name]
         while pending:
             name = pending.pop()
@@ -181,12 +186,14 @@ class ImplementationContext:
             elif (position := self.facts.definer.get(name)) is not None:
                 made = self.graph.nodes[position]
                 if not isinstance(made, Pointwise):
-                    return False
+                    return frozenset()
                 accesses = list_loads((made.body,))
                 if any(a.indirect or a.mask is not None for a in accesses):
-                    return False
+                    return frozenset()
                 pending += [a.buffer for a in accesses]
-        return True
+            else:
+                found.add(self.facts.buffers[name].dtype)
+        return frozenset(found)
 
     def widen_us(self, product: MatrixProduct) -> float:
         """Time to lay out in memory the factors that are computed from fewer bytes; 0 if none is."""
@@ -501,7 +508,9 @@ class WideningSums(SumsOfProducts):
             return "no kernel is known to be faster"
         widened = context.find_widened(product)
         rows, columns = (context.sizes.value(size) for size in product.sizes[:2])
-        skinny = self._most_rows(dtype, target)
+        larger = product.left if rows > columns else product.right
+        read = frozenset[DType]() if target.is_gpu else context.find_read_types(larger)
+        skinny = self._most_rows(dtype, read, target)
         if not widened or min(rows, columns) > skinny:
             return "reads what lies in memory, as a library's product does"
         most = find_bounds(product.sizes[0 if rows <= columns else 1]).hi
@@ -510,19 +519,22 @@ class WideningSums(SumsOfProducts):
             return "how many rows there will be is open"
         if target.is_gpu and dtype is DType.F32 and min(rows, columns) > 1:
             return "matrix units do not multiply in f32"
-        larger = product.left if rows > columns else product.right
         if larger not in widened:
             return "what is widened is the smaller factor"
-        if not (target.is_gpu or context.widens_whole_bytes(larger)):
+        if not (target.is_gpu or read):
             return "CPUs take bytes apart one by one"
         return ""
 
-    def _most_rows(self, dtype: DType, target: Target) -> int:
-        """Rows up to which reading the weight bounds the kernel, or which a CPU multiplies fast enough."""
-        machine = target.machine
+    def _most_rows(self, dtype: DType, read: frozenset[DType], target: Target) -> int:
+        """Rows up to which reading the weight, of types `read`, bounds the kernel, or which a CPU multiplies
+        fast enough.
+        """
         if target.is_gpu:
-            return machine.products.skinny_rows
-        return machine.loops.widened_rows_16 if dtype.itemsize == 2 else machine.loops.widened_rows_32
+            return target.machine.products.skinny_rows
+        loops, is_half = target.machine.loops, dtype.itemsize == 2
+        if read & _TAKEN_APART:
+            return loops.float8_rows_16 if is_half else loops.float8_rows_32
+        return loops.widened_rows_16 if is_half else loops.widened_rows_32
 
 
 @dataclass(frozen=True, slots=True)
