@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 import torch
+from cpp_fixtures import TorchDType
 from random_kernels import check_kernel
 
 from coilwork_cpp import CppCodegen
@@ -51,7 +52,7 @@ def test_conformance_kit(
 
 @pytest.mark.parametrize("seed", [*range(40), 101, 107, 256, 519])
 def test_random_kernels(
-    load_kernel: Callable[..., Callable[..., int]], torch_dtype: Callable, seed: int
+    load_kernel: Callable[..., Callable[..., int]], torch_dtype: TorchDType, seed: int
 ) -> None:
     kernel = make_random_kernel(seed)
     run = load_kernel(kernel, split_elements=random.Random(seed).choice([0, 64, 16384]))

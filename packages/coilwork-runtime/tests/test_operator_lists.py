@@ -61,6 +61,9 @@ def test_a_call_that_fails_in_a_dispatch_mode() -> None:
     """Torch's C interface leaves the mode's exception where the next call of Python would find it."""
 
     class Passing(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+
         def __torch_dispatch__(
             self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
