@@ -92,7 +92,9 @@ class Wrapper(Tensor):
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, *given: Any, **more: Any) -> Any:
+        func, _, *rest = given
+        args, kwargs = (*rest, (), {})[:2]
         inside = [arg.within if isinstance(arg, Wrapper) else arg for arg in args]
         return cls(func(*inside, **(kwargs or {})))
 
