@@ -62,7 +62,7 @@ def recurrence(a: Tensor, b: Tensor, later_a: Tensor, later_b: Tensor) -> list[T
 
 
 def lowered(
-    function: Callable[..., list[Tensor]], *inputs: Tensor, dynamic: bool = False, **tolerance: float
+    function: Callable[..., list[Tensor]], *inputs: Tensor, dynamic: bool = False, **tolerance: Any
 ) -> Graph:
     """The graph of `function(scan, *inputs)`, whose results are those of a loop."""
     recorder = Recorder()
@@ -97,7 +97,8 @@ def test_recurrence(dtype: torch.dtype, dim: int, reverse: bool) -> None:
     assert isinstance(found.kind, Combine) and found.kind.count == 2
     assert found.reverse is reverse
     # as the operands lie in memory, whatever is scanned
-    assert [as_int(size) for size in found.outputs[0].shape] == [3, 4, 5]
+    (output, *_) = found.outputs
+    assert output is not None and [as_int(size) for size in output.shape] == [3, 4, 5]
     assert found.ranges.index(found.axis) == dim
 
 
@@ -209,7 +210,7 @@ def test_pointwise_combining_on_a_gpu(reverse: bool) -> None:
         def combine(x: dict[str, Tensor], y: dict[str, Tensor]) -> dict[str, Tensor]:
             return {"a": torch.minimum(x["a"], y["a"] * factor), "b": torch.maximum(x["b"], y["b"])}
 
-        found = associative_scan(combine, values, 1, reverse=reverse, combine_mode="pointwise")
+        found: Any = associative_scan(combine, values, 1, reverse=reverse, combine_mode="pointwise")
         return found["a"] + found["b"]
 
     recorder = OnGpu()

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 import torch
 from layout_graphs import Compiled
+from module_formats import in_format
 from torch import Tensor, nn
 
 from coilwork_lowering import LayoutOptions
@@ -66,7 +67,7 @@ def test_patches_are_products_forward_and_backward(name: str, is_last: bool) -> 
         pytest.skip("torch has a format of images alone")
     net, x = build().to(BF16), torch.randn(shape).to(BF16)
     if is_last:
-        net, x = net.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+        net, x = in_format(net, torch.channels_last), x.to(memory_format=torch.channels_last)
     pairs, (operators,) = compiled_beside_eager(net, x, train=True)
     check(pairs)
     assert operators["mm"] + operators["addmm"] == 3

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from aot_compilers import TracingMode
 from lowering_backend import Recorder
 from product_graphs import ON_CPU, in_eager
 from torch import Tensor
@@ -43,7 +44,7 @@ def empty(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
 
 
 def decided(
-    function: Callable[..., Any], *inputs: Any, options: LayoutOptions = ON_META, mode: str = "fake"
+    function: Callable[..., Any], *inputs: Any, options: LayoutOptions = ON_META, mode: TracingMode = "fake"
 ) -> tuple[torch.fx.GraphModule, PaddingDecision]:
     return pad_products(make_fx(function, tracing_mode=mode)(*inputs), options)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ def kinds(graph: Graph) -> list[str]:
     return [type(node).__name__ for node in graph.nodes if isinstance(node, Extern | Pointwise)]
 
 
-def along(dim: int, count: int = 24, **layout: object) -> tuple[Callable[..., Tensor], list[Tensor]]:
+def along(dim: int, count: int = 24, **layout: Any) -> tuple[Callable[..., Tensor], list[Tensor]]:
     tensors = [torch.empty(4, 16, 6, 8, dtype=torch.bfloat16).to(**layout) for _ in range(count)]
     return lambda *parts: torch.cat(parts, dim), tensors
 

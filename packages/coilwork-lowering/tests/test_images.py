@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from aot_compilers import TracingMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_lowering import decompositions
@@ -70,7 +71,7 @@ def test_what_is_cut_off_whole_is_left_alone() -> None:
 
 @pytest.mark.parametrize("padding", [(0, -2), (-1, 0, 0, -1), (0, 0), (-1, -1, -2, 0, 0, -1)])
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
-def test_what_only_cuts_keeps_the_layout(padding: tuple[int, ...], mode: str) -> None:
+def test_what_only_cuts_keeps_the_layout(padding: tuple[int, ...], mode: TracingMode) -> None:
     def function(given: torch.Tensor) -> torch.Tensor:
         cut: torch.Tensor = aten.constant_pad_nd(given, padding)
         return cut
@@ -87,10 +88,12 @@ def test_what_is_cut_to_a_known_size_keeps_the_layout() -> None:
     _agrees(function, torch.arange(5.0 * 9 * 6).view(5, 9, 6).transpose(1, 2), "symbolic")
 
 
-def _agrees(function: Callable[[torch.Tensor], torch.Tensor], value: torch.Tensor, mode: Any) -> None:
+def _agrees(function: Callable[[torch.Tensor], torch.Tensor], value: torch.Tensor, mode: TracingMode) -> None:
     gm = make_fx(function, decomposition_table=decompositions(), tracing_mode=mode)(value)
     torch.testing.assert_close(gm(value), function(value), rtol=0, atol=0, check_stride=True)
-    promised: torch.Tensor = gm.graph.output_node().args[0].meta["val"]
+    (returned,) = gm.graph.output_node().args
+    assert isinstance(returned, torch.fx.Node)
+    promised: torch.Tensor = returned.meta["val"]
     assert [int(stride) for stride in promised.stride()] == list(function(value).stride())
 
 
@@ -122,6 +125,7 @@ def test_other_layouts_are_padded_without_guards() -> None:
         decomposition_table=decompositions(),
         tracing_mode="symbolic",
     )(value)
+    assert gm.shape_env is not None
     assert not [guard for guard in gm.shape_env.guards if ">" in str(guard.expr)]
 
 

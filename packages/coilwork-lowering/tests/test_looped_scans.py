@@ -12,13 +12,16 @@ import torch
 from lowering_backend import Recorder
 from torch import Tensor
 from torch._higher_order_ops import scan
-from torch._higher_order_ops.map import map as mapped
+from torch._higher_order_ops.map import map as map_operator
 
 from coilwork_ir.index import as_int
 from coilwork_ir.loops import Loop, Pointwise
 from coilwork_lowering.higher_order import scan as unrolled_scans
 
 COUNTS = (5, 2, 7, 3)
+
+# its own types know no further arguments
+mapped: Callable[..., Any] = map_operator
 
 
 @pytest.fixture(autouse=True)

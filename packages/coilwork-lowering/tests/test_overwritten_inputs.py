@@ -13,6 +13,9 @@ Step = Callable[["Scaled", Tensor], Tensor]
 
 
 class Scaled(nn.Module):
+    state: Tensor
+    count: Tensor
+
     def __init__(self, step: Step) -> None:
         super().__init__()
         self.step = step

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from aot_compilers import tensors_of
 from torch import Tensor, fx
 
 from coilwork_lowering.options import RewriteOptions
@@ -123,7 +124,7 @@ def test_gradients_of_heads_that_are_shared(function: Function) -> None:
         run(*leaves).float().pow(2).mean().backward()
         gradients.append([leaf.grad for leaf in leaves])
     assert [item.name for item in capture.fired] == ["attention-operands"]
-    for found, wanted in zip(gradients[1], gradients[0], strict=True):
+    for found, wanted in zip(tensors_of(gradients[1]), tensors_of(gradients[0]), strict=True):
         torch.testing.assert_close(found, wanted, rtol=0.05, atol=float(wanted.abs().max()) * 0.02)
 
 
@@ -143,7 +144,7 @@ def test_what_kernels_take_stays() -> None:
 
     mask = torch.zeros(B, 1, L, L, dtype=torch.bfloat16)
     learned = torch.zeros(B, H, L, 1, dtype=torch.bfloat16, requires_grad=True)
-    for function, inputs in [
+    cases: list[tuple[Function, tuple[Tensor, ...]]] = [
         (causal, operands()),
         (masked, (*operands(), mask)),
         (masked, (*operands(), learned.expand(-1, -1, -1, L))),
@@ -152,7 +153,8 @@ def test_what_kernels_take_stays() -> None:
         (causal, operands(1, torch.float32)),
         (dropped, operands(1)),
         (small, operands(1)),
-    ]:
+    ]
+    for function, inputs in cases:
         compiled_function, capture = compiled(function)
         compiled_function(*inputs)
         assert not capture.fired, function.__name__

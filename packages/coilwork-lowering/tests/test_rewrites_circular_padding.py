@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 import loop_evaluator
 import pytest
 import torch
-from functorch.compile import make_boxed_func
 from rewritten_graphs import Rewritten
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.nn.functional import pad
 
 from coilwork_ir.loops import Pointwise

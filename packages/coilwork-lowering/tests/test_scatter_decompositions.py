@@ -131,7 +131,7 @@ def test_the_gradient_of_a_masked_scatter(sizes: tuple[int, ...], remainder: int
     assert torch.equal(found, function())
 
 
-FILLED = {
+FILLED: dict[str, Callable[[], tuple[torch.Tensor, int, torch.Tensor, Any]]] = {
     "rows": lambda: (torch.rand(4, 3), 0, torch.tensor([2, -1]), 5.0),
     "transposed": lambda: (torch.rand(4, 3).t(), 0, torch.tensor([1]), 5.0),
     "with gaps": lambda: (torch.rand(6, 4)[::2, ::2], 1, torch.tensor(1), 5.0),

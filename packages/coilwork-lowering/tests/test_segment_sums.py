@@ -10,6 +10,7 @@ from typing import Any
 import loop_evaluator
 import pytest
 import torch
+from aot_compilers import TracingMode
 from lowering_against_eager import externs, trace_and_lower
 from torch.utils import _pytree as pytree
 
@@ -31,7 +32,9 @@ def sorts_whatever_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
 SORTED = LoweringOptions(accumulation="sorted")
 
 
-def run(function: Callable[..., Any], *inputs: torch.Tensor, mode: str = "fake") -> tuple[Lowered, Any]:
+def run(
+    function: Callable[..., Any], *inputs: torch.Tensor, mode: TracingMode = "fake"
+) -> tuple[Lowered, Any]:
     lowered = trace_and_lower(function, inputs, options=SORTED, mode=mode)
     assert externs(lowered.graph) == []
     assert not any(isinstance(node, Scatter) for node in lowered.graph.nodes)

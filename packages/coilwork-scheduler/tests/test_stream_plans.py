@@ -134,7 +134,7 @@ def test_memory_is_allocated_before_the_event_that_its_stream_is_behind(build: B
     program = plan(replace(made, steps=steps), PlanOptions())
     verify_program(program)
     kinds = [
-        (type(i).__name__, i.buffer.name if isinstance(i, Alloc | Reuse) else "")
+        (type(i).__name__, i.buffer.name if isinstance(i, Alloc | Reuse) else None)
         for i in program.instructions
         if isinstance(i, Alloc | Reuse | ForkStream | RecordEvent | WaitEvent)
     ]

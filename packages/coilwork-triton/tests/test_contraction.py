@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from contraction_kernels import Product, gated_products, int8_linear, product_kernel, product_over_two_ranges
 from kernel_bench import TARGETS, TritonProcess, compile_source, corners, grid_of, run_source
+from source_checks import prefix_with, versions_of
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
@@ -38,7 +40,7 @@ def tensors_of(kernel: Kernel) -> list[torch.Tensor]:
     return found
 
 
-def agree(process: TritonProcess, kernel: Kernel, on: Target | None = None, **options) -> None:
+def agree(process: TritonProcess, kernel: Kernel, on: Target | None = None, **options: Any) -> None:
     """Fail unless every candidate does what the kernel means."""
     verify_kernel(kernel)
     source = TritonCodegen().emit(kernel, on or get_target("sm_90"), options)
@@ -54,10 +56,8 @@ def agree_as_written(process: TritonProcess, kernel: Kernel, source: KernelSourc
     for number in range(len(source.configs)):
         found = run_source(process, source, [t.clone() for t in tensors], (), number)
         for (name, wanted), got in zip(expected.items(), found, strict=True):
-            close = (
-                {"rtol": 1e-2, "atol": 1e-2} if wanted.dtype.itemsize == 2 else {"rtol": 1e-4, "atol": 1e-3}
-            )
-            torch.testing.assert_close(got, wanted, **close, msg=lambda m, name=name: f"{name}: {m}")
+            rtol, atol = (1e-2, 1e-2) if wanted.dtype.itemsize == 2 else (1e-4, 1e-3)
+            torch.testing.assert_close(got, wanted, rtol=rtol, atol=atol, msg=prefix_with(name))
 
 
 @pytest.mark.parametrize("dtype", [F32, F16, BF16])
@@ -157,7 +157,7 @@ def test_warps_with_roles(engine: TritonProcess, rows: int, columns: int, pingpo
 )
 def test_roles_are_proposed_where_arithmetic_bounds(m: int, n: int, k: int, wanted: str) -> None:
     source = TritonCodegen().emit(gated_products(m=m, n=n, k=k, half=BF16), get_target("sm_90"), {})
-    directives = source.versions.versions[0].mapping.directives
+    directives = versions_of(source).versions[0].mapping.directives
     shown = " ".join(one.text for one in directives if isinstance(one, Tile | Specialise))
     assert shown == wanted if wanted else "specialise" not in shown
 

@@ -69,9 +69,9 @@ def kernel_of(
         assert r.symbol.extent is not None
         position = position * r.symbol.extent + r.symbol
         points = points * r.symbol.extent
-    number = load("in0", [position], dtype)
+    element = load("in0", [position], dtype)
     # as positions are: 64 bits
-    number = number if dtype is I64 else cast(number, I64)
+    number = element if dtype is I64 else cast(element, I64)
     store = Store(
         buffer="io0",
         index=AT + rows,
