@@ -136,7 +136,6 @@ def test_what_no_node_says_is_expanded(function: Callable[..., Any], count: int)
 
 def test_open_sizes() -> None:
     recorder = Recorder()
-    mask = flex.noop_mask
 
     def function(q: Tensor, k: Tensor, v: Tensor) -> Any:
         return flex.flex_attention(q, k, v, lambda score, b, h, i, j: score + (i - j) * 0.5)
