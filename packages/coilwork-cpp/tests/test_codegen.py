@@ -138,7 +138,9 @@ KERNELS = (bias_gelu, softmax, column_mean, embedding, sorted_rows, transpose_ad
 
 
 @pytest.mark.parametrize("make", KERNELS)
-def test_goldens(make: Callable[[], Kernel], request: pytest.FixtureRequest) -> None:
+def test_kernels_are_written_as_the_golden_files_say(
+    make: Callable[[], Kernel], request: pytest.FixtureRequest
+) -> None:
     text = CppCodegen().emit(make(), get_target("x86-64-avx512"), {}).text
     golden = Path(__file__).parent / "goldens" / f"{make.__name__}.cpp"
     if request.config.getoption("--update", default=False):

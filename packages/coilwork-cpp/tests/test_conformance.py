@@ -25,7 +25,7 @@ from coilwork_ir.target import Target
 
 
 @pytest.mark.parametrize("numerics", ["fast", "strict"])
-def test_conformance_kit(
+def test_the_generator_passes_the_conformance_kit(
     build_source: Callable[[KernelSource], Callable[..., int]], machine: Target, numerics: Numerics
 ) -> None:
     def run(source: KernelSource, args: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
@@ -51,7 +51,7 @@ def test_conformance_kit(
 
 
 @pytest.mark.parametrize("seed", [*range(40), 101, 107, 256, 519])
-def test_random_kernels(
+def test_random_kernels_compute_what_the_interpreter_does(
     load_kernel: Callable[..., Callable[..., int]], torch_dtype: TorchDType, seed: int
 ) -> None:
     kernel = make_random_kernel(seed)

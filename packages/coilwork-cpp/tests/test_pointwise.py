@@ -317,7 +317,7 @@ def test_errors_name_the_cause() -> None:
         CppCodegen().emit(k, get_target("x86-64-avx2"), {})
 
 
-def test_options() -> None:
+def test_options_are_honoured_and_checked() -> None:
     spaces, (i,) = ranges(10)
     k = kernel(
         spaces,

@@ -45,7 +45,7 @@ def test_names_of_nodes_do_not_count() -> None:
     ],
     ids=["dtype", "shape", "strides", "rank", "device", "offset"],
 )
-def test_layouts_count(other: torch.Tensor) -> None:
+def test_inputs_of_another_layout_have_another_key(other: torch.Tensor) -> None:
     assert key(scale, torch.ones(2, 3)) != key(scale, other)
 
 
@@ -60,7 +60,7 @@ def test_layouts_count(other: torch.Tensor) -> None:
     ],
     ids=["number", "type of number", "operator", "more", "outputs"],
 )
-def test_operations_count(other: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def test_other_operations_have_another_key(other: Callable[[torch.Tensor], torch.Tensor]) -> None:
     assert key(scale, torch.ones(2, 3)) != key(other, torch.ones(2, 3))
 
 
@@ -133,7 +133,7 @@ def test_how_large_open_sizes_likely_are_counts_to_a_power_of_two() -> None:
     assert one == other != third
 
 
-def test_regions_count() -> None:
+def test_what_branches_compute_is_in_the_key() -> None:
     def branches(x: torch.Tensor, factor: float) -> torch.Tensor:
         result: torch.Tensor = torch.cond(x.sum() > 0, lambda y: y * factor, lambda y: y.cos(), (x,))
         return result

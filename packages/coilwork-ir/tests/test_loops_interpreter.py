@@ -156,7 +156,7 @@ graph @update {
 
 
 @pytest.mark.parametrize("mode", ["store", "add", "mul", "min", "max"])
-def test_scatter(mode: str) -> None:
+def test_a_scatter_stores_or_combines_where_its_mask_allows(mode: str) -> None:
     text = f"""
 graph @scatter {{
   input %x: f32[5, 6]
@@ -547,7 +547,7 @@ def test_a_loop_that_overwrites_something_else_is_refused(old: str, new: str, me
         verify_graph(parse_graph(STACKING.replace(old, new)))
 
 
-def test_asserted_sizes() -> None:
+def test_an_asserted_size_is_checked_at_run_time() -> None:
     text = """
 graph @sizes {
   symbol n in [0, inf]

@@ -21,7 +21,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", SCALAR_OPS)
-def test_rows(name: str) -> None:
+def test_each_row_of_the_table_of_ops_is_consistent(name: str) -> None:
     row = SCALAR_OPS[name]
     assert row.name == name and name.isidentifier()
     assert 1 <= row.arity <= 3 and row.cost >= 1 and row.doc

@@ -87,7 +87,7 @@ def scan_of(graph: Graph) -> Scan:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("dim", [0, 1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
-def test_recurrence(dtype: torch.dtype, dim: int, reverse: bool) -> None:
+def test_a_recurrence_is_one_scan_in_any_direction(dtype: torch.dtype, dim: int, reverse: bool) -> None:
     a, b = ((torch.randn(3, 4, 5) * (1 if dtype.is_floating_point else 3)).to(dtype) for _ in range(2))
 
     def function(scan: Scanning, a: Tensor, b: Tensor) -> list[Tensor]:
@@ -132,7 +132,7 @@ def test_values_that_no_result_needs_are_not_combined() -> None:
 
 
 @pytest.mark.parametrize("shape", [(6,), (1, 5), (5, 1), (5, 1, 1)])
-def test_few_points(shape: tuple[int, ...]) -> None:
+def test_a_scan_of_one_point_is_no_scan(shape: tuple[int, ...]) -> None:
     graph = lowered(lambda scan, a: scan(recurrence, [a, a], 0), torch.rand(shape))
     assert any(isinstance(node, Scan) for node in graph.nodes) is (shape[0] > 1)
 
@@ -224,7 +224,7 @@ def test_pointwise_combining_on_a_gpu(reverse: bool) -> None:
     assert scan.ranges.index(scan.axis) == 1
 
 
-def test_gradients() -> None:
+def test_gradients_of_a_scan_are_those_of_a_loop() -> None:
     def gradients(backend: Any) -> list[Tensor]:
         torch._dynamo.reset()
         generator = torch.Generator().manual_seed(0)

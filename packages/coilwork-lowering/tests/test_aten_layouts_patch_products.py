@@ -135,7 +135,7 @@ def test_other_convolutions_stay(net: nn.Module) -> None:
     assert operators["convolution"] == 1 and not operators["mm"] + operators["addmm"]
 
 
-def test_f32_stays() -> None:
+def test_convolutions_in_f32_are_no_products() -> None:
     """Whether a product rounds to TF32 is another setting than whether a convolution does."""
     _, (operators,) = compiled_beside_eager(nn.Conv2d(8, 8, 2, 2), torch.randn(2, 8, 4, 4), train=False)
     assert operators["convolution"] == 1

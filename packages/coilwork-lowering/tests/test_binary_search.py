@@ -16,7 +16,7 @@ VALUES = torch.tensor([[NAN, INF, -INF, 0.0, -0.0], [2.0, 1.9999, 2.0001, 5.0, 6
 
 
 @pytest.mark.parametrize("right", [False, True])
-def test_bucketize(right: bool) -> None:
+def test_bucketize_is_eagers_for_any_boundaries(right: bool) -> None:
     for boundaries in (BOUNDARIES, BOUNDARIES[:1], BOUNDARIES[:8], torch.tensor([3.0, 1.0, 2.0])):
         assert_as_eager(lambda v, b: torch.bucketize(v, b, right=right), VALUES, boundaries)
     assert_as_eager(lambda v, b: torch.bucketize(v, b, out_int32=True, right=right), VALUES, BOUNDARIES)
@@ -30,7 +30,7 @@ def test_boundaries_may_be_nan(right: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8])
-def test_types(dtype: torch.dtype) -> None:
+def test_searches_take_every_type(dtype: torch.dtype) -> None:
     boundaries = torch.tensor([0, 1, 1, 4, 9]).to(dtype)
     values = torch.tensor([[0, 1, 2], [4, 9, 10]]).to(dtype)
     assert_as_eager(torch.bucketize, values, boundaries)

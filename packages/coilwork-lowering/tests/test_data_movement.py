@@ -42,7 +42,7 @@ def test_rows_of_vectors_are_joined_by_a_kernel(dim: int) -> None:
     assert kinds(lowered(function, *tensors, device="cpu")) == ["Extern"]
 
 
-def test_channels_last() -> None:
+def test_a_concatenation_of_images_channels_last_is_one_kernel() -> None:
     function, tensors = along(1, memory_format=torch.channels_last)
     assert kinds(lowered(function, *tensors)) == ["Pointwise"]
 

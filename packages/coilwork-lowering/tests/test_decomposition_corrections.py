@@ -95,7 +95,7 @@ LEFT = (
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_as_eager(name: str) -> None:
+def test_corrected_decompositions_are_those_of_eager(name: str) -> None:
     function = CASES[name]
     gm = make_fx(function, decomposition_table=decompositions())()
     called = [str(node.target) for node in gm.graph.nodes]

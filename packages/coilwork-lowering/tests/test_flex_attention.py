@@ -134,7 +134,7 @@ def test_what_no_node_says_is_expanded(function: Callable[..., Any], count: int)
     assert len(nodes_of(recorder)) == count
 
 
-def test_open_sizes() -> None:
+def test_one_graph_serves_open_sizes() -> None:
     recorder = Recorder()
 
     def function(q: Tensor, k: Tensor, v: Tensor) -> Any:

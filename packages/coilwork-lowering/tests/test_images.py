@@ -26,7 +26,9 @@ CASES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 
 
 @pytest.mark.parametrize("shape, padding", CASES)
-def test_replicated(shape: tuple[int, ...], padding: tuple[int, ...]) -> None:
+def test_gradients_of_replicated_borders_are_those_of_eager(
+    shape: tuple[int, ...], padding: tuple[int, ...]
+) -> None:
     dims = len(padding) // 2
     backward = getattr(aten, f"replication_pad{dims}d_backward").default
     value = torch.zeros(shape)
@@ -44,7 +46,9 @@ def test_replicated(shape: tuple[int, ...], padding: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     "shape, padding", [((2, 4), (1, 2)), ((3, 4, 5), (0, 3, 2, 0)), ((2, 2, 3, 4, 3), (1, 2, 0, 2, 2, 0))]
 )
-def test_reflected(shape: tuple[int, ...], padding: tuple[int, ...]) -> None:
+def test_gradients_of_reflected_borders_are_those_of_eager(
+    shape: tuple[int, ...], padding: tuple[int, ...]
+) -> None:
     dims = len(padding) // 2
     backward = getattr(aten, f"reflection_pad{dims}d_backward").default
     value = torch.zeros(shape)
@@ -149,7 +153,9 @@ def traced(
 @pytest.mark.parametrize("corners", [True, False])
 @pytest.mark.parametrize(("before", "after"), SIZES)
 @pytest.mark.parametrize("name", FORWARD)
-def test_sizes(name: str, before: tuple[int, int], after: tuple[int, int], corners: bool) -> None:
+def test_resized_images_and_their_gradients_are_those_of_eager(
+    name: str, before: tuple[int, int], after: tuple[int, int], corners: bool
+) -> None:
     image = torch.randn(2, 3, *before, dtype=torch.float64 if corners else torch.float32)
     found = traced(lambda x: FORWARD[name](x, after, corners), image)
     torch.testing.assert_close(found, FORWARD[name](image, after, corners))
@@ -159,7 +165,7 @@ def test_sizes(name: str, before: tuple[int, int], after: tuple[int, int], corne
 
 
 @pytest.mark.parametrize("scales", [(0.53, 0.47), (2.1, 1.9)])
-def test_given_scales(scales: tuple[float, float]) -> None:
+def test_scales_that_are_given_are_used_as_given(scales: tuple[float, float]) -> None:
     image, after = torch.randn(1, 2, 10, 10), [int(10 * scale) for scale in scales]
 
     def function(image: torch.Tensor) -> Any:

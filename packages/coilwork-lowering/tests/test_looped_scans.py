@@ -111,12 +111,12 @@ def test_forward_and_backward(gradients: bool) -> None:
 
 
 @pytest.mark.parametrize("function", [several, within, chosen])
-def test_loops(function: Callable[..., Any]) -> None:
+def test_scans_that_torch_writes_as_loops_are_those_of_eager(function: Callable[..., Any]) -> None:
     assert_as_eager(function, given)
 
 
 @pytest.mark.parametrize("gradients", [False, True])
-def test_map(gradients: bool) -> None:
+def test_a_map_and_its_gradients_are_those_of_eager(gradients: bool) -> None:
     def function(weight: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         found: tuple[Tensor, Tensor] = mapped(lambda row, w: ((row @ w).softmax(0), row.sum()), rows, weight)
         return found

@@ -108,7 +108,7 @@ class Decoder(nn.Module):
         return h @ self.embed.weight.t()
 
 
-def test_decoder_training() -> None:
+def test_a_decoder_trains_in_two_graphs() -> None:
     ids = torch.randint(0, 50, (2, 10))
     recorder = train_both(Decoder(), lambda m: F.cross_entropy(m(ids).flatten(0, 1), ids.flatten()))
     assert len(recorder.lowered) == 2
@@ -128,14 +128,14 @@ def test_one_graph_serves_all_marked_sizes() -> None:
     assert len(recorder.lowered[0].symbols) == 2
 
 
-def test_dynamic_training() -> None:
+def test_a_decoder_of_open_length_trains_in_two_graphs() -> None:
     model, ids = Decoder(), torch.randint(0, 50, (3, 7))
     torch._dynamo.mark_dynamic(ids, 1)
     recorder = train_both(model, lambda m: F.cross_entropy(m(ids).flatten(0, 1), ids.flatten()))
     assert len(recorder.lowered) == 2
 
 
-def test_optimizer_step() -> None:
+def test_a_compiled_step_of_adamw_is_eagers() -> None:
     first = [nn.Parameter(torch.randn(4, 3)), nn.Parameter(torch.randn(5))]
     second = [nn.Parameter(p.detach().clone()) for p in first]
     recorder = Recorder()

@@ -260,7 +260,7 @@ def test_small_parts_and_what_kernels_compute_stay_in_one_kernel() -> None:
     ]
 
 
-def test_the_option() -> None:
+def test_an_option_forbids_updates_in_place() -> None:
     options = LoweringOptions(updates_in_place=False)
     lowered = lowered_as_eager(row, torch.randn(ROWS, 8), torch.randn(8), options=options)
     assert decisions(lowered) == ["by option"]
@@ -276,7 +276,7 @@ def test_a_number_is_copied_into_a_part() -> None:
     lowered_as_eager(function, torch.randn(4, 3))
 
 
-def test_training() -> None:
+def test_what_is_saved_for_the_backward_is_not_overwritten() -> None:
     """What the forward graph saves for the backward is read by it; an update after that copies."""
 
     def function(x: Tensor, i: Tensor, v: Tensor) -> Tensor:

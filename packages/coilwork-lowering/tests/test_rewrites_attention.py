@@ -107,7 +107,7 @@ def compiled(
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_inference(form: str, dtype: torch.dtype) -> None:
+def test_each_form_of_attention_is_one_call(form: str, dtype: torch.dtype) -> None:
     function, capture = compiled(FORMS[form])
     inputs = operands(dtype)
     with torch.no_grad():
@@ -122,7 +122,7 @@ def test_inference(form: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_training(form: str) -> None:
+def test_each_form_of_attention_has_eagers_gradients(form: str) -> None:
     gradients = []
     function, capture = compiled(FORMS[form])
     for run in (FORMS[form], function):
@@ -319,7 +319,7 @@ REFUSED = (
 
 
 @pytest.mark.parametrize("function", REFUSED, ids=lambda f: f.__name__)
-def test_refused(function: Function) -> None:
+def test_what_is_no_attention_stays(function: Function) -> None:
     run, capture = compiled(function)
     run(*operands())
     assert capture.gm is not None and capture.fired == ()

@@ -96,7 +96,9 @@ def check(found: Tensor, inputs: Sequence[Tensor], function: Function) -> None:
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_inference(function: Function, heads: int, dtype: torch.dtype) -> None:
+def test_operands_are_handed_to_attention_as_they_are(
+    function: Function, heads: int, dtype: torch.dtype
+) -> None:
     inputs = operands(heads, dtype)
     compiled_function, capture = compiled(function)
     with torch.no_grad():

@@ -51,7 +51,7 @@ STAYS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("case", STAYS)
-def test_stays(case: str) -> None:
+def test_sums_that_are_no_bias_stay(case: str) -> None:
     assert rewritten(STAYS[case], (A, B, BIAS), PRODUCTS).names == ()
 
 

@@ -107,7 +107,7 @@ STAYS: dict[str, tuple[Function, tuple[Tensor, Tensor, Tensor], list[int]]] = {
 
 
 @pytest.mark.parametrize("case", STAYS)
-def test_stays(case: str) -> None:
+def test_weights_that_may_not_be_packed_stay(case: str) -> None:
     function, operands, frozen = STAYS[case]
     gm = traced(function, operands)
     assert pack_weights(gm, frozen) == (gm, 0)

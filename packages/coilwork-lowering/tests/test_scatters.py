@@ -72,7 +72,7 @@ def test_a_smaller_cache_holds_fewer_columns() -> None:
     assert ranges(20480, 256, "cuda") == [20480, 256]
 
 
-def test_numbers_stay() -> None:
+def test_cutting_a_scatter_changes_no_numbers() -> None:
     with FakeTensorMode():
         x, source = (torch.empty(16, 32, device="cuda") for _ in range(2))
         index = torch.empty(16, 32, device="cuda", dtype=torch.int64)

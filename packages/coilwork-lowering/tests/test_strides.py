@@ -243,7 +243,7 @@ ROLLS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
 @pytest.mark.parametrize("roll", ROLLS)
-def test_rolled_images(roll: str, mode: TracingMode) -> None:
+def test_rolled_images_lie_as_eager_lays_them_out(roll: str, mode: TracingMode) -> None:
     def rolled(x: torch.Tensor) -> torch.Tensor:
         return torch.roll(x, *ROLLS[roll])
 

@@ -76,7 +76,7 @@ def test_objects_that_the_code_names() -> None:
     assert named(3, Placement()) == {"output": "the graph returns an object of class Placement"}
 
 
-def test_objects() -> None:
+def test_objects_that_are_no_tensors_are_listed() -> None:
     class Queue:
         script_class_name = "a.Queue"
 

@@ -66,7 +66,7 @@ def test_what_is_demanded_of_open_sizes_is_told_with_the_operator() -> None:
     assert origins
 
 
-def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_of_flex_attention_are_those_of_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch asks for a GPU, where its own kernel runs; what the operator stands for runs anywhere."""
     monkeypatch.setattr(flex, "_validate_device", lambda *_: None)
     torch.manual_seed(0)
@@ -88,7 +88,7 @@ def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close([x.grad for x in ours], [x.grad for x in theirs])
 
 
-def test_map() -> None:
+def test_a_map_with_a_number_is_eagers() -> None:
     weight = torch.randn(3)
 
     def function(rows: Tensor) -> Tensor:

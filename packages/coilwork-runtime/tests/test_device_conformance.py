@@ -235,7 +235,7 @@ def test_a_kernel_is_loaded_once_whoever_calls(samples: Samples) -> None:
 
 
 @pytest.mark.gpu
-def test_gpus_pass() -> None:
+def test_a_gpu_passes_the_conformance_kit() -> None:
     from coilwork_runtime import GpuDevice, TritonCompiler, describe_gpu
     from coilwork_runtime.generated import TritonKernel
 

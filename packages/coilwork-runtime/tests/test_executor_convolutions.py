@@ -192,7 +192,7 @@ def operands(name: str, dtype: torch.dtype, layout: str) -> tuple[Tensor, Tensor
 @pytest.mark.parametrize("layout", ["first", "last"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", FORMS)
-def test_forms(
+def test_convolutions_of_each_form_and_layout_are_right(
     stub: StubConvolutions, store: MemoryStore, name: str, dtype: torch.dtype, layout: str
 ) -> None:
     x, w = operands(name, dtype, layout)

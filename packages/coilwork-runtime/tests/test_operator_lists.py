@@ -37,7 +37,7 @@ def encoded(value: object) -> bytes:
 
 
 @pytest.mark.parametrize("with_bias", [True, False], ids=["bias", "no-bias"])
-def test_convolution_backward(with_bias: bool) -> None:
+def test_a_convolutions_gradients_are_those_of_eager(with_bias: bool) -> None:
     asm = Assembly("net")
     for name in ("g", "x", "w"):
         asm.input(name)

@@ -113,7 +113,7 @@ def test_each_extension_of_the_package_is_of_its_own_files() -> None:
         list_extension_sources(PACKAGE, "other")
 
 
-def test_measured() -> None:
+def test_the_executors_build_and_size_are_measured() -> None:
     facts = measure_executor()
     assert facts.build_s is not None and facts.load_s is not None and facts.size_bytes is not None
     assert 0 < facts.load_s < facts.build_s and 10_000 < facts.size_bytes < 4_000_000

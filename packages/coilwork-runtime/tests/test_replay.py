@@ -475,7 +475,7 @@ def test_products_and_convolutions(store: MemoryStore, stub: StubGraphs) -> None
     assert 4 <= counters["work_in_graphs"] / counters["graphs"] <= 6
 
 
-def test_threads(store: MemoryStore, stub: StubGraphs) -> None:
+def test_threads_replay_their_own_calls(store: MemoryStore, stub: StubGraphs) -> None:
     program = load(store, stub, chain(40).returns("x0"))
     wrong: list[int] = []
 
@@ -533,7 +533,7 @@ def random_program(rng: random.Random) -> bytes:
     return asm.returns(*alive[3:])
 
 
-def test_random_programs(store: MemoryStore, stub: StubGraphs) -> None:
+def test_random_programs_replay_what_they_compute(store: MemoryStore, stub: StubGraphs) -> None:
     graphs = 0
     for seed in range(150):
         rng = random.Random(seed)

@@ -189,7 +189,7 @@ def test_version_is_the_installed_one() -> None:
     assert read_triton_version() == triton.__version__
 
 
-def test_frames() -> None:
+def test_frames_are_read_as_written_and_cut_ones_refused() -> None:
     stream = io.BytesIO()
     write_frame(stream, {"a": 1}, b"blob")
     write_frame(stream, {})

@@ -28,7 +28,7 @@ B, T, C = (symbol(name, lo=2) for name in ("b", "t", "c"))
         ((B * 8,), (B, sizes(8)[0]), (B, sizes(8)[0])),
     ],
 )
-def test_common_refinement(
+def test_the_pieces_of_two_spaces_make_up_both(
     first: tuple[Expr, ...], second: tuple[Expr, ...], pieces: tuple[Expr, ...]
 ) -> None:
     found = refine_extents(first, second)

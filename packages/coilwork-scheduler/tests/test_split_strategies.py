@@ -133,7 +133,7 @@ def test_every_batch_is_served(build: Builder) -> None:
 
 
 @pytest.mark.parametrize("make", [moments, group_sums])
-def test_numbers_stay(build: Builder, make: Callable[..., Graph]) -> None:
+def test_splitting_changes_no_numbers(build: Builder, make: Callable[..., Graph]) -> None:
     graph = make(build, 70, 16, 7, 7) if make is moments else make(build, 4, 200, 16, 10)
     made = schedule(graph, replace(H200, bandwidth_gb_s=1.0, launch_us=1e-6))
     assert decisions(made)[0].accepted

@@ -63,7 +63,7 @@ def run(
     return found[0]
 
 
-def test_pointwise_broadcast(engine: TritonProcess) -> None:
+def test_broadcast_operands_are_read_at_their_own_ranges(engine: TritonProcess) -> None:
     x0, x1 = along("x0", 7), along("x1", 33)
     i, j = x0.symbol, x1.symbol
     value = op("mul", op("add", load("in0", [i * 33 + j], F32), load("in1", [j], F32)), load("in2", [i], F32))
@@ -84,7 +84,9 @@ def test_three_ranges_in_one_tile(engine: TritonProcess) -> None:
 
 
 @pytest.mark.parametrize(("rows", "width", "pitch"), [(5, 300, 304), (3, 1001, 1008), (2, 2047, 2047)])
-def test_padded_rows(engine: TritonProcess, rows: int, width: int, pitch: int) -> None:
+def test_rows_are_padded_with_what_masked_loads_give(
+    engine: TritonProcess, rows: int, width: int, pitch: int
+) -> None:
     x0, x1 = along("x0", rows), along("x1", pitch)
     i, j = x0.symbol, x1.symbol
     inside = op("lt", index_value(j), const(width, I64))
@@ -97,7 +99,7 @@ def test_padded_rows(engine: TritonProcess, rows: int, width: int, pitch: int) -
 
 
 @pytest.mark.parametrize("shape", [(40, 70), (1, 70), (64, 64)])
-def test_transposed_tile(engine: TritonProcess, shape: tuple[int, int]) -> None:
+def test_a_transposed_operand_is_read_in_tiles(engine: TritonProcess, shape: tuple[int, int]) -> None:
     rows, columns = shape
     y, x = along("y0", rows), along("x0", columns)
     value = op(
@@ -111,7 +113,7 @@ def test_transposed_tile(engine: TritonProcess, shape: tuple[int, int]) -> None:
     torch.testing.assert_close(run(engine, kernel, a, b, torch.zeros(shape)), a + b.t())
 
 
-def test_three_tiles(engine: TritonProcess) -> None:
+def test_three_ranges_are_three_tiles(engine: TritonProcess) -> None:
     z, y, x = along("z0", 3), along("y0", 20), along("x0", 17)
     i, j, k = z.symbol, y.symbol, x.symbol
     value = op("neg", load("in0", [i * 340 + k * 20 + j], F32))
@@ -143,7 +145,7 @@ def test_many_rows_of_a_tile_share_the_first_grid_axis(engine: TritonProcess) ->
 
 @pytest.mark.parametrize("choice", ["auto", "i32", "i64"])
 @pytest.mark.parametrize("size", [0, 1, 5, 300])
-def test_symbolic_size(engine: TritonProcess, size: int, choice: str) -> None:
+def test_one_kernel_serves_every_size(engine: TritonProcess, size: int, choice: str) -> None:
     n = symbol("n0", lo=0)
     x = along("x0", n)
     value = op("add", load("in0", [x.symbol], F32), cast(index_value(x.symbol * n), F32))
@@ -294,7 +296,9 @@ def layer_norm(element: Scalar, r: Expr) -> Scalar:
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 @pytest.mark.parametrize("width", [1, 48, 64])
 @pytest.mark.parametrize("function", [softmax, one_pass_softmax])
-def test_row_softmax(engine: TritonProcess, function: RowValue, width: int, hint: str) -> None:
+def test_a_softmax_of_rows_is_torchs(
+    engine: TritonProcess, function: RowValue, width: int, hint: str
+) -> None:
     a = torch.randn(3, width)
     a[0, : width // 2] = -math.inf
     kernel = rows_kernel(3, width, function, F32, per_row=False)
@@ -318,7 +322,7 @@ def test_softmax_of_long_rows_is_rescaled_once_per_chunk(engine: TritonProcess, 
 
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 @pytest.mark.parametrize("width", [100, 3000])
-def test_layer_norm(engine: TritonProcess, width: int, hint: str) -> None:
+def test_a_layer_norm_is_near_the_exact_one(engine: TritonProcess, width: int, hint: str) -> None:
     a = torch.randn(3, width) * 3 + 1e2
     kernel = rows_kernel(3, width, layer_norm, F32, per_row=False)
     got = run(engine, kernel, a, torch.zeros(3, width), **WALKS[hint])
@@ -365,7 +369,9 @@ def test_no_reduction_or_scan_is_missing() -> None:
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 @pytest.mark.parametrize("width", [1, 20, 70])
 @pytest.mark.parametrize("kind", sorted(REDUCE_OPS))
-def test_every_reduction(engine: TritonProcess, kind: ReduceKind, width: int, hint: str) -> None:
+def test_every_reduction_of_rows_is_torchs(
+    engine: TritonProcess, kind: ReduceKind, width: int, hint: str
+) -> None:
     torch.manual_seed(0)
     dtype, data = F32, torch.randn(5, width)
     if kind in ("any", "all"):
@@ -473,7 +479,9 @@ SCANS = {
     [(kind, back) for kind in SCAN_KINDS for back in (False, True) if not (back and kind.startswith("arg"))],
 )
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
-def test_every_scan(engine: TritonProcess, kind: ScanKind, hint: str, reverse: bool) -> None:
+def test_every_scan_of_rows_is_torchs_in_both_directions(
+    engine: TritonProcess, kind: ScanKind, hint: str, reverse: bool
+) -> None:
     width = 2100 if (hint, kind) == ("looped", "sum") else 45
     data = torch.randn(2, width)
     data[0, 3] = -math.inf
@@ -505,7 +513,7 @@ def test_running_maximum_gives_value_and_position(engine: TritonProcess) -> None
 
 
 @pytest.mark.parametrize("mode", ["add", "min", "max"])
-def test_atomic_updates(engine: TritonProcess, mode: StoreMode) -> None:
+def test_updates_that_collide_are_all_counted(engine: TritonProcess, mode: StoreMode) -> None:
     x = along("x0", 50)
     store = Store(
         buffer="io0",

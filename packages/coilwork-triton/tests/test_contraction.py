@@ -62,13 +62,15 @@ def agree_as_written(process: TritonProcess, kernel: Kernel, source: KernelSourc
 
 @pytest.mark.parametrize("dtype", [F32, F16, BF16])
 @pytest.mark.parametrize("m, n, k", [(16, 32, 64), (5, 33, 17), (70, 65, 50), (2, 2, 2)])
-def test_products(engine: TritonProcess, m: int, n: int, k: int, dtype: DType) -> None:
+def test_products_of_any_size_are_right(engine: TritonProcess, m: int, n: int, k: int, dtype: DType) -> None:
     agree(engine, product_kernel(Product(m=m, n=n, k=k, left=dtype, right=dtype)))
 
 
 @pytest.mark.parametrize("left_by_rows", [True, False])
 @pytest.mark.parametrize("right_by_rows", [True, False])
-def test_transposed_factors(engine: TritonProcess, left_by_rows: bool, right_by_rows: bool) -> None:
+def test_products_of_transposed_factors_are_right(
+    engine: TritonProcess, left_by_rows: bool, right_by_rows: bool
+) -> None:
     shape = Product(
         m=40, n=27, k=35, left=F16, right=F16, left_by_rows=left_by_rows, right_by_rows=right_by_rows
     )
@@ -76,7 +78,7 @@ def test_transposed_factors(engine: TritonProcess, left_by_rows: bool, right_by_
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_batches(engine: TritonProcess, batch: int) -> None:
+def test_each_product_of_a_batch_is_right(engine: TritonProcess, batch: int) -> None:
     agree(engine, product_kernel(Product(m=20, n=17, k=19, batch=batch, left=F32, right=F32)))
 
 

@@ -73,7 +73,7 @@ def test_sums_with_one() -> None:
     assert not find_one_plus(rounded(twice), index_users(tuple(iterate_postorder((twice,)))))
 
 
-def test_factors() -> None:
+def test_a_factor_of_a_rounded_product_may_be_rough() -> None:
     tanh = op("tanh", V)
     for root, fits in (
         (tanh, True),

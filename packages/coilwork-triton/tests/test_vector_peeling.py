@@ -97,7 +97,9 @@ def normalised(
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_reduced(engine: TritonProcess, kind: ReduceKind, length: int, hint: str, dtype: DType) -> None:
+def test_vectors_at_the_ends_of_rows_reduce_no_neighbours(
+    engine: TritonProcess, kind: ReduceKind, length: int, hint: str, dtype: DType
+) -> None:
     """Every other row is of NaNs, which a neighbour's vectors hold."""
     data = torch.randn(5, length, generator=torch.Generator().manual_seed(length)).to(TORCH[dtype])
     data[1::2] = math.nan
@@ -118,7 +120,9 @@ def test_rows_of_the_extremum_alone_report_their_first(engine: TritonProcess, ki
 @pytest.mark.parametrize("dtype", [F32, BF16])
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 @pytest.mark.parametrize("length", LENGTHS)
-def test_rows_stored(engine: TritonProcess, length: int, hint: str, dtype: DType) -> None:
+def test_vectors_at_the_ends_of_rows_store_no_neighbours(
+    engine: TritonProcess, length: int, hint: str, dtype: DType
+) -> None:
     generator = torch.Generator().manual_seed(length)
     data = torch.randn(5, length, generator=generator).to(TORCH[dtype])
     weight = torch.randn(length, generator=generator)
@@ -196,7 +200,7 @@ def test_scans_keep_their_rows(engine: TritonProcess, kind: ScanKind) -> None:
             torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-3)
 
 
-def test_open_lengths(engine: TritonProcess) -> None:
+def test_rows_of_open_lengths_are_peeled_at_run_time(engine: TritonProcess) -> None:
     n0, n1 = symbol("n0", lo=1), symbol("n1", lo=1)
     x, r = along("x0", n0), along("r0", n1, "reduction")
     kernel = kernel_of(

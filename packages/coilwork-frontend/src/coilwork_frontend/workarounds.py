@@ -150,7 +150,7 @@ WORKAROUNDS: Final = (
         what="masked_select of a row by a matrix is held to the number of the row's elements",
         versions=("2.13",),
         fix="coilwork_frontend.capture.operator_fixes:broadcast_masked_select",
-        test="coilwork/tests/test_operator_fixes.py:test_as_eager",
+        test="coilwork/tests/test_operator_fixes.py:test_broadcast_forms_are_those_of_eager",
     ),
     Workaround(
         what="nansum and nanmean of a list of no dimensions have the input's shape, and no gradient",
