@@ -133,7 +133,7 @@ def test_reflections_are_distances() -> None:
         ((37, 58, 130), BF16),
     ],
 )
-def test_reflected_rows_are_read_without_a_gather(
+def test_reflected_rows_are_right_in_every_candidate(
     engine: TritonProcess, shape: tuple[int, int, int], dtype: DType
 ) -> None:
     kernel = reflected(shape, dtype)

@@ -73,7 +73,7 @@ def test_sums_with_one() -> None:
     assert not find_one_plus(rounded(twice), index_users(tuple(iterate_postorder((twice,)))))
 
 
-def test_a_factor_of_a_rounded_product_may_be_rough() -> None:
+def test_one_factor_of_a_rounded_product_is_found() -> None:
     tanh = op("tanh", V)
     for root, fits in (
         (tanh, True),

@@ -63,7 +63,7 @@ WORKAROUNDS: Final = (
         ),
         versions=("2.13",),
         fix="coilwork_frontend.torch_compat.aot_autograd:FirstCall",
-        test="coilwork/tests/test_aot_autograd.py:test_complex_matrices",
+        test="coilwork/tests/test_aot_autograd.py:test_functions_of_complex_matrices_are_those_of_eager",
     ),
     Workaround(
         what="results are written into tensors of types that eager says they cannot be cast to",
