@@ -261,7 +261,7 @@ def test_reads_before_a_write_to_overlapping_memory_see_old_values() -> None:
     ],
     ids=["written", "viewed", "written through a view", "copied into"],
 )
-def test_scalars_agree(function: Function, make: Make) -> None:
+def test_programs_of_scalars_are_those_of_eager(function: Function, make: Make) -> None:
     agrees(function, compiled(function), lambda: [make()])
 
 

@@ -104,7 +104,7 @@ def test_sources_were_found(repository: Tree) -> None:
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_rule_holds(name: str, repository: Tree) -> None:
+def test_each_rule_of_the_architecture_holds(name: str, repository: Tree) -> None:
     violations = CHECKS[name](repository)
     assert not violations, "\n" + "\n".join(map(str, violations))
 

@@ -40,7 +40,9 @@ def looped(decay: Tensor, x: Tensor, dim: int, *, reverse: bool) -> Tensor:
 @pytest.mark.parametrize(
     ("shape", "dim"), [((64, 4096), 1), ((3, 20001), 1), ((4, 2048, 96), 1), ((700, 130), 0)]
 )
-def test_linear_recurrences(shape: tuple[int, ...], dim: int, reverse: bool, tmp_path: Path) -> None:
+def test_linear_recurrences_are_near_the_exact_ones(
+    shape: tuple[int, ...], dim: int, reverse: bool, tmp_path: Path
+) -> None:
     torch._dynamo.reset()
     options = {"cache_dir": str(tmp_path), "strict": True}
 
@@ -57,7 +59,7 @@ def test_linear_recurrences(shape: tuple[int, ...], dim: int, reverse: bool, tmp
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int64])
-def test_types(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_scans_of_every_type_are_those_of_eager(dtype: torch.dtype, tmp_path: Path) -> None:
     torch._dynamo.reset()
     options = {"cache_dir": str(tmp_path), "strict": True}
 

@@ -46,7 +46,7 @@ def test_every_call_is_made_in_every_way(answers: dict[str, dict[str, dict[str, 
 
 
 @pytest.mark.parametrize("name", sorted(set(CALLS) - TAKEN_ON_GPUS))
-def test_no_result(name: str, answers: dict[str, dict[str, dict[str, Any]]]) -> None:
+def test_bad_calls_give_no_result(name: str, answers: dict[str, dict[str, dict[str, Any]]]) -> None:
     """Neither where eager's kernel stops, nor where it has no assertion and reads what lies there."""
     assert answers[name]["eager"]["is"] in ("an assertion", "RuntimeError", "IndexError", "a result")
     for way in WAYS[1:]:
@@ -54,7 +54,9 @@ def test_no_result(name: str, answers: dict[str, dict[str, dict[str, Any]]]) -> 
 
 
 @pytest.mark.parametrize("name", sorted(TAKEN_ON_GPUS))
-def test_eagers_result(name: str, answers: dict[str, dict[str, dict[str, Any]]]) -> None:
+def test_calls_that_eager_answers_have_eagers_result(
+    name: str, answers: dict[str, dict[str, dict[str, Any]]]
+) -> None:
     assert answers[name]["eager"]["is"] == "a result", answers[name]
     for way in WAYS[1:]:
         assert answers[name][way]["is"] == "a result", answers[name]

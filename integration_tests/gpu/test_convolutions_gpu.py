@@ -85,7 +85,7 @@ def judge(found: list[Tensor], eager: list[Tensor], exact: list[Tensor]) -> None
 @pytest.mark.parametrize("layout", ["first", "last"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("form", FORMS)
-def test_forms(form: str, dtype: torch.dtype, layout: str) -> None:
+def test_convolutions_of_each_form_and_layout_are_right(form: str, dtype: torch.dtype, layout: str) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
     function, shape, weight_shape, more = FORMS[form]

@@ -21,7 +21,7 @@ FAR: Final = "float remainders of far numbers"
 
 
 @pytest.mark.parametrize("name", [name for name in dtype_rules.RULES if name != FAR])
-def test_dtypes(name: str) -> None:
+def test_results_have_eagers_types_and_values(name: str) -> None:
     rule = dtype_rules.RULES[name]
     assert {d: difference(rule, d, "cuda") for d in rule.dtypes} == dict.fromkeys(rule.dtypes, "")
 

@@ -20,7 +20,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("name", list(RULES))
-def test_rules(name: str) -> None:
+def test_rules_of_float8_are_those_of_eager(name: str) -> None:
     rule = RULES[name]
     assert {d: difference(rule, d, "cuda") for d in rule.dtypes} == dict.fromkeys(rule.dtypes, "")
 

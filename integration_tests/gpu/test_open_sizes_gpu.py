@@ -53,7 +53,9 @@ SHAPES = (
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shapes", SHAPES, ids=["whole", "eights", "odd"])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_all_sizes(name: str, shapes: tuple[tuple[int, int], ...], dtype: torch.dtype) -> None:
+def test_one_graph_is_right_for_all_sizes(
+    name: str, shapes: tuple[tuple[int, int], ...], dtype: torch.dtype
+) -> None:
     torch._dynamo.reset()
     function = FUNCTIONS[name]
     compiled = torch.compile(function, backend=backend, dynamic=True)

@@ -39,7 +39,9 @@ def gradients(module: nn.Module, image: Tensor, upstream: Tensor, *, compiled: b
 
 @pytest.mark.parametrize("choice", [0, 1, 2])
 @pytest.mark.parametrize("channels", [8, 64])
-def test_gradients(monkeypatch: pytest.MonkeyPatch, channels: int, choice: int) -> None:
+def test_gradients_of_pooling_are_right_in_every_candidate(
+    monkeypatch: pytest.MonkeyPatch, channels: int, choice: int
+) -> None:
     def chosen(trials: Sequence[Any], *_: Any, **__: Any) -> int:
         return min(choice, len(trials) - 1)
 

@@ -25,5 +25,5 @@ def test_scaled_products_of_quantised_operands(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_jumps(dtype: torch.dtype) -> None:
+def test_values_jump_where_eagers_do(dtype: torch.dtype) -> None:
     assert wrong_jumps(dtype, "cuda") == []

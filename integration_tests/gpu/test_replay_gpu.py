@@ -135,7 +135,7 @@ def test_a_call_that_torch_does_splits_graphs(programs: list[NativeProgram]) -> 
 
 
 @torch.no_grad()
-def test_convolutions(programs: list[NativeProgram]) -> None:
+def test_replayed_convolutions_compute_what_calls_do(programs: list[NativeProgram]) -> None:
     layers: list[nn.Module] = []
     for _ in range(6):
         layers += [nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
@@ -229,7 +229,7 @@ def test_a_graph_of_the_users_recorded_elsewhere(programs: list[NativeProgram]) 
     same(call(x), model(x))
 
 
-def test_training_steps(programs: list[NativeProgram]) -> None:
+def test_replayed_training_loses_what_eager_does(programs: list[NativeProgram]) -> None:
     def trained(make: Callable[[nn.Module], Any]) -> list[Tensor]:
         torch.manual_seed(1)
         model = blocks(depth=3).float()

@@ -56,7 +56,7 @@ def checked(function: Callable[..., tuple[Tensor, ...]], x: Tensor, cache: Path,
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_running_sums(shape: tuple[int, int], tmp_path: Path) -> None:
+def test_running_sums_are_near_the_exact_ones(shape: tuple[int, int], tmp_path: Path) -> None:
     checked(lambda x: (x.cumsum(1),), drawn(*shape), tmp_path, share=1e-5)
 
 
@@ -67,7 +67,7 @@ def test_running_sums_of_every_type(dtype: torch.dtype, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_running_extremes(shape: tuple[int, int], tmp_path: Path) -> None:
+def test_running_extremes_are_eagers_in_every_run(shape: tuple[int, int], tmp_path: Path) -> None:
     x = (drawn(*shape) * 100).round()
     fast = compiled(lambda x: (*x.cummax(1), *x.cummin(1)), tmp_path)
     wanted = [(x.cummax(1), x.cummin(1))]
@@ -83,7 +83,7 @@ def test_running_logarithms_of_sums(shape: tuple[int, int], tmp_path: Path) -> N
     checked(lambda x: (x.logcumsumexp(1),), drawn(*shape) * 4, tmp_path, share=1e-6)
 
 
-def test_running_products(tmp_path: Path) -> None:
+def test_running_products_are_near_the_exact_ones(tmp_path: Path) -> None:
     x = (drawn(6, 500009) / 100).exp()
     checked(lambda x: (x.cumprod(1),), x, tmp_path, share=1e-4)
 
@@ -112,7 +112,7 @@ def test_from_the_end(tmp_path: Path) -> None:
     checked(lambda x: (x.flip(1).cumsum(1).flip(1),), drawn(4, 700001), tmp_path, share=1e-5)
 
 
-def test_gradients(tmp_path: Path) -> None:
+def test_gradients_of_running_sums_are_near_the_exact_ones(tmp_path: Path) -> None:
     x = drawn(4, 400001).requires_grad_()
     fast = compiled(lambda x: x.cumsum(1).sin(), tmp_path)
     weight = drawn(4, 400001)

@@ -62,7 +62,7 @@ def agrees(mine: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> None:
 
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int32, torch.int16, torch.uint8, torch.bool])
-def test_types(dtype: torch.dtype, descending: bool, tmp_path: Path) -> None:
+def test_rows_of_every_type_are_sorted_stably(dtype: torch.dtype, descending: bool, tmp_path: Path) -> None:
     function = partial(torch.sort, dim=-1, stable=True, descending=descending)
     x = drawn(300, 100, dtype=dtype)
     wanted = sorted_rows(x, -1, descending=descending)
@@ -73,7 +73,9 @@ def test_types(dtype: torch.dtype, descending: bool, tmp_path: Path) -> None:
     "shape, dim", [((5000, 8), 1), ((64, 1024), 1), ((40, 2048), 1), ((9, 1000), 1), ((700, 300), 0)]
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_lengths(shape: tuple[int, ...], dim: int, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_rows_of_every_length_are_sorted_stably(
+    shape: tuple[int, ...], dim: int, dtype: torch.dtype, tmp_path: Path
+) -> None:
     function = partial(torch.sort, dim=dim, stable=True)
     x = drawn(*shape, dtype=dtype)
     agrees(tuple(compiled(lambda x: tuple(function(x)), tmp_path)(x)), sorted_rows(x, dim))
@@ -91,7 +93,9 @@ def test_lengths(shape: tuple[int, ...], dim: int, dtype: torch.dtype, tmp_path:
         ((3, 8192), 1),
     ],
 )
-def test_first_elements(shape: tuple[int, ...], k: int, largest: bool, tmp_path: Path) -> None:
+def test_the_first_elements_are_those_of_sorted_rows(
+    shape: tuple[int, ...], k: int, largest: bool, tmp_path: Path
+) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         x = drawn(*shape, dtype=dtype)
         found = compiled(lambda x: tuple(torch.topk(x, k, -1, largest)), tmp_path)(x)

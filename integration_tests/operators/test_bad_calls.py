@@ -35,7 +35,7 @@ UNLIKE_A_PROGRAM = frozenset({"item", "empty_strided", "new_empty_strided"})
 COMPILED = ("bucketize", "nn.functional.soft_margin_loss", "take", "kthvalue")
 
 
-def test_the_lowered() -> None:
+def test_lowered_operators_refuse_bad_calls() -> None:
     names = [name for name in subjects() if not name.startswith(("aten.", "inplace."))][::STRIDE]
     found = [
         one
@@ -48,7 +48,7 @@ def test_the_lowered() -> None:
 
 
 @pytest.mark.parametrize("name", COMPILED)
-def test_the_compiled(name: str) -> None:
+def test_compiled_operators_refuse_bad_calls(name: str) -> None:
     found = check_bad_calls(name, device="cpu", way="bad")
     assert {one.status for one in found} == {"ok"}, found
 

@@ -38,12 +38,12 @@ def test_calls_of_a_training_step() -> None:
     assert found["aten.lerp"].kind == "generated"
 
 
-def test_kinds() -> None:
+def test_a_use_is_generated_mixed_or_atens() -> None:
     assert [Use(nodes=3, calls=calls).kind for calls in (0, 1, 3)] == ["generated", "mixed", "ATen"]
     assert packet("aten.add.Tensor") == "aten.add"
 
 
-def test_page() -> None:
+def test_the_page_counts_operators_of_models() -> None:
     text = page(
         {
             "one": {"aten.mm": Use(nodes=2, calls=2), "aten.add": Use(nodes=3, calls=0)},

@@ -29,7 +29,7 @@ def no_reference() -> Tensor:
         (3.0, "wrong"),
     ],
 )
-def test_verdicts(compiled: object, verdict: str) -> None:
+def test_each_difference_has_its_verdict(compiled: object, verdict: str) -> None:
     assert judge(compiled, X, no_reference).verdict == verdict
 
 

@@ -96,7 +96,7 @@ def test_a_table_is_swept() -> None:
     assert sum(one.samples for one in found) == len(known)
 
 
-def test_amid_others() -> None:
+def test_bad_calls_amid_other_operators_are_refused() -> None:
     found = check_bad_calls("take", device="cpu", way="bad_amid")
     assert {one.status for one in found} == {"ok"}, found
     assert sum(one.samples for one in found) > 5

@@ -58,7 +58,9 @@ def cases() -> list[tuple[str, str, torch.dtype]]:
 
 
 @pytest.mark.parametrize("name, way, dtype", cases())
-def test_operator(database: dict[str, Any], name: str, way: str, dtype: torch.dtype) -> None:
+def test_an_operators_samples_are_those_of_eager(
+    database: dict[str, Any], name: str, way: str, dtype: torch.dtype
+) -> None:
     outcomes = check(name, database[name], way=WAYS[way], device="cpu", dtype=dtype, most=2)
     # "torch": aot_eager, which is not ours, differs from eager in the same way
     assert [one for one in outcomes if one.status not in ("ok", "torch")] == []

@@ -43,7 +43,7 @@ def verdict(positions: Tensor, *, dim: int = -1, values: Tensor | None = None) -
         ([[4, -1], [3, 0]], "wrong"),
     ],
 )
-def test_positions(positions: list[list[int]], expected: str, dim: int) -> None:
+def test_positions_are_judged_by_their_verdict(positions: list[list[int]], expected: str, dim: int) -> None:
     assert verdict(torch.tensor(positions), dim=dim) == expected
 
 

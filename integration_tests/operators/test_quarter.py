@@ -69,7 +69,7 @@ def test_every_operator_is_in_some_quarter() -> None:
     [*(((dtype,), 3) for dtype in COMMON), (OTHERS, 1)],
     ids=[*COMMON, "others"],
 )
-def test_quarter(dtypes: tuple[str, ...], samples: int) -> None:
+def test_a_quarter_of_all_units_has_no_failures(dtypes: tuple[str, ...], samples: int) -> None:
     database = operators()
     wanted = [unit for dtype in dtypes for unit in quarter(database, dtype)]
     found = outcomes(wanted, samples)

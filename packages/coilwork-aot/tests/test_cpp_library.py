@@ -90,7 +90,7 @@ def test_manifests_with_other_fields_are_refused(library: Library, tmp_path: Pat
     chance = random.Random(SEED)
     path, refused = tmp_path / "package", 0
     for place in walk(manifest, ()):
-        value = chance.choice([None, -1, "?", [], {}, [[]], 1.5, True])
+        value = chance.choice(json.loads('[null, -1, "?", [], {}, [[]], 1.5, true]'))
         changed = json.loads(json.dumps(manifest))
         inner: Any = changed
         for step in place[:-1]:

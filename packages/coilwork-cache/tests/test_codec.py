@@ -209,7 +209,7 @@ KIND_AND_CODEC = st.text("abc-1", min_size=1, max_size=255)
 
 
 @given(KIND_AND_CODEC, KIND_AND_CODEC, st.binary(max_size=20))
-def test_round_trip(kind: str, codec: str, payload: bytes) -> None:
+def test_a_frame_gives_back_its_kind_and_payload(kind: str, codec: str, payload: bytes) -> None:
     data = make_frame_head(kind, codec) + payload
     assert strip_head(data, kind, codec) == payload
     assert peek_kind(data[:MAX_FRAME_BYTES]) == kind

@@ -493,7 +493,7 @@ def reopen(data: bytes, key: str = ENTRY_KEY) -> bytes:
 
 
 @given(st.binary(max_size=200))
-def test_round_trip(payload: bytes) -> None:
+def test_a_sealed_payload_is_read_back(payload: bytes) -> None:
     assert reopen(seal(ENTRY_KEY, payload) + payload) == payload
 
 

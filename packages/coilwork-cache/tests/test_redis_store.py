@@ -193,7 +193,7 @@ def test_a_hostile_server_costs_little_time_and_no_more(pieces: Callable[[], Ite
         assert time.monotonic() - began_s < 2.0
 
 
-def test_nobody_listening() -> None:
+def test_a_server_that_does_not_listen_is_a_failure_that_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     store = RedisStore.connect(f"redis://127.0.0.1:{port}", signing_key=SECRET)

@@ -67,7 +67,7 @@ def test_last_write_wins_and_delete_forgets(store: InspectableStore) -> None:
     assert store.get(KEY) is None and not store.contains(KEY)
 
 
-def test_counts(store: InspectableStore) -> None:
+def test_a_store_counts_hits_misses_puts_and_bytes(store: InspectableStore) -> None:
     store.get(KEY)
     store.put(KEY, b"four")
     store.get(KEY)

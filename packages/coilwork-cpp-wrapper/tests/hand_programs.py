@@ -11,7 +11,7 @@ from typing import Final
 import torch
 
 from coilwork_cpp_wrapper import CompiledProgram, build_cpp, emit_cpp
-from coilwork_ir.conformance.wrappers import RELU_ADD
+from coilwork_ir.conformance.wrappers import RELU_ADD as RELU_ADD
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.kernel_source import KernelSource, SourceArg, write_kernels

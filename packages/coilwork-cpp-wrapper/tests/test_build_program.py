@@ -85,7 +85,7 @@ def test_a_damaged_library_does_not_load() -> None:
         build_cpp(program, store=damaged, workers=1)
 
 
-def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_compiler_has_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = emit_cpp(program_of(TEXT), SPECS)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)

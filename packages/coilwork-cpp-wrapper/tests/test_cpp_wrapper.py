@@ -38,7 +38,8 @@ class Kept:
 
 
 def test_what_it_refuses_is_named_without_sources() -> None:
-    assert isinstance(CPP, Wrapper) and CPP.name == "cpp"
+    wrapper: object = CPP
+    assert isinstance(wrapper, Wrapper) and CPP.name == "cpp"
     assert CPP.refuses(program_of(TEXT)) == ""
     assert CPP.refuses(program_of(TEXT.replace("f32[n, 4]", "f32[n, 4] @cuda:0"))) == ""
     refused = CPP.refuses(program_of(TEXT.replace("f32[n, 4]", "f32[n, 4] @xpu:0")))
@@ -63,7 +64,8 @@ def test_a_saved_program_is_loaded_and_computes_the_same(tmp_path: Path) -> None
     for call in (artifact, loaded, restored):
         x = torch.ones(3, 4)
         result, rows = call([x])
-        assert rows == 3 and result.tolist() == [[2.0, 3.0, 4.0, 5.0]] * 3
+        assert rows == 3 and isinstance(result, torch.Tensor)
+        assert result.tolist() == [[2.0, 3.0, 4.0, 5.0]] * 3
 
     (tmp_path / "saved" / "program.json").write_text("{}")
     with pytest.raises(ArtifactError, match="holds no program"):

@@ -13,6 +13,6 @@ def test_integers_are_themselves() -> None:
 
 def test_the_length_of_a_jagged_dimension_is_no_number() -> None:
     jagged = torch.nested.nested_tensor([torch.randn(3, 4), torch.randn(5, 4)], layout=torch.jagged)
-    length = jagged.shape[1]
+    length: object = jagged.shape[1]
     assert isinstance(length, torch.SymInt)
     assert size_in(length) == 0

@@ -23,8 +23,7 @@ from coilwork_ir.target import Target, get_target
 
 Runner = Callable[..., int]
 
-# Tests import the modules beside them (`random_kernels`, `random_mappings`); their names are unique in the
-# repository.
+# Tests import the modules beside them; their names are unique in the repository.
 sys.path.insert(0, str(Path(__file__).parent))
 
 # How a builder spells the features that a KernelSource names.

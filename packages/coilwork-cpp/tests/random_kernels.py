@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from cpp_fixtures import TorchDType
 
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.interpreter import interpret_kernel
 
 
 def check_kernel(
-    kernel: Kernel, run: Callable[..., int], torch_dtype: Callable, seed: int, note: str = ""
+    kernel: Kernel, run: Callable[..., int], torch_dtype: TorchDType, seed: int, note: str = ""
 ) -> None:
     """Run `kernel` at some sizes and compare with the interpreter."""
     for size in (1, 4, 37) if kernel.sizes else (0,):

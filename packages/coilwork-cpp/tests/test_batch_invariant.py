@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
+from cpp_fixtures import LoadKernel
 
 from coilwork_cpp import CppCodegen
 from coilwork_ir.dtypes import DType
@@ -39,7 +38,7 @@ def kernel(kind: ReduceKind, rows: Expr | int, length: Expr | int, *, across: bo
 
 @pytest.mark.parametrize("kind", ["sum", "prod", "max", "min"])
 @pytest.mark.parametrize("length", [1, 3, 16, 37, 4096, 9001])
-def test_rows_along_and_across_memory_agree(load_kernel: Callable, kind: ReduceKind, length: int) -> None:
+def test_rows_along_and_across_memory_agree(load_kernel: LoadKernel, kind: ReduceKind, length: int) -> None:
     rows = 70
     x = 1 + torch.randn(rows, length, generator=torch.Generator().manual_seed(length)) * 1e-3
     x[5, 0], x[6, length // 2] = -0.0, float("nan")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
+from cpp_fixtures import BuildSource
 
 from coilwork_cpp import CppCodegen
 from coilwork_ir.errors import EmitError
@@ -43,7 +42,7 @@ def test_directives_that_are_named_take_the_place_of_decisions() -> None:
     assert "vector x1" in named and "threads over x0, x1" in named
 
 
-def test_results_are_the_same_in_other_blocks(build_source: Callable, machine: Target) -> None:
+def test_results_are_the_same_in_other_blocks(build_source: BuildSource, machine: Target) -> None:
     x, w = torch.randn(33, 45), torch.randn(45, 70)
     for text in ("block x1 by 32", "block x1 by 64", "grain 1 at 1"):
         source = CODEGEN.emit(PRODUCT, machine, {"candidates": [text]})

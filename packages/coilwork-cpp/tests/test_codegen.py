@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from cpp_fixtures import LoadKernel, named_arg
 
 from coilwork_cpp import CppCodegen
 from coilwork_ir.backend import Codegen
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, format_expr, symbol
-from coilwork_ir.kernels import ComboKernel, Kernel, Member, Range, Store, TensorArg
+from coilwork_ir.kernels import ComboKernel, Kernel, Member, Range, Store
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops.nodes import Check
@@ -31,11 +32,6 @@ def space(parallel: list[Expr | int], reduced: list[Expr | int]) -> tuple[tuple[
     return tuple(made), [r.symbol for r in made]
 
 
-def arg(name: str, dtype: DType, span: Expr | int) -> TensorArg:
-    role = "in" if name.startswith("in") else "inout" if name.startswith("io") else "out"
-    return TensorArg(name=name, dtype=dtype, role=role, span=as_expr(span))
-
-
 def bias_gelu() -> Kernel:
     ranges, (x, y) = space([N, 3072], [])
     at = x * 3072 + y
@@ -45,7 +41,11 @@ def bias_gelu() -> Kernel:
     return Kernel(
         name="bias_gelu",
         ranges=ranges,
-        args=(arg("in0", BF16, N * 3072), arg("in1", BF16, 3072), arg("out0", BF16, N * 3072)),
+        args=(
+            named_arg("in0", BF16, N * 3072),
+            named_arg("in1", BF16, 3072),
+            named_arg("out0", BF16, N * 3072),
+        ),
         sizes=(N,),
         stores=(Store(buffer="out0", index=at, value=cast(gelu, BF16)),),
         origins=(
@@ -65,7 +65,7 @@ def softmax() -> Kernel:
     return Kernel(
         name="softmax",
         ranges=ranges,
-        args=(arg("in0", F32, N * 1000), arg("out0", F32, N * 1000)),
+        args=(named_arg("in0", F32, N * 1000), named_arg("out0", F32, N * 1000)),
         sizes=(N,),
         stores=(Store(buffer="out0", index=x * 1000 + r, value=value),),
     )
@@ -77,7 +77,7 @@ def column_mean() -> Kernel:
     return Kernel(
         name="column_mean",
         ranges=ranges,
-        args=(arg("in0", F32, 500 * 4096), arg("out0", F32, 4096)),
+        args=(named_arg("in0", F32, 500 * 4096), named_arg("out0", F32, 4096)),
         stores=(Store(buffer="out0", index=x, value=mean),),
     )
 
@@ -90,7 +90,7 @@ def embedding() -> Kernel:
     return Kernel(
         name="embedding",
         ranges=ranges,
-        args=(arg("in0", F32, 6400), arg("in1", I64, N), arg("out0", F32, N * 64)),
+        args=(named_arg("in0", F32, 6400), named_arg("in1", I64, N), named_arg("out0", F32, N * 64)),
         sizes=(N,),
         stores=(Store(buffer="out0", index=x * 64 + y, value=value),),
         checks=(Check(condition=inside, message="index out of range in self", error="IndexError"),),
@@ -103,7 +103,7 @@ def transpose_add() -> Kernel:
     return Kernel(
         name="transpose_add",
         ranges=ranges,
-        args=(arg("in0", F32, 60000), arg("in1", F32, 60000), arg("out0", F32, 60000)),
+        args=(named_arg("in0", F32, 60000), named_arg("in1", F32, 60000), named_arg("out0", F32, 60000)),
         stores=(Store(buffer="out0", index=x * 300 + y, value=value),),
     )
 
@@ -116,7 +116,11 @@ def sorted_rows() -> Kernel:
     return Kernel(
         name="sorted_rows",
         ranges=ranges,
-        args=(arg("in0", F32, N * 50000), arg("out0", F32, N * 40), arg("out1", I64, N * 40)),
+        args=(
+            named_arg("in0", F32, N * 50000),
+            named_arg("out0", F32, N * 40),
+            named_arg("out1", I64, N * 40),
+        ),
         sizes=(N,),
         stores=tuple(
             Store(
@@ -134,7 +138,9 @@ KERNELS = (bias_gelu, softmax, column_mean, embedding, sorted_rows, transpose_ad
 
 
 @pytest.mark.parametrize("make", KERNELS)
-def test_goldens(make: Callable[[], Kernel], request: pytest.FixtureRequest) -> None:
+def test_kernels_are_written_as_the_golden_files_say(
+    make: Callable[[], Kernel], request: pytest.FixtureRequest
+) -> None:
     text = CppCodegen().emit(make(), get_target("x86-64-avx512"), {}).text
     golden = Path(__file__).parent / "goldens" / f"{make.__name__}.cpp"
     if request.config.getoption("--update", default=False):
@@ -173,13 +179,13 @@ def test_the_protocol_is_kept() -> None:
     assert isinstance(CppCodegen(), Codegen)
 
 
-def test_strict_numerics_does_not_fuse_multiply_and_add(load_kernel: Callable) -> None:
+def test_strict_numerics_does_not_fuse_multiply_and_add(load_kernel: LoadKernel) -> None:
     ranges, (x,) = space([1000], [])
     a, b = load("in0", [x], F32), load("in1", [x], F32)
     kernel = Kernel(
         name="multiply_subtract",
         ranges=ranges,
-        args=(arg("in0", F32, 1000), arg("in1", F32, 1000), arg("out0", F32, 1000)),
+        args=(named_arg("in0", F32, 1000), named_arg("in1", F32, 1000), named_arg("out0", F32, 1000)),
         stores=(Store(buffer="out0", index=x, value=op("sub", op("mul", a, b), b)),),
         numerics="strict",
     )
@@ -194,13 +200,13 @@ def test_shared_launches_are_for_gpus() -> None:
     body = Kernel(
         name="member",
         ranges=(Range(symbol=symbol("x0", extent=as_expr(8)), kind="parallel"),),
-        args=(arg("out0", F32, 8),),
+        args=(named_arg("out0", F32, 8),),
         stores=(Store(buffer="out0", index=symbol("x0", extent=as_expr(8)), value=const(1.0, F32)),),
     )
     kernel = Kernel(
         name="ones",
         ranges=(),
-        args=(arg("m0_out0", F32, 8), arg("m1_out0", F32, 8)),
+        args=(named_arg("m0_out0", F32, 8), named_arg("m1_out0", F32, 8)),
         stores=(),
         combined=ComboKernel(body=body, members=(Member(args=("m0_out0",)), Member(args=("m1_out0",)))),
     )
@@ -219,7 +225,7 @@ def test_sequential_rows_are_for_gpus() -> None:
             Range(symbol=w, kind="sequential"),
             Range(symbol=r, kind="reduction"),
         ),
-        args=(arg("in0", F32, 24), arg("out0", F32, 8)),
+        args=(named_arg("in0", F32, 24), named_arg("out0", F32, 8)),
         stores=(Store(buffer="out0", index=4 * x + r, value=reduce("sum", [value], [w])),),
     )
     verify_kernel(kernel)

@@ -6,18 +6,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from cpp_fixtures import LoadKernel, Threads, named_arg
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, symbol
-from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
+from coilwork_ir.index import Expr, symbol
+from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.scalar import Load, Scalar, cast, const, load, op, reduce
 
 F32, F64, I64 = DType.F32, DType.F64, DType.I64
-
-
-def arg(name: str, dtype: DType, span: Expr | int = 1) -> TensorArg:
-    role = "in" if name.startswith("in") else "inout" if name.startswith("io") else "out"
-    return TensorArg(name=name, dtype=dtype, role=role, span=as_expr(span))
 
 
 def column_kernel(
@@ -25,30 +21,28 @@ def column_kernel(
     source: DType,
     n: Expr | int,
     m: Expr | int,
-    **more: object,
 ) -> Kernel:
     """Reduce `in0[n, m]` along its first dimension. Stores named `row` go to `[n, m]`, others to `[m]`."""
     x, r = symbol("x0", extent=m), symbol("r0", extent=n)
     at = r * m + x
     results = values(load("in0", [at], source), r)
-    args = [arg("in0", source)]
+    args = [named_arg("in0", source)]
     stores = []
     for number, (kind, value) in enumerate(results):
-        args.append(arg(f"out{number}", value.dtype))
+        args.append(named_arg(f"out{number}", value.dtype))
         stores.append(Store(buffer=f"out{number}", index=at if kind == "row" else x, value=value))
-    fields: dict[str, object] = {"name": "columns", **more}
     return Kernel(
+        name="columns",
         ranges=(Range(symbol=x, kind="parallel"), Range(symbol=r, kind="reduction")),
         args=tuple(args),
         sizes=tuple(e for e in (n, m) if isinstance(e, Expr)),
         stores=tuple(stores),
-        **fields,
     )
 
 
 @pytest.mark.parametrize("split", [0, 16384])
 def test_sums_of_columns_of_open_sizes_are_torchs(
-    load_kernel: Callable, threads: Callable, split: int
+    load_kernel: LoadKernel, threads: Threads, split: int
 ) -> None:
     n, m = symbol("n0", lo=0), symbol("n1", lo=0)
     k = column_kernel(
@@ -71,7 +65,7 @@ def test_sums_of_columns_of_open_sizes_are_torchs(
             assert torch.equal(top, x.amax(0))
 
 
-def test_softmax_along_the_first_dimension(load_kernel: Callable) -> None:
+def test_softmax_along_the_first_dimension(load_kernel: LoadKernel) -> None:
     def values(v: Load, r: Expr) -> list[tuple[str, Scalar]]:
         e = op("exp", op("sub", v, reduce("online_softmax", [v], [r])))
         return [("row", op("div", e, reduce("online_softmax", [v], [r], output=1)))]
@@ -81,7 +75,7 @@ def test_softmax_along_the_first_dimension(load_kernel: Callable) -> None:
     assert torch.allclose(out.double(), torch.softmax(x.double(), 0), rtol=2e-6)
 
 
-def test_positions_of_extrema_are_the_first_ones(load_kernel: Callable) -> None:
+def test_positions_of_extrema_are_the_first_ones(load_kernel: LoadKernel) -> None:
     x = torch.randint(0, 4, (50, 70))
     outputs = [torch.empty(70, dtype=torch.int64), torch.empty(70, dtype=torch.int64)]
     kernel = column_kernel(
@@ -92,7 +86,7 @@ def test_positions_of_extrema_are_the_first_ones(load_kernel: Callable) -> None:
     assert torch.equal(outputs[1], (x == x.amin(0)).to(torch.uint8).argmax(0))
 
 
-def test_truth_and_xor(load_kernel: Callable) -> None:
+def test_truth_and_xor(load_kernel: LoadKernel) -> None:
     def values(v: Load, r: Expr) -> list[tuple[str, Scalar]]:
         positive = op("gt", v, const(0, I64))
         return [
@@ -116,7 +110,7 @@ def test_truth_and_xor(load_kernel: Callable) -> None:
 
 
 @pytest.mark.parametrize("split", [0, 4096])
-def test_batch_norm_statistics(load_kernel: Callable, threads: Callable, split: int) -> None:
+def test_batch_norm_statistics(load_kernel: LoadKernel, threads: Threads, split: int) -> None:
     """Two reduction ranges around the channel: NCHW, reduced along N and HW."""
     n, c, hw = 6, 5, 3000
     x, r0, r1 = symbol("x0", extent=c), symbol("r0", extent=n), symbol("r1", extent=hw)
@@ -132,7 +126,7 @@ def test_batch_norm_statistics(load_kernel: Callable, threads: Callable, split: 
             Range(symbol=x, kind="parallel"),
             *(Range(symbol=r, kind="reduction") for r in axes),
         ),
-        args=(arg("in0", F32), arg("out0", F32), arg("out1", F32), arg("out2", F32)),
+        args=(named_arg("in0", F32), named_arg("out0", F32), named_arg("out1", F32), named_arg("out2", F32)),
         stores=(
             Store(buffer="out0", index=at, value=normal),
             Store(buffer="out1", index=x, value=mean),
@@ -154,13 +148,13 @@ def test_batch_norm_statistics(load_kernel: Callable, threads: Callable, split: 
     assert torch.allclose(outputs[2].double(), data.double().var((0, 2), correction=0), rtol=1e-5)
 
 
-def test_long_column_is_accurate(load_kernel: Callable) -> None:
+def test_long_column_is_accurate(load_kernel: LoadKernel) -> None:
     x, out = torch.rand(300_000, 3), torch.empty(3)
     load_kernel(column_kernel(lambda v, r: [("x", reduce("sum", [v], [r]))], F32, 300_000, 3))(x, out)
     assert torch.allclose(out.double(), x.double().sum(0), rtol=2e-7)
 
 
-def test_double_column_values_are_shared(load_kernel: Callable) -> None:
+def test_double_column_values_are_shared(load_kernel: LoadKernel) -> None:
     def values(v: Load, r: Expr) -> list[tuple[str, Scalar]]:
         norm = op("sqrt", reduce("sum", [op("mul", v, v)], [r]))
         return [("row", op("div", v, norm)), ("x", norm), ("x", cast(op("gt", norm, const(3, F64)), I64))]

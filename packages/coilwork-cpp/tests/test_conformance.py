@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 import torch
+from cpp_fixtures import TorchDType
 from random_kernels import check_kernel
 
 from coilwork_cpp import CppCodegen
@@ -24,7 +25,7 @@ from coilwork_ir.target import Target
 
 
 @pytest.mark.parametrize("numerics", ["fast", "strict"])
-def test_conformance_kit(
+def test_the_generator_passes_the_conformance_kit(
     build_source: Callable[[KernelSource], Callable[..., int]], machine: Target, numerics: Numerics
 ) -> None:
     def run(source: KernelSource, args: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
@@ -50,8 +51,8 @@ def test_conformance_kit(
 
 
 @pytest.mark.parametrize("seed", [*range(40), 101, 107, 256, 519])
-def test_random_kernels(
-    load_kernel: Callable[..., Callable[..., int]], torch_dtype: Callable, seed: int
+def test_random_kernels_compute_what_the_interpreter_does(
+    load_kernel: Callable[..., Callable[..., int]], torch_dtype: TorchDType, seed: int
 ) -> None:
     kernel = make_random_kernel(seed)
     run = load_kernel(kernel, split_elements=random.Random(seed).choice([0, 64, 16384]))

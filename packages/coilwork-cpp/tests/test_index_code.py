@@ -7,7 +7,7 @@ from coilwork_ir.index import as_expr, maximum, minimum, symbol
 from coilwork_ir.syntax.cpp import CppPrinter, Name
 
 
-def test_index_expressions() -> None:
+def test_index_expressions_are_written_for_c() -> None:
     n, m = symbol("n0", lo=0), symbol("m0")
     i = symbol("x0", extent=n)
     names = {n: Name("n0"), m: Name("m0"), i: Name("x0")}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from cpp_fixtures import LoadKernel
 
 from coilwork_cpp import CppCodegen
 from coilwork_ir.dtypes import DType
@@ -51,7 +52,7 @@ def ulps(got: torch.Tensor, wanted: torch.Tensor) -> int:
     return int((got.view(torch.int32).long() - wanted.view(torch.int32).long()).abs().max())
 
 
-def test_strict_functions_are_the_nearest_numbers(load_kernel: Callable) -> None:
+def test_strict_functions_are_the_nearest_numbers(load_kernel: LoadKernel) -> None:
     torch.manual_seed(0)
     a, b = torch.rand(COUNT) * 0.98 + 0.01, torch.rand(COUNT) * 2 + 0.5
     a[: COUNT // 2] += 1.0
@@ -67,9 +68,9 @@ def test_strict_functions_are_the_nearest_numbers(load_kernel: Callable) -> None
         assert (got == exact).sum() + got.isnan().sum() >= 0.999 * COUNT, name
 
 
-def test_a_strict_chain_is_within_an_ulp_of_eager(load_kernel: Callable) -> None:
+def test_a_strict_chain_is_within_an_ulp_of_eager(load_kernel: LoadKernel) -> None:
     a, b = inputs()
-    chain = {
+    chain: dict[str, tuple[Scalar, Callable[[torch.Tensor], torch.Tensor]]] = {
         "exp": (op("exp", a), torch.exp),
         "erf": (op("erf", a), torch.erf),
         "tanh": (op("tanh", a), torch.tanh),
@@ -114,7 +115,7 @@ def test_other_levels_use_vector_functions(numerics: Numerics) -> None:
     assert ("fp-contract=off" in text) == (numerics == "eager")
 
 
-def test_a_power_is_no_root(load_kernel: Callable) -> None:
+def test_a_power_is_no_root(load_kernel: LoadKernel) -> None:
     """C's power 0.5 of -0 is 0 and that of -inf infinite; a vectorising compiler may write a root, which is
     -0 and NaN.
     """
@@ -128,7 +129,7 @@ def test_a_power_is_no_root(load_kernel: Callable) -> None:
 
 
 @pytest.mark.parametrize("where", ["row", "column"])
-def test_what_equals_an_extreme_is_found_again(load_kernel: Callable, where: str) -> None:
+def test_what_equals_an_extreme_is_found_again(load_kernel: LoadKernel, where: str) -> None:
     """Two loops compute the logarithm, each with elements behind its last whole vector."""
     rows, length = 700, 300
     x, r = symbol("x0", extent=length), symbol("r0", extent=rows)
@@ -161,7 +162,7 @@ NEGATIONS: dict[str, Callable[[Scalar], Scalar]] = {
 
 
 @pytest.mark.parametrize("negation", NEGATIONS)
-def test_zero_minus_zero_is_no_negative_zero(load_kernel: Callable, negation: str) -> None:
+def test_zero_minus_zero_is_no_negative_zero(load_kernel: LoadKernel, negation: str) -> None:
     """Also where the compiler sees that what is subtracted is never -0, and each is one expression."""
     a, b = inputs()
     magnitudes = (

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from cpp_fixtures import LoadKernel, TorchDType
 
 from coilwork_cpp.values.ops import RULES, STRUCTURAL
 from coilwork_cpp.values.reductions import SUPPORTED
@@ -20,7 +21,7 @@ from coilwork_ir.scalar import Scalar, cast, const, load, op
 N = symbol("n0", lo=0)
 X = symbol("x0", extent=N)
 
-UNARY = {
+UNARY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt,
     "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc, "round": torch.round, "exp": torch.exp,
     "exp2": torch.exp2, "expm1": torch.expm1, "log": torch.log, "log2": torch.log2, "log10": torch.log10,
@@ -133,7 +134,7 @@ def float_inputs(kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.T
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
 def test_float_ops_compute_as_the_reference(
-    load_kernel: Callable, torch_dtype: Callable, dtype: DType
+    load_kernel: LoadKernel, torch_dtype: TorchDType, dtype: DType
 ) -> None:
     names = names_for(dtype)
     kernel = elementwise(
@@ -169,7 +170,7 @@ def test_float_ops_compute_as_the_reference(
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
 def test_remainders_of_numbers_far_apart_are_exact(
-    load_kernel: Callable, torch_dtype: Callable, dtype: DType
+    load_kernel: LoadKernel, torch_dtype: TorchDType, dtype: DType
 ) -> None:
     kernel = elementwise("remainders", (dtype,) * 2, lambda v: [op("fmod", *v), op("mod", *v)])
     kind = torch_dtype(dtype)
@@ -192,7 +193,7 @@ def test_remainders_of_numbers_far_apart_are_exact(
         torch.testing.assert_close(got, torch.tensor(want, dtype=kind), rtol=0, atol=0, equal_nan=True)
 
 
-def test_lgamma_near_its_zeros_and_poles(load_kernel: Callable) -> None:
+def test_lgamma_near_its_zeros_and_poles(load_kernel: LoadKernel) -> None:
     kernel = elementwise("zeros", (DType.F32,), lambda v: [op("lgamma", v[0])])
     near = torch.linspace(-1e-5, 1e-5, 1001)
     poles = torch.tensor([0.0, -0.0, -1.0, -2.0, -1e8, math.inf, -math.inf, 1.0, 2.0, 3e38, 1e-42, -1e-42])
@@ -209,7 +210,7 @@ INTEGERS = [DType.I64, DType.I32, DType.I16, DType.I8, DType.U8]
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_integer_ops_compute_as_the_reference(
-    load_kernel: Callable, torch_dtype: Callable, dtype: DType
+    load_kernel: LoadKernel, torch_dtype: TorchDType, dtype: DType
 ) -> None:
     names = names_for(dtype)
     kernel = elementwise(
@@ -232,7 +233,7 @@ def test_integer_ops_compute_as_the_reference(
         assert torch.equal(want, got[where]), name
 
 
-def test_division_by_zero_does_not_stop_the_process(load_kernel: Callable) -> None:
+def test_division_by_zero_does_not_stop_the_process(load_kernel: LoadKernel) -> None:
     names = ["floordiv", "truncdiv", "mod", "fmod"]
     kernel = elementwise("by_zero", (DType.I64,) * 2, lambda v: [op(n, *v) for n in names])
     a = torch.tensor([5, -5, -(2**63)])
@@ -243,7 +244,7 @@ def test_division_by_zero_does_not_stop_the_process(load_kernel: Callable) -> No
     assert outputs[0][2] == -(2**63) and outputs[2][2] == 0
 
 
-def test_bool_ops_compute_as_the_reference(load_kernel: Callable) -> None:
+def test_bool_ops_compute_as_the_reference(load_kernel: LoadKernel) -> None:
     names = names_for(DType.BOOL)
     kernel = elementwise(
         "bool_ops", (DType.BOOL,) * 2, lambda v: [op(n, *v[: SCALAR_OPS[n].arity]) for n in names]
@@ -262,7 +263,7 @@ WHOLE = [DType.I64, DType.I32, DType.I16, DType.I8, DType.U8, DType.BOOL]
 
 @pytest.mark.parametrize("source", [*FLOATS, *WHOLE])
 def test_casts_between_all_types_are_torchs(
-    load_kernel: Callable, torch_dtype: Callable, source: DType
+    load_kernel: LoadKernel, torch_dtype: TorchDType, source: DType
 ) -> None:
     targets = [d for d in [*FLOATS, *WHOLE] if d is not source]
     kernel = elementwise("casts", (source,), lambda v: [cast(v[0], d) for d in targets])
@@ -309,7 +310,7 @@ def test_casts_between_all_types_are_torchs(
             assert torch.equal(want[chosen], got[chosen]), dtype
 
 
-def test_bitcasts_keep_bits(load_kernel: Callable) -> None:
+def test_bitcasts_keep_bits(load_kernel: LoadKernel) -> None:
     kernel = elementwise(
         "bitcasts",
         (DType.F32, DType.BF16),
@@ -322,7 +323,7 @@ def test_bitcasts_keep_bits(load_kernel: Callable) -> None:
     assert torch.equal(outputs[0], a.view(torch.int32)) and torch.equal(outputs[1], b.view(torch.int16))
 
 
-def test_bitcasts_of_constants(load_kernel: Callable) -> None:
+def test_bitcasts_of_constants(load_kernel: LoadKernel) -> None:
     """Whatever type C++ takes their text for."""
     kernel = elementwise(
         "constant_bits",
@@ -344,7 +345,7 @@ def test_bitcasts_of_constants(load_kernel: Callable) -> None:
 @pytest.mark.parametrize("bits", [DType.I32, DType.I64])
 @pytest.mark.parametrize("kind", [DType.F32, DType.F64, DType.F16, DType.BF16])
 def test_there_and_back_between_floats_and_integers(
-    load_kernel: Callable, torch_dtype: Callable, bits: DType, kind: DType
+    load_kernel: LoadKernel, torch_dtype: TorchDType, bits: DType, kind: DType
 ) -> None:
     """gcc would make it a rounding towards zero, which keeps -0, NaN and what no integer is."""
     kernel = elementwise(
@@ -359,7 +360,7 @@ def test_there_and_back_between_floats_and_integers(
     assert torch.equal(output, wanted) and torch.equal(output.signbit(), wanted.signbit())
 
 
-def test_low_precision_operands_are_widened(load_kernel: Callable) -> None:
+def test_low_precision_operands_are_widened(load_kernel: LoadKernel) -> None:
     def values(v: list[Scalar]) -> list[Scalar]:
         return [op("add", *v), op("where", op("lt", *v), *v), op("maximum", *v)]
 
@@ -371,7 +372,7 @@ def test_low_precision_operands_are_widened(load_kernel: Callable) -> None:
         assert torch.equal(got, want)
 
 
-def test_exp_over_its_whole_range(load_kernel: Callable) -> None:
+def test_exp_over_its_whole_range(load_kernel: LoadKernel) -> None:
     kernel = elementwise("whole_exp", (DType.F32,), lambda v: [op("exp", v[0]), op("sigmoid", v[0])])
     x = torch.linspace(-110, 95, 1_000_000)
     outputs = [torch.empty_like(x), torch.empty_like(x)]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from cpp_fixtures import LoadKernel, TorchDType
 from torch.nn import functional
 
 from coilwork_cpp import CppCodegen
@@ -88,8 +89,8 @@ def points_of(kernel: Kernel) -> int:
     ("size", "window", "step", "padding"), [(40, 3, 2, 1), (41, 3, 2, 1), (40, 3, 1, 1), (33, 5, 1, 2)]
 )
 def test_windows_over_borders(
-    load_kernel: Callable,
-    torch_dtype: Callable,
+    load_kernel: LoadKernel,
+    torch_dtype: TorchDType,
     dtype: DType,
     size: int,
     window: int,
@@ -160,7 +161,7 @@ def strided_gather(planes: int, size: int) -> Kernel:
     return kernel_of((planes, size), body)
 
 
-def test_remainders_are_unrolled(load_kernel: Callable) -> None:
+def test_remainders_are_unrolled(load_kernel: LoadKernel) -> None:
     planes, size = 100, 512
     kernel = strided_gather(planes, size)
     middle = cut_into_pieces(kernel)[0]
@@ -177,7 +178,7 @@ def test_remainders_are_unrolled(load_kernel: Callable) -> None:
 
 
 @pytest.mark.parametrize("first", [1, 100, 512, 1000])
-def test_parts_of_a_concatenation(load_kernel: Callable, first: int) -> None:
+def test_parts_of_a_concatenation(load_kernel: LoadKernel, first: int) -> None:
     rows, size = 33, 1024
 
     def body(i: Expr, x: Expr) -> Scalar:
@@ -194,7 +195,7 @@ def test_parts_of_a_concatenation(load_kernel: Callable, first: int) -> None:
     assert torch.equal(out, torch.cat([a, -b], 1))
 
 
-def test_rotated_halves_are_walked_together(load_kernel: Callable) -> None:
+def test_rotated_halves_are_walked_together(load_kernel: LoadKernel) -> None:
     rows, half = 512, 32
 
     def body(i: Expr, x: Expr) -> Scalar:
@@ -215,7 +216,7 @@ def test_rotated_halves_are_walked_together(load_kernel: Callable) -> None:
 
 
 @pytest.mark.parametrize("rows", [3, 5000])
-def test_parts_of_complex_numbers_are_walked_together(load_kernel: Callable, rows: int) -> None:
+def test_parts_of_complex_numbers_are_walked_together(load_kernel: LoadKernel, rows: int) -> None:
     """Vectors are filled along the numbers of a row, of which every other element is read and stored, not
     along rows.
     """
@@ -277,7 +278,7 @@ POSITIONS: dict[str, tuple[Callable[[Expr], Expr], Callable[[torch.Tensor], torc
 
 
 @pytest.mark.parametrize("name", POSITIONS)
-def test_indices_that_bend(load_kernel: Callable, name: str) -> None:
+def test_indices_that_bend(load_kernel: LoadKernel, name: str) -> None:
     position, eager, count = POSITIONS[name]
     x = torch.randn(64, 1024)
     expected = eager(x)
@@ -290,7 +291,7 @@ def test_indices_that_bend(load_kernel: Callable, name: str) -> None:
     assert torch.equal(out, expected)
 
 
-def test_ends_are_cut_as_well(load_kernel: Callable) -> None:
+def test_ends_are_cut_as_well(load_kernel: LoadKernel) -> None:
     """Both ends of the rows, and at them the ends of the columns."""
 
     def body(p: Expr, y: Expr, x: Expr) -> Scalar:

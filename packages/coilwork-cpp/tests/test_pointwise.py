@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from cpp_fixtures import BuildSource, LoadKernel, Runner, Threads, TorchDType, named_arg
 
 from coilwork_cpp import CppCodegen
 from coilwork_ir.dtypes import DType
@@ -15,6 +16,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.loops.nodes import Check
+from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder
 from coilwork_ir.target import Target, get_target
 
@@ -26,27 +28,31 @@ def ranges(*extents: Expr | int) -> tuple[list[Range], list[Expr]]:
     return [Range(symbol=s, kind="parallel") for s in symbols], symbols
 
 
-def arg(name: str, dtype: DType = F32, span: Expr | int = 1) -> TensorArg:
-    role = "in" if name.startswith("in") else "inout" if name.startswith("io") else "out"
-    return TensorArg(name=name, dtype=dtype, role=role, span=as_expr(span))
-
-
 def kernel(
-    spaces: Sequence[Range], args: Sequence[TensorArg], stores: Sequence[Store], **more: object
+    spaces: Sequence[Range],
+    args: Sequence[TensorArg],
+    stores: Sequence[Store],
+    *,
+    sizes: tuple[Expr, ...] = (),
+    checks: tuple[Check, ...] = (),
 ) -> Kernel:
-    fields: dict[str, object] = {"name": "pointwise", "sizes": (), **more}
     return Kernel(
-        ranges=tuple(spaces), args=tuple(args), stores=tuple(stores), **fields
-    )  # kwargs are Kernel fields
+        name="pointwise",
+        ranges=tuple(spaces),
+        args=tuple(args),
+        stores=tuple(stores),
+        sizes=sizes,
+        checks=checks,
+    )
 
 
-def test_broadcast_and_threads(load_kernel: Callable, threads: Callable) -> None:
+def test_broadcast_and_threads(load_kernel: LoadKernel, threads: Threads) -> None:
     n0, n1 = symbol("n0", lo=0), symbol("n1", lo=0)
     spaces, (i, j) = ranges(n0, n1)
     value = op("tanh", op("add", load("in0", [i * n1 + j], F32), load("in1", [j], F32)))
     k = kernel(
         spaces,
-        [arg("in0"), arg("in1"), arg("out0")],
+        [named_arg("in0"), named_arg("in1"), named_arg("out0")],
         [Store(buffer="out0", index=i * n1 + j, value=value)],
         sizes=(n0, n1),
     )
@@ -69,7 +75,7 @@ def test_flat_index_is_split_at_its_divisors() -> None:
     value = op("mul", op("add", load("in0", [i], F32), bias), scale)
     k = kernel(
         spaces,
-        [arg("in0"), arg("in1"), arg("in2"), arg("out0")],
+        [named_arg("in0"), named_arg("in1"), named_arg("in2"), named_arg("out0")],
         [Store(buffer="out0", index=i, value=value)],
     )
     text = CppCodegen().emit(k, get_target("x86-64-avx512"), {}).text
@@ -82,7 +88,9 @@ def test_contiguous_ranges_become_one() -> None:
     spaces, (i, j) = ranges(30, 70)
     at = i * 70 + j
     k = kernel(
-        spaces, [arg("in0"), arg("out0")], [Store(buffer="out0", index=at, value=load("in0", [at], F32))]
+        spaces,
+        [named_arg("in0"), named_arg("out0")],
+        [Store(buffer="out0", index=at, value=load("in0", [at], F32))],
     )
     text = CppCodegen().emit(k, get_target("x86-64-avx2"), {}).text
     assert text.count("for (i64") == 2  # units and points
@@ -90,26 +98,28 @@ def test_contiguous_ranges_become_one() -> None:
 
 
 @pytest.mark.parametrize("shape", [(100, 70), (1, 33), (513, 129)])
-def test_transposed_operands_are_added(load_kernel: Callable, shape: tuple[int, int]) -> None:
+def test_transposed_operands_are_added(load_kernel: LoadKernel, shape: tuple[int, int]) -> None:
     n, m = shape
     spaces, (i, j) = ranges(n, m)
     value = op("add", load("in0", [i * m + j], F32), load("in1", [j * n + i], F32))
     k = kernel(
-        spaces, [arg("in0"), arg("in1"), arg("out0")], [Store(buffer="out0", index=i * m + j, value=value)]
+        spaces,
+        [named_arg("in0"), named_arg("in1"), named_arg("out0")],
+        [Store(buffer="out0", index=i * m + j, value=value)],
     )
     x, y, out = torch.randn(n, m), torch.randn(m, n), torch.empty(n, m)
     load_kernel(k)(x, y, out)
     assert torch.equal(out, x + y.t())
 
 
-def test_four_dimensional_permutation(load_kernel: Callable) -> None:
+def test_four_dimensional_permutation(load_kernel: LoadKernel) -> None:
     b, t, h, d = 3, 40, 5, 32
     spaces, (i, j, k_, l_) = ranges(b, h, t, d)
     source = i * (t * h * d) + k_ * (h * d) + j * d + l_
     at = i * (h * t * d) + j * (t * d) + k_ * d + l_
     k = kernel(
         spaces,
-        [arg("in0", BF16), arg("out0")],
+        [named_arg("in0", BF16), named_arg("out0")],
         [Store(buffer="out0", index=at, value=cast(load("in0", [source], BF16), F32))],
     )
     x, out = torch.randn(b, t, h, d).bfloat16(), torch.empty(b, h, t, d)
@@ -117,25 +127,25 @@ def test_four_dimensional_permutation(load_kernel: Callable) -> None:
     assert torch.equal(out, x.permute(0, 2, 1, 3).float())
 
 
-def test_masked_load_stays_inside(load_kernel: Callable) -> None:
+def test_masked_load_stays_inside(load_kernel: LoadKernel) -> None:
     """A constant pad: the unmasked index runs from -3 on, before memory that a guard page could hold."""
     n = 1000
     spaces, (i,) = ranges(n + 6)
     at = index_value(i)
     inside = op("bitwise_and", op("ge", at, const(3, I64)), op("lt", at, const(n + 3, I64)))
     value = load("in0", [i - 3], F32, mask=inside, other=-2.5)
-    k = kernel(spaces, [arg("in0"), arg("out0")], [Store(buffer="out0", index=i, value=value)])
+    k = kernel(spaces, [named_arg("in0"), named_arg("out0")], [Store(buffer="out0", index=i, value=value)])
     x, out = torch.randn(n), torch.empty(n + 6)
     load_kernel(k)(x, out)
     assert torch.equal(out, torch.nn.functional.pad(x, (3, 3), value=-2.5))
 
 
-def test_masked_load_of_nothing(load_kernel: Callable) -> None:
+def test_masked_load_of_nothing(load_kernel: LoadKernel) -> None:
     spaces, (i,) = ranges(100)
     value = load("in0", [i * 1_000_000_000], F32, mask=load("in1", [i], DType.BOOL), other=7)
     k = kernel(
         spaces,
-        [arg("in0"), arg("in1", DType.BOOL), arg("out0")],
+        [named_arg("in0"), named_arg("in1", DType.BOOL), named_arg("out0")],
         [Store(buffer="out0", index=i, value=value)],
     )
     keep = torch.zeros(100, dtype=torch.bool)
@@ -153,7 +163,7 @@ def embedding(rows: int, width: int, count: Expr) -> Kernel:
     value = load("in0", [placeholder(0) * width + j], F32, indirect=[wrapped])
     return kernel(
         spaces,
-        [arg("in0"), arg("in1", I64), arg("out0")],
+        [named_arg("in0"), named_arg("in1", I64), named_arg("out0")],
         [Store(buffer="out0", index=i * width + j, value=value)],
         sizes=(count,),
         checks=(
@@ -163,7 +173,7 @@ def embedding(rows: int, width: int, count: Expr) -> Kernel:
     )
 
 
-def test_checks_stop_before_the_access(load_kernel: Callable, threads: Callable) -> None:
+def test_checks_stop_before_the_access(load_kernel: LoadKernel, threads: Threads) -> None:
     run = load_kernel(embedding(50, 24, symbol("n0", lo=0)))
     table = torch.randn(50, 24)
     for count in (0, 5, 40_000):
@@ -180,7 +190,9 @@ def test_checks_stop_before_the_access(load_kernel: Callable, threads: Callable)
 
 
 @pytest.mark.parametrize("mode", ["add", "mul", "min", "max"])
-def test_scattered_rows_are_shared_by_columns(load_kernel: Callable, threads: Callable, mode: str) -> None:
+def test_scattered_rows_are_shared_by_columns(
+    load_kernel: LoadKernel, threads: Threads, mode: StoreMode
+) -> None:
     """`io0[in1[i], j] mode= in0[i, j]`: threads share the columns only."""
     n, rows, width = 500, 7, 300
     spaces, (i, j) = ranges(n, width)
@@ -191,7 +203,7 @@ def test_scattered_rows_are_shared_by_columns(load_kernel: Callable, threads: Ca
         value=load("in0", [i * width + j], F32),
         mode=mode,
     )
-    run = load_kernel(kernel(spaces, [arg("in0"), arg("in1", I64), arg("io0")], [store]))
+    run = load_kernel(kernel(spaces, [named_arg("in0"), named_arg("in1", I64), named_arg("io0")], [store]))
     index, x = torch.randint(0, rows, (n,)), torch.rand(n, width) + 0.5
     start = torch.rand(rows, width)
     out = torch.empty_like(start)
@@ -207,7 +219,7 @@ def test_scattered_rows_are_shared_by_columns(load_kernel: Callable, threads: Ca
     assert torch.allclose(out.double(), want, rtol=1e-4)
 
 
-def test_scatter_add_that_collides_everywhere(load_kernel: Callable, threads: Callable) -> None:
+def test_scatter_add_that_collides_everywhere(load_kernel: LoadKernel, threads: Threads) -> None:
     n = 100_000
     spaces, (i,) = ranges(n)
     store = Store(
@@ -217,7 +229,9 @@ def test_scatter_add_that_collides_everywhere(load_kernel: Callable, threads: Ca
         value=load("in0", [i], BF16),
         mode="add",
     )
-    run = load_kernel(kernel(spaces, [arg("in0", BF16), arg("in1", I64), arg("io0", BF16)], [store]))
+    run = load_kernel(
+        kernel(spaces, [named_arg("in0", BF16), named_arg("in1", I64), named_arg("io0", BF16)], [store])
+    )
     x, index = torch.ones(n).bfloat16(), torch.randint(0, 1000, (n,))
     out = torch.empty(1000).bfloat16()
 
@@ -230,7 +244,7 @@ def test_scatter_add_that_collides_everywhere(load_kernel: Callable, threads: Ca
     assert torch.equal(out.long(), torch.bincount(index, minlength=1000))
 
 
-def test_masked_store_and_iota(load_kernel: Callable) -> None:
+def test_masked_store_and_iota(load_kernel: LoadKernel) -> None:
     spaces, (i,) = ranges(200)
     even = op("eq", op("mod", index_value(i), const(2, I64)), const(0, I64))
     stores = [
@@ -238,13 +252,13 @@ def test_masked_store_and_iota(load_kernel: Callable) -> None:
         Store(buffer="out0", index=199 - i, value=index_value(i // 7 - i % 5)),
     ]
     out, back = torch.full((200,), -1.0), torch.empty(200, dtype=torch.int64)
-    load_kernel(kernel(spaces, [arg("io0"), arg("out0", I64)], stores))(out, back)
+    load_kernel(kernel(spaces, [named_arg("io0"), named_arg("out0", I64)], stores))(out, back)
     at = torch.arange(200)
     assert torch.equal(out, torch.where(at % 2 == 0, at * 3 - 7, -1).float())
     assert torch.equal(back.flip(0), at // 7 - at % 5)
 
 
-def test_stores_over_part_of_the_space(load_kernel: Callable) -> None:
+def test_stores_over_part_of_the_space(load_kernel: LoadKernel) -> None:
     """A plain one happens once; one that adds does so at every point."""
     spaces, (i, j) = ranges(20, 32)
     stores = [
@@ -253,13 +267,15 @@ def test_stores_over_part_of_the_space(load_kernel: Callable) -> None:
         Store(buffer="out1", index=i, value=op("neg", load("in0", [i], F32))),
     ]
     x, sums, out, once = torch.randn(20), torch.zeros(20), torch.empty(20, 32), torch.empty(20)
-    of_kernel = kernel(spaces, [arg("in0"), arg("io0"), arg("out0"), arg("out1")], stores)
+    of_kernel = kernel(
+        spaces, [named_arg("in0"), named_arg("io0"), named_arg("out0"), named_arg("out1")], stores
+    )
     load_kernel(of_kernel)(x, sums, out, once)
     torch.testing.assert_close(sums, 32 * x)
     assert torch.equal(out, x[:, None].expand(20, 32)) and torch.equal(once, -x)
 
 
-def test_swap_in_place(load_kernel: Callable) -> None:
+def test_swap_in_place(load_kernel: LoadKernel) -> None:
     """Both values are read before either is written."""
     spaces, (i,) = ranges(333)
     stores = [
@@ -268,14 +284,14 @@ def test_swap_in_place(load_kernel: Callable) -> None:
     ]
     x, y = torch.randn(333), torch.randn(333)
     a, b = x.clone(), y.clone()
-    load_kernel(kernel(spaces, [arg("io0"), arg("io1")], stores))(a, b)
+    load_kernel(kernel(spaces, [named_arg("io0"), named_arg("io1")], stores))(a, b)
     assert torch.equal(a, y) and torch.equal(b, x)
 
 
-def test_kernel_without_ranges_computes_one_element(load_kernel: Callable) -> None:
+def test_kernel_without_ranges_computes_one_element(load_kernel: LoadKernel) -> None:
     k = kernel(
         [],
-        [arg("in0"), arg("out0")],
+        [named_arg("in0"), named_arg("out0")],
         [Store(buffer="out0", index=as_expr(0), value=op("sqrt", load("in0", [as_expr(0)], F32)))],
     )
     out = torch.empty(())
@@ -285,25 +301,27 @@ def test_kernel_without_ranges_computes_one_element(load_kernel: Callable) -> No
 
 def test_errors_name_the_cause() -> None:
     spaces, (i,) = ranges(10)
-    k = kernel(spaces, [arg("out0", DType.C64)], [Store(buffer="out0", index=i, value=const(0, F32))])
+    k = kernel(spaces, [named_arg("out0", DType.C64)], [Store(buffer="out0", index=i, value=const(0, F32))])
     with pytest.raises(EmitError, match="c64"):
         CppCodegen().emit(k, get_target("x86-64-avx2"), {})
-    k = kernel(spaces, [arg("out0")], [Store(buffer="out0", index=i, value=load("in9", [i], F32))])
+    k = kernel(spaces, [named_arg("out0")], [Store(buffer="out0", index=i, value=load("in9", [i], F32))])
     with pytest.raises(EmitError, match="in9"):
         CppCodegen().emit(k, get_target("x86-64-avx2"), {})
     stray = symbol("q0", extent=4)
     k = kernel(
-        spaces, [arg("in0"), arg("out0")], [Store(buffer="out0", index=i, value=load("in0", [stray], F32))]
+        spaces,
+        [named_arg("in0"), named_arg("out0")],
+        [Store(buffer="out0", index=i, value=load("in0", [stray], F32))],
     )
     with pytest.raises(EmitError, match="q0"):
         CppCodegen().emit(k, get_target("x86-64-avx2"), {})
 
 
-def test_options() -> None:
+def test_options_are_honoured_and_checked() -> None:
     spaces, (i,) = ranges(10)
     k = kernel(
         spaces,
-        [arg("in0"), arg("out0")],
+        [named_arg("in0"), named_arg("out0")],
         [Store(buffer="out0", index=i, value=op("log", load("in0", [i], F32)))],
     )
     assert "simd(" in CppCodegen().emit(k, get_target("x86-64-avx2"), {}).text
@@ -344,7 +362,7 @@ def truths(x: Scalar, flag: Scalar) -> dict[str, tuple[Scalar, Callable[..., tor
 
 @pytest.mark.parametrize("kind", ["cast", "chosen", "counted from the end", "from memory", "two"])
 @pytest.mark.parametrize("width", [5, 512])
-def test_positions_that_are_truth_values(load_kernel: Callable, kind: str, width: int) -> None:
+def test_positions_that_are_truth_values(load_kernel: LoadKernel, kind: str, width: int) -> None:
     """Vectorising g++ 12 took a comparison in a position for -1 where it does not hold."""
     spaces, (i, j) = ranges(8, width)
     at = i * width + j
@@ -352,7 +370,11 @@ def test_positions_that_are_truth_values(load_kernel: Callable, kind: str, width
     value = load("in0", [placeholder(0) + i * width], F32, indirect=[position])
     k = kernel(
         spaces,
-        [arg("in0", span=8 * width), arg("in1", DType.BOOL, 8 * width), arg("out0", span=8 * width)],
+        [
+            named_arg("in0", span=8 * width),
+            named_arg("in1", DType.BOOL, 8 * width),
+            named_arg("out0", span=8 * width),
+        ],
         [Store(buffer="out0", index=at, value=value)],
     )
     x, out = torch.randn(8, width), torch.empty(8, width)
@@ -417,7 +439,7 @@ def targets(machine: Target) -> list[Target]:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_moves_keep_every_bit(
-    build_source: Callable, torch_dtype: Callable, machine: Target, dtype: DType
+    build_source: BuildSource, torch_dtype: TorchDType, machine: Target, dtype: DType
 ) -> None:
     own, chosen = torch_dtype(dtype), random.Random(str(dtype))
     for each in targets(machine):
@@ -435,7 +457,7 @@ def test_moves_keep_every_bit(
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16, DType.I64, DType.BOOL])
 def test_tiles_are_what_loops_read(
-    build_source: Callable, torch_dtype: Callable, machine: Target, dtype: DType
+    build_source: BuildSource, torch_dtype: TorchDType, machine: Target, dtype: DType
 ) -> None:
     own, chosen = torch_dtype(dtype), random.Random(str(dtype))
     for each in targets(machine):
@@ -452,7 +474,7 @@ def test_tiles_are_what_loops_read(
                 assert torch.equal(out, expected), (each.name, n, m)
 
 
-def test_nothing_is_written_beside(build_source: Callable, machine: Target) -> None:
+def test_nothing_is_written_beside(build_source: BuildSource, machine: Target) -> None:
     """Rows of the result that lie apart: what is between them stays."""
     n, m, apart = 77, 45, 48
     i, j = symbol("x0", extent=n), symbol("x1", extent=m)
@@ -472,13 +494,13 @@ def test_nothing_is_written_beside(build_source: Callable, machine: Target) -> N
         assert torch.equal(out[:, m:], torch.full((n, apart - m), 7.0))
 
 
-def test_threads_share_tiles(load_kernel: Callable, threads: Callable) -> None:
+def test_threads_share_tiles(load_kernel: LoadKernel, threads: Threads) -> None:
     n, m = 600, 1000
     for value in (moved, both):
         run = load_kernel(matrices(DType.F32, value, n, m, 1))
         x, y = torch.randn(m, n), torch.randn(n, m)
 
-        def compute(run: Callable = run, x: torch.Tensor = x, y: torch.Tensor = y) -> list[torch.Tensor]:
+        def compute(run: Runner = run, x: torch.Tensor = x, y: torch.Tensor = y) -> list[torch.Tensor]:
             out = torch.empty(n, m)
             run(x, y, out)
             return [out]

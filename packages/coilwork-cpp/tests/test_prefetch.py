@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
+from cpp_fixtures import LoadKernel
 
 from coilwork_cpp import CppCodegen
 from coilwork_ir.dtypes import DType
@@ -52,7 +51,7 @@ def test_short_and_long_rows_do_not(length: Expr | int) -> None:
     assert "__builtin_prefetch" not in text(normalised(50, length))
 
 
-def test_results_stay(load_kernel: Callable) -> None:
+def test_prefetching_changes_no_results(load_kernel: LoadKernel) -> None:
     for length in (700, 768, 1024):
         x, out = torch.randn(9, length), torch.empty(9, length)
         load_kernel(normalised(9, length))(x, out)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from cpp_fixtures import TorchDType
 from random_kernels import check_kernel
 from random_mappings import MORE, RandomlyMapped
 
@@ -55,7 +56,7 @@ def test_random_mappings_of_the_conformance_kit(
 
 
 def test_random_mappings_of_random_kernels(
-    quick_build: Build, machine: Target, torch_dtype: Callable, request: pytest.FixtureRequest
+    quick_build: Build, machine: Target, torch_dtype: TorchDType, request: pytest.FixtureRequest
 ) -> None:
     count = request.config.getoption("--random-mappings")
     for seed in range(1000, 1000 + count - count // 2):

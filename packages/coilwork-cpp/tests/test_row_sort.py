@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from cpp_fixtures import LoadKernel, Threads, TorchDType, named_arg
 
 from coilwork_cpp import CppCodegen
 from coilwork_ir.dtypes import DType
@@ -87,7 +88,7 @@ def same(mine: torch.Tensor, its: torch.Tensor) -> None:
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_of_every_type_and_length(
-    load_kernel: Callable, torch_dtype: Callable, dtype: DType, descending: bool
+    load_kernel: LoadKernel, torch_dtype: TorchDType, dtype: DType, descending: bool
 ) -> None:
     kind = torch_dtype(dtype)
     for length in LENGTHS:
@@ -102,7 +103,7 @@ def test_rows_of_every_type_and_length(
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_of_one_number(
-    load_kernel: Callable, torch_dtype: Callable, dtype: DType, descending: bool
+    load_kernel: LoadKernel, torch_dtype: TorchDType, dtype: DType, descending: bool
 ) -> None:
     """A literal has C++'s type for it, an integer with a sign, whatever the type of the elements."""
     one = (
@@ -110,14 +111,16 @@ def test_rows_of_one_number(
         if dtype.is_integer or dtype.is_bool
         else cast(const(1.5, dtype.compute), dtype)
     )
-    kernel = sorting_kernel(lambda v, r: [v, *both(descending=descending)(one, r)], dtype, 3, 5)
+    kernel = sorting_kernel(
+        lambda v, r: [v, *(sort(one, r, output=k, descending=descending) for k in (0, 1))], dtype, 3, 5
+    )
     found = [torch.empty(3, 5, dtype=torch_dtype(d)) for d in (dtype, dtype, DType.I64)]
     load_kernel(kernel)(torch.zeros(3, 5, dtype=torch_dtype(dtype)), *found)
     assert torch.equal(found[1], torch.full_like(found[1], 1.0 if dtype.is_integer or dtype.is_bool else 1.5))
     assert torch.equal(found[2], torch.arange(5).expand(3, 5))
 
 
-def test_wide_keys_that_differ_anywhere(load_kernel: Callable) -> None:
+def test_wide_keys_that_differ_anywhere(load_kernel: LoadKernel) -> None:
     """In all bytes, in the lower ones, in the lowest and the highest, in none; with many equal upper halves,
     in reverse.
     """
@@ -145,7 +148,7 @@ def test_wide_keys_that_differ_anywhere(load_kernel: Callable) -> None:
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.I64, DType.BF16])
-def test_rows_of_unknown_length(load_kernel: Callable, torch_dtype: Callable, dtype: DType) -> None:
+def test_rows_of_unknown_length(load_kernel: LoadKernel, torch_dtype: TorchDType, dtype: DType) -> None:
     run = load_kernel(sorting_kernel(both(descending=False), dtype, 3, symbol("n0", lo=0)))
     for length in LENGTHS:
         x = drawn((3, length), torch_dtype(dtype))
@@ -159,7 +162,7 @@ def test_rows_of_unknown_length(load_kernel: Callable, torch_dtype: Callable, dt
 @pytest.mark.parametrize("dtype", [DType.F64, DType.F32, DType.BF16, DType.I64, DType.U8])
 @pytest.mark.parametrize("descending", [False, True])
 def test_first_elements_of_rows_are_those_of_a_sort(
-    load_kernel: Callable, torch_dtype: Callable, dtype: DType, descending: bool
+    load_kernel: LoadKernel, torch_dtype: TorchDType, dtype: DType, descending: bool
 ) -> None:
     for length, first in ((9, 4), (64, 1), (130, 64), (1000, 3), (1000, 300), (9001, 40)):
         x = drawn((4, length), torch_dtype(dtype))
@@ -178,7 +181,7 @@ def test_first_elements_of_rows_are_those_of_a_sort(
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16, DType.I64])
 @pytest.mark.parametrize(("length", "first"), [(8, 2), (64, 8), (80, 1), (512, 3), (512, 40)])
 def test_first_elements_as_topk_chooses_among_equals(
-    load_kernel: Callable, torch_dtype: Callable, dtype: DType, length: int, first: int
+    load_kernel: LoadKernel, torch_dtype: TorchDType, dtype: DType, length: int, first: int
 ) -> None:
     """Rows of one number, of few, and of many different ones."""
 
@@ -201,7 +204,7 @@ def test_long_rows_whose_equals_are_topks_are_refused() -> None:
         CppCodegen().emit(kernel, get_target("x86-64-avx2"), {})
 
 
-def test_first_elements_of_rows_that_may_have_fewer(load_kernel: Callable) -> None:
+def test_first_elements_of_rows_that_may_have_fewer(load_kernel: LoadKernel) -> None:
     run = load_kernel(sorting_kernel(both(descending=True), DType.F32, 1, symbol("n0", lo=0), first=10))
     for length in (3, 10, 50):
         x = drawn((1, length), torch.float32)
@@ -226,7 +229,7 @@ def test_of_what_is_not_stored_nothing_is_computed() -> None:
     assert places.count("sort_records<") == 1
 
 
-def test_columns_are_sorted_stably(load_kernel: Callable) -> None:
+def test_columns_are_sorted_stably(load_kernel: LoadKernel) -> None:
     x = drawn((70, 40), torch.float32)
     found = torch.empty_like(x), torch.empty(x.shape, dtype=torch.int64)
     load_kernel(sorting_kernel(both(descending=True), DType.F32, 40, 70, columns=True))(x, *found)
@@ -236,7 +239,7 @@ def test_columns_are_sorted_stably(load_kernel: Callable) -> None:
 
 
 @pytest.mark.parametrize("length", [20, 700])
-def test_what_makes_rows_and_what_follows(load_kernel: Callable, length: int) -> None:
+def test_what_makes_rows_and_what_follows(load_kernel: LoadKernel, length: int) -> None:
     """A softmax, in order, with running sums of it, scaled by the largest, and where both ends come from."""
 
     def values(v: Load, r: Expr) -> list[Scalar]:
@@ -258,7 +261,7 @@ def test_what_makes_rows_and_what_follows(load_kernel: Callable, length: int) ->
     assert torch.equal(found[2] // 2, places)
 
 
-def test_an_element_by_rank(load_kernel: Callable) -> None:
+def test_an_element_by_rank(load_kernel: LoadKernel) -> None:
     def values(v: Load, r: Expr) -> list[Scalar]:
         here = op("eq", cast(index_value(r), DType.I64), const(3, DType.I64))
         picked = op("where", here, sort(v, r), const(float("-inf"), DType.F32))
@@ -280,7 +283,7 @@ def test_an_element_by_rank(load_kernel: Callable) -> None:
     assert torch.equal(found, given.sort(1).values[:, 3])
 
 
-def test_rows_are_sorted_in_place(load_kernel: Callable) -> None:
+def test_rows_are_sorted_in_place(load_kernel: LoadKernel) -> None:
     """Rows are read before any of their elements is overwritten, by other results, too."""
 
     def values(v: Load, r: Expr) -> list[Scalar]:
@@ -301,7 +304,7 @@ def test_rows_are_sorted_in_place(load_kernel: Callable) -> None:
     assert torch.equal(given, wanted) and torch.equal(other, total)
 
 
-def test_any_number_of_threads(load_kernel: Callable, threads: Callable) -> None:
+def test_any_number_of_threads(load_kernel: LoadKernel, threads: Threads) -> None:
     run = load_kernel(sorting_kernel(both(descending=False), DType.F32, 300, 400))
     x = drawn((300, 400), torch.float32)
 
@@ -325,10 +328,7 @@ def test_rows_over_two_ranges_are_refused() -> None:
     kernel = Kernel(
         name="two",
         ranges=(Range(symbol=s, kind="reduction"), Range(symbol=r, kind="reduction")),
-        args=tuple(
-            TensorArg(name=name, dtype=DType.F32, role=role, span=as_expr(12))
-            for name, role in (("in0", "in"), ("out0", "out"))
-        ),
+        args=(named_arg("in0", span=12), named_arg("out0", span=12)),
         stores=(Store(buffer="out0", index=4 * s + r, value=sort(load("in0", [4 * s + r], DType.F32), r)),),
     )
     with pytest.raises(EmitError, match="several ranges"):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from cpp_fixtures import LoadKernel, Threads, TorchDType, named_arg
 
 from coilwork_cpp import CppCodegen
 from coilwork_ir.dtypes import DType
@@ -30,11 +31,6 @@ def rows(extent: Expr | int, length: Expr | int) -> tuple[Range, Range, Expr, Ex
     )
 
 
-def tensor(name: str, dtype: DType, span: Expr | int) -> TensorArg:
-    role = "in" if name.startswith("in") else "inout" if name.startswith("io") else "out"
-    return TensorArg(name=name, dtype=dtype, role=role, span=as_expr(span))
-
-
 def reduction_kernel(
     name: str,
     value: Callable[[Load, Expr], Scalar],
@@ -50,7 +46,7 @@ def reduction_kernel(
     return Kernel(
         name=name,
         ranges=(xr, rr),
-        args=(tensor("in0", source, as_expr(extent) * length), tensor("out0", result, extent)),
+        args=(named_arg("in0", source, as_expr(extent) * length), named_arg("out0", result, extent)),
         sizes=sizes,
         stores=(Store(buffer="out0", index=x, value=value(element, r)),),
     )
@@ -61,14 +57,17 @@ def softmax_kernel(
 ) -> Kernel:
     xr, rr, x, r = rows(extent, length)
     element = load("in0", [x * length + r], F32)
-    kind = "online_softmax" if online else "max"
+    kind: ReduceKind = "online_softmax" if online else "max"
     top = reduce(kind, [element], [r])
     e = op("exp", op("sub", element, top))
     total = reduce(kind, [element], [r], output=1) if online else reduce("sum", [e], [r])
     return Kernel(
         name="softmax",
         ranges=(xr, rr),
-        args=(tensor("in0", F32, as_expr(extent) * length), tensor("out0", F32, as_expr(extent) * length)),
+        args=(
+            named_arg("in0", F32, as_expr(extent) * length),
+            named_arg("out0", F32, as_expr(extent) * length),
+        ),
         sizes=tuple(s for s in (extent, length) if isinstance(s, Expr)),
         stores=(Store(buffer="out0", index=x * length + r, value=op("div", e, total)),),
         aliasing=(("out0", "in0"),) if inplace else (),
@@ -76,7 +75,7 @@ def softmax_kernel(
 
 
 @pytest.mark.parametrize("online", [False, True])
-def test_softmax_of_open_sizes_is_torchs(load_kernel: Callable, threads: Callable, online: bool) -> None:
+def test_softmax_of_open_sizes_is_torchs(load_kernel: LoadKernel, threads: Threads, online: bool) -> None:
     run = load_kernel(softmax_kernel(ROWS, COLUMNS, online=online))
     for n, m in ((1, 1), (3, 7), (5, 64), (17, 1000), (0, 5), (5, 0), (300, 129)):
         x = torch.randn(n, m) * 10
@@ -93,7 +92,7 @@ def test_softmax_of_open_sizes_is_torchs(load_kernel: Callable, threads: Callabl
         assert torch.allclose(out.double(), expected, rtol=2e-6, atol=1e-9)
 
 
-def test_softmax_in_place(load_kernel: Callable) -> None:
+def test_softmax_in_place(load_kernel: LoadKernel) -> None:
     run = load_kernel(softmax_kernel(9, 768, inplace=True))
     x = torch.randn(9, 768)
     expected = torch.softmax(x.double(), 1)
@@ -101,7 +100,7 @@ def test_softmax_in_place(load_kernel: Callable) -> None:
     assert torch.allclose(x.double(), expected, rtol=2e-6, atol=1e-9)
 
 
-KINDS = {
+KINDS: dict[ReduceKind, Callable[..., torch.Tensor]] = {
     "sum": torch.sum,
     "prod": torch.prod,
     "min": torch.amin,
@@ -114,16 +113,16 @@ KINDS = {
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.I64, DType.I32, DType.U8])
 @pytest.mark.parametrize("length", [1, 5, 37, 256])
 def test_all_kinds_are_reduced_in_one_kernel(
-    load_kernel: Callable, torch_dtype: Callable, dtype: DType, length: int
+    load_kernel: LoadKernel, torch_dtype: TorchDType, dtype: DType, length: int
 ) -> None:
     """All kinds in one kernel, as in a horizontally fused one."""
     xr, rr, x, r = rows(4, length)
     element = load("in0", [x * length + r], dtype)
     values = [reduce(kind, [element], [r]) for kind in KINDS]
-    args = [tensor("in0", dtype, 4 * length)]
+    args = [named_arg("in0", dtype, 4 * length)]
     stores = []
     for number, value in enumerate(values):
-        args.append(tensor(f"out{number}", value.dtype, 4))
+        args.append(named_arg(f"out{number}", value.dtype, 4))
         stores.append(Store(buffer=f"out{number}", index=x, value=value))
     kernel = Kernel(name="kinds", ranges=(xr, rr), args=tuple(args), stores=tuple(stores))
     run = load_kernel(kernel)
@@ -144,7 +143,7 @@ def test_all_kinds_are_reduced_in_one_kernel(
             assert torch.equal(out, expected), name
 
 
-def test_nan_and_ties(load_kernel: Callable) -> None:
+def test_nan_and_ties(load_kernel: LoadKernel) -> None:
     nan, inf = float("nan"), float("inf")
     width = 100
     data = torch.zeros(6, width)
@@ -157,12 +156,12 @@ def test_nan_and_ties(load_kernel: Callable) -> None:
     data[5, [99, 98]] = -3.0
     xr, rr, x, r = rows(6, width)
     element = load("in0", [x * width + r], F32)
-    kinds = ("argmax", "argmin", "max", "min")
+    kinds: tuple[ReduceKind, ...] = ("argmax", "argmin", "max", "min")
     values = [reduce(kind, [element], [r]) for kind in kinds]
     kernel = Kernel(
         name="extremes",
         ranges=(xr, rr),
-        args=(tensor("in0", F32, 600), *(tensor(f"out{k}", v.dtype, 6) for k, v in enumerate(values))),
+        args=(named_arg("in0", F32, 600), *(named_arg(f"out{k}", v.dtype, 6) for k, v in enumerate(values))),
         stores=tuple(Store(buffer=f"out{k}", index=x, value=v) for k, v in enumerate(values)),
     )
     out = [
@@ -179,7 +178,7 @@ def test_nan_and_ties(load_kernel: Callable) -> None:
     assert torch.allclose(out[3], data.amin(1), equal_nan=True)
 
 
-def test_layer_norm_bf16(load_kernel: Callable) -> None:
+def test_layer_norm_bf16(load_kernel: LoadKernel) -> None:
     width = 300
     xr, rr, x, r = rows(ROWS, width)
     element = cast(load("in0", [x * width + r], BF16), F32)
@@ -191,9 +190,9 @@ def test_layer_norm_bf16(load_kernel: Callable) -> None:
         name="layer_norm",
         ranges=(xr, rr),
         args=(
-            tensor("in0", BF16, ROWS * width),
-            tensor("out0", BF16, ROWS * width),
-            tensor("out1", F32, ROWS),
+            named_arg("in0", BF16, ROWS * width),
+            named_arg("out0", BF16, ROWS * width),
+            named_arg("out1", F32, ROWS),
         ),
         sizes=(ROWS,),
         stores=(
@@ -210,7 +209,7 @@ def test_layer_norm_bf16(load_kernel: Callable) -> None:
     assert torch.allclose(means.double(), data.double().mean(1), rtol=1e-6)
 
 
-def test_long_sum_is_accurate(load_kernel: Callable, threads: Callable) -> None:
+def test_long_sum_is_accurate(load_kernel: LoadKernel, threads: Threads) -> None:
     n = 1_000_003
     run = load_kernel(
         reduction_kernel("total", lambda v, r: reduce("sum", [v], [r]), F32, F32, 1, symbol("n0", lo=0))
@@ -229,7 +228,7 @@ def test_long_sum_is_accurate(load_kernel: Callable, threads: Callable) -> None:
         assert own <= max(2 * eager, abs(exact) * 2**-23)
 
 
-def test_masked_and_truth(load_kernel: Callable) -> None:
+def test_masked_and_truth(load_kernel: LoadKernel) -> None:
     length = 70
     xr, rr, x, r = rows(3, length)
     element = load("in0", [x * length + r], F32)
@@ -245,7 +244,10 @@ def test_masked_and_truth(load_kernel: Callable) -> None:
     kernel = Kernel(
         name="masked",
         ranges=(xr, rr),
-        args=(tensor("in0", F32, 3 * length), *(tensor(f"out{k}", v.dtype, 3) for k, v in enumerate(values))),
+        args=(
+            named_arg("in0", F32, 3 * length),
+            *(named_arg(f"out{k}", v.dtype, 3) for k, v in enumerate(values)),
+        ),
         stores=tuple(Store(buffer=f"out{k}", index=x, value=v) for k, v in enumerate(values)),
     )
     data = torch.randn(3, length) * 5
@@ -269,7 +271,7 @@ def test_masked_and_truth(load_kernel: Callable) -> None:
         assert abs(out[5][row].item() - ((kept - kept.mean()) ** 2).sum().item()) < 1e-3
 
 
-def test_store_over_an_input_waits_for_its_last_read(load_kernel: Callable) -> None:
+def test_store_over_an_input_waits_for_its_last_read(load_kernel: LoadKernel) -> None:
     """`out1` may be `in0`: the doubled row must not be what the softmax's later passes read."""
     xr, rr, x, r = rows(7, 500)
     at = x * 500 + r
@@ -279,7 +281,7 @@ def test_store_over_an_input_waits_for_its_last_read(load_kernel: Callable) -> N
     kernel = Kernel(
         name="in_place",
         ranges=(xr, rr),
-        args=(tensor("in0", F32, 3500), tensor("out0", F32, 3500), tensor("out1", F32, 3500)),
+        args=(named_arg("in0", F32, 3500), named_arg("out0", F32, 3500), named_arg("out1", F32, 3500)),
         stores=(
             Store(buffer="out1", index=at, value=op("add", v, v)),
             Store(buffer="out0", index=at, value=op("div", shifted, total)),
@@ -294,7 +296,7 @@ def test_store_over_an_input_waits_for_its_last_read(load_kernel: Callable) -> N
     assert torch.equal(x_in, given + given)
 
 
-def test_stores_that_wait_hold_back_others(load_kernel: Callable) -> None:
+def test_stores_that_wait_hold_back_others(load_kernel: LoadKernel) -> None:
     """`out1` may be `in0`, which the last pass reads; it reads `in1` there, so `in1` keeps its numbers until
     then.
     """
@@ -308,7 +310,7 @@ def test_stores_that_wait_hold_back_others(load_kernel: Callable) -> None:
         name="in_turn",
         ranges=(xr, rr),
         args=(
-            *(tensor(name, F32, 3500) for name in names),
+            *(named_arg(name, F32, 3500) for name in names),
             TensorArg(name="out0", dtype=F32, role="out", span=as_expr(7)),
         ),
         stores=(
@@ -330,7 +332,7 @@ def test_stores_that_wait_hold_back_others(load_kernel: Callable) -> None:
 @pytest.mark.parametrize("source", [F32, F64, BF16, I64, BOOL])
 @pytest.mark.parametrize("length", [8, 17, 49, 145, 197])
 def test_rows_that_lanes_do_not_divide(
-    load_kernel: Callable, torch_dtype: Callable, source: DType, length: int
+    load_kernel: LoadKernel, torch_dtype: TorchDType, source: DType, length: int
 ) -> None:
     kinds: tuple[ReduceKind, ...] = ("any", "all") if source.is_bool else ("sum", "max", "min")
     x, r = symbol("x0", extent=5), symbol("r0", extent=length)
@@ -357,21 +359,27 @@ def test_rows_that_lanes_do_not_divide(
         data[3, -1], data[4, 0] = float("inf"), float("-inf")
     outs = [torch.empty(5, dtype=torch_dtype(value.dtype)) for value in results]
     load_kernel(kernel)(data, *outs)
-    functions = {"sum": torch.sum, "max": torch.amax, "min": torch.amin, "any": torch.any, "all": torch.all}
+    functions: dict[ReduceKind, Callable[[torch.Tensor, int], torch.Tensor]] = {
+        "sum": torch.sum,
+        "max": torch.amax,
+        "min": torch.amin,
+        "any": torch.any,
+        "all": torch.all,
+    }
     for kind, out in zip(kinds, outs, strict=True):
         torch.testing.assert_close(
             out, functions[kind](data, 1).to(out.dtype), rtol=0, atol=0, equal_nan=True
         )
 
 
-def test_what_repeats_along_a_row_leaves_the_lanes_their_work(load_kernel: Callable) -> None:
+def test_what_repeats_along_a_row_leaves_the_lanes_their_work(load_kernel: LoadKernel) -> None:
     """Nearest upsampling: two neighbours read one element, but are two lanes."""
     xr, rr, x, r = rows(12, 96)
     element = op("mul", load("in0", [x * 48 + r // 2], F32), load("in1", [x * 96 + r], F32))
     kernel = Kernel(
         name="repeated",
         ranges=(xr, rr),
-        args=(tensor("in0", F32, 12 * 48), tensor("in1", F32, 12 * 96), tensor("out0", F32, 12)),
+        args=(named_arg("in0", F32, 12 * 48), named_arg("in1", F32, 12 * 96), named_arg("out0", F32, 12)),
         stores=(Store(buffer="out0", index=x, value=reduce("sum", [element], [r])),),
     )
     text = CppCodegen().emit(kernel, get_target("x86-64-avx512"), {}).text

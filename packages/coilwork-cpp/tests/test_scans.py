@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from cpp_fixtures import LoadKernel, TorchDType
 
 from coilwork_cpp import CppCodegen
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
+from coilwork_ir.ops import ScanKind
 from coilwork_ir.scalar import Combine, Load, Scalar, combine, const, load, op, parameter, reduce, scan
 from coilwork_ir.target import get_target
 
@@ -35,7 +37,7 @@ def scan_kernel(
     )
 
 
-def test_long_sums_of_exponentials_are_as_exact_as_their_type(load_kernel: Callable) -> None:
+def test_long_sums_of_exponentials_are_as_exact_as_their_type(load_kernel: LoadKernel) -> None:
     kernel = scan_kernel(lambda v, r: [scan("logcumsumexp", v, r)], DType.F32, columns=False, n=2, m=20000)
     x = torch.randn(2, 20000, generator=torch.Generator().manual_seed(1))
     found = torch.empty(2, 20000)
@@ -45,8 +47,8 @@ def test_long_sums_of_exponentials_are_as_exact_as_their_type(load_kernel: Calla
 
 @pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_float_scans_are_torchs(load_kernel: Callable, columns: bool, reverse: bool) -> None:
-    kinds = ("sum", "prod", "min", "max", "logcumsumexp")
+def test_float_scans_are_torchs(load_kernel: LoadKernel, columns: bool, reverse: bool) -> None:
+    kinds: tuple[ScanKind, ...] = ("sum", "prod", "min", "max", "logcumsumexp")
     kernel = scan_kernel(
         lambda v, r: [scan(kind, v, r, reverse=reverse) for kind in kinds],
         DType.F32,
@@ -69,7 +71,7 @@ def test_float_scans_are_torchs(load_kernel: Callable, columns: bool, reverse: b
 
 
 @pytest.mark.parametrize("columns", [False, True])
-def test_positions_of_extremes(load_kernel: Callable, columns: bool) -> None:
+def test_positions_of_extremes(load_kernel: LoadKernel, columns: bool) -> None:
     def values(v: Load, r: Expr) -> list[Scalar]:
         return [scan("max", v, r), scan("max", v, r, output=1), scan("argmin", v, r), scan("min", v, r)]
 
@@ -86,7 +88,7 @@ def test_positions_of_extremes(load_kernel: Callable, columns: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", [DType.I64, DType.I32, DType.U8])
-def test_integer_scans_wrap(load_kernel: Callable, torch_dtype: Callable, dtype: DType) -> None:
+def test_integer_scans_wrap(load_kernel: LoadKernel, torch_dtype: TorchDType, dtype: DType) -> None:
     kernel = scan_kernel(
         lambda v, r: [scan("sum", v, r), scan("prod", v, r)], dtype, columns=False, n=3, m=100
     )
@@ -97,7 +99,7 @@ def test_integer_scans_wrap(load_kernel: Callable, torch_dtype: Callable, dtype:
     assert torch.equal(outputs[1], x.cumprod(1, dtype=x.dtype))
 
 
-def test_scan_then_reduction_then_scan_again(load_kernel: Callable) -> None:
+def test_scan_then_reduction_then_scan_again(load_kernel: LoadKernel) -> None:
     """The share of each running sum in the largest one."""
 
     def values(v: Load, r: Expr) -> list[Scalar]:
@@ -135,7 +137,7 @@ def recurrence(dtype: DType) -> Combine:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.I64, DType.BF16])
 def test_scans_by_a_function(
-    load_kernel: Callable, torch_dtype: Callable, dtype: DType, columns: bool, reverse: bool
+    load_kernel: LoadKernel, torch_dtype: TorchDType, dtype: DType, columns: bool, reverse: bool
 ) -> None:
     def values(v: Load, r: Expr) -> list[Scalar]:
         more = op("add", v, const(1, dtype))
@@ -160,7 +162,7 @@ def test_scans_by_a_function(
 
 
 @pytest.mark.parametrize("columns", [False, True])
-def test_scans_by_a_function_of_truth_values(load_kernel: Callable, columns: bool) -> None:
+def test_scans_by_a_function_of_truth_values(load_kernel: LoadKernel, columns: bool) -> None:
     # the parity of what came since the last point above 1
     def values(v: Load, r: Expr) -> list[Scalar]:
         starts, odd, later_starts, later_odd = (parameter(k, DType.BOOL) for k in range(4))

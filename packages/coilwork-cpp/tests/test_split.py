@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
+from cpp_fixtures import LoadKernel, Runner, Threads, TorchDType
 
 from coilwork_cpp import CppCodegen, CppOptions
 from coilwork_cpp.rewrites.split import split_reductions
@@ -55,7 +54,7 @@ def whole(length: Expr | int, rows: int) -> Kernel:
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_everything_about_long_rows(
-    load_kernel: Callable, threads: Callable, rows: int, dynamic: bool
+    load_kernel: LoadKernel, threads: Threads, rows: int, dynamic: bool
 ) -> None:
     lengths = (1, 100, 16384, 100_001) if dynamic else (100_001,)
     run = load_kernel(whole(symbol("n0", lo=0) if dynamic else 100_001, rows))
@@ -87,7 +86,7 @@ def test_everything_about_long_rows(
         assert not outputs[4].any()
 
 
-def test_nan_wins_in_every_piece(load_kernel: Callable) -> None:
+def test_nan_wins_in_every_piece(load_kernel: LoadKernel) -> None:
     x = torch.zeros(1, 100_001)
     x[0, [70_000, 30_000]] = float("nan")
     x[0, 5] = float("inf")
@@ -134,7 +133,7 @@ kernel @norm fast {
 """
 
 
-def test_updates_in_place_happen_once_and_after_every_read(load_kernel: Callable, threads: Callable) -> None:
+def test_updates_in_place_happen_once_and_after_every_read(load_kernel: LoadKernel, threads: Threads) -> None:
     """A running statistic is one element per column: its old value serves all points, its new one is written
     once.
     """
@@ -190,9 +189,7 @@ def grouped(images: Expr | int, groups: int, pixels: Expr | int, size: int, dtyp
     )
 
 
-def check_groups(
-    run: Callable, threads: Callable, x: torch.Tensor, groups: int, size: int, *sizes: int
-) -> None:
+def check_groups(run: Runner, threads: Threads, x: torch.Tensor, groups: int, size: int, *sizes: int) -> None:
     images, pixels = x.shape[0], x.shape[1]
     scale = torch.rand(groups * size) + 0.5
     outputs = [torch.empty(images, groups) for _ in range(3)]
@@ -214,9 +211,9 @@ def check_groups(
     "images, groups, pixels, size", [(9, 8, 256, 4), (1, 32, 5000, 10), (2, 3, 4099, 15), (3, 2, 70, 2)]
 )
 def test_short_groups_of_channels_are_columns(
-    load_kernel: Callable,
-    threads: Callable,
-    torch_dtype: Callable,
+    load_kernel: LoadKernel,
+    threads: Threads,
+    torch_dtype: TorchDType,
     images: int,
     groups: int,
     pixels: int,
@@ -229,7 +226,7 @@ def test_short_groups_of_channels_are_columns(
     check_groups(load_kernel(kernel), threads, x, groups, size)
 
 
-def test_short_groups_of_any_number_of_images_and_pixels(load_kernel: Callable, threads: Callable) -> None:
+def test_short_groups_of_any_number_of_images_and_pixels(load_kernel: LoadKernel, threads: Threads) -> None:
     images, pixels = symbol("n0", lo=0), symbol("n1", lo=0)
     run = load_kernel(grouped(images, 4, pixels, 6, F32))
     for n, m in ((1, 1), (2, 63), (3, 1000), (17, 64)):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from cpp_fixtures import LoadKernel, Threads, TorchDType
 
 from coilwork_cpp import CppCodegen
 from coilwork_ir.dtypes import DType
@@ -71,7 +72,7 @@ def images_of(n: int, pixels: int, channels: int) -> tuple[torch.Tensor, torch.T
     ("pixels", "channels"), [(1024, 8), (100, 16), (49, 24), (16, 64), (300, 70), (65, 130)]
 )
 def test_moments_over_two_layouts_are_torchs(
-    load_kernel: Callable, threads: Callable, pixels: int, channels: int
+    load_kernel: LoadKernel, threads: Threads, pixels: int, channels: int
 ) -> None:
     results: dict[str, tuple[DType, Expr | int]] = {"out0": (F32, 11), "out1": (F32, 11)}
     run = load_kernel(mixed(moments, images=11, pixels=pixels, channels=channels, results=results))
@@ -90,7 +91,7 @@ def test_moments_over_two_layouts_are_torchs(
     )
 
 
-def test_any_number_of_pixels(load_kernel: Callable) -> None:
+def test_any_number_of_pixels(load_kernel: LoadKernel) -> None:
     results: dict[str, tuple[DType, Expr | int]] = {"out0": (F32, 9), "out1": (F32, 9)}
     run = load_kernel(mixed(moments, images=9, pixels=PIXELS, channels=32, results=results))
     for pixels in (1, 15, 16, 129, 300):
@@ -101,7 +102,7 @@ def test_any_number_of_pixels(load_kernel: Callable) -> None:
         assert torch.allclose(mean.double(), total.mean(1), rtol=1e-5, atol=1e-6)
 
 
-def test_few_results_are_split_among_threads(load_kernel: Callable, threads: Callable) -> None:
+def test_few_results_are_split_among_threads(load_kernel: LoadKernel, threads: Threads) -> None:
     results: dict[str, tuple[DType, Expr | int]] = {"out0": (F32, 2), "out1": (F32, 2)}
     run = load_kernel(mixed(moments, images=2, pixels=5000, channels=48, results=results))
     last, first = images_of(2, 5000, 48)
@@ -116,7 +117,7 @@ def test_few_results_are_split_among_threads(load_kernel: Callable, threads: Cal
     assert torch.allclose(mean.double(), total.mean(1), rtol=1e-5, atol=1e-6)
 
 
-def test_points_are_stored_while_they_are_reduced(load_kernel: Callable) -> None:
+def test_points_are_stored_while_they_are_reduced(load_kernel: LoadKernel) -> None:
     def combine(last: Scalar, first: Scalar, at: list[Expr]) -> tuple[Store, ...]:
         x, p, c = at
         total = op("add", last, cast(first, F32))
@@ -143,7 +144,7 @@ def test_points_are_stored_while_they_are_reduced(load_kernel: Callable) -> None
     assert torch.equal(copied.transpose(1, 2), total)
 
 
-def test_parts_of_a_concatenation(load_kernel: Callable) -> None:
+def test_parts_of_a_concatenation(load_kernel: LoadKernel) -> None:
     """The first 40 channels lie channels-last, the others channels-first, each in memory of its own."""
 
     def combine(_: Scalar, __: Scalar, at: list[Expr]) -> tuple[Store, ...]:
@@ -162,7 +163,7 @@ def test_parts_of_a_concatenation(load_kernel: Callable) -> None:
     assert torch.allclose(sums.double(), exact, rtol=1e-4, atol=1e-4)
 
 
-def test_truth_values_are_read_in_another_layout(load_kernel: Callable) -> None:
+def test_truth_values_are_read_in_another_layout(load_kernel: LoadKernel) -> None:
     def combine(last: Scalar, first: Scalar, at: list[Expr]) -> tuple[Store, ...]:
         kept = op("where", first, last, const(0.0, F32))
         return (Store(buffer="out0", index=at[0], value=reduce("sum", [kept], at[1:])),)
@@ -182,7 +183,7 @@ def test_what_lies_across_is_read_line_by_line() -> None:
     assert text.count("= in1[") == text.count("] = in1_value_") == 2
 
 
-def test_positions_keep_their_order(load_kernel: Callable) -> None:
+def test_positions_keep_their_order(load_kernel: LoadKernel) -> None:
     def combine(last: Scalar, first: Scalar, at: list[Expr]) -> tuple[Store, ...]:
         return (Store(buffer="out0", index=at[0], value=reduce("argmax", [op("add", last, first)], at[1:])),)
 
@@ -217,7 +218,7 @@ def transposed_sums(rows: Expr | int, columns: Expr | int, second: DType = F32) 
 @pytest.mark.parametrize("second", [F32, BF16, BOOL])
 @pytest.mark.parametrize("rows, columns", [(2048, 256), (100, 70), (16, 16), (65, 1000)])
 def test_columns_copy_what_lies_along_their_rows(
-    load_kernel: Callable, threads: Callable, torch_dtype: Callable, rows: int, columns: int, second: DType
+    load_kernel: LoadKernel, threads: Threads, torch_dtype: TorchDType, rows: int, columns: int, second: DType
 ) -> None:
     kernel = transposed_sums(rows, columns, second)
     assert "tile_0[" in CppCodegen().emit(kernel, get_target("x86-64-avx512"), {}).text
@@ -235,7 +236,7 @@ def test_columns_copy_what_lies_along_their_rows(
     assert torch.equal(tops, total.amax(0))
 
 
-def test_columns_of_any_length_copy_too(load_kernel: Callable) -> None:
+def test_columns_of_any_length_copy_too(load_kernel: LoadKernel) -> None:
     rows, columns = symbol("n0", lo=0), symbol("n1", lo=0)
     run = load_kernel(transposed_sums(rows, columns))
     for n, m in ((1, 1), (5, 300), (300, 5), (64, 128), (129, 257)):

@@ -54,6 +54,6 @@ def drop_idle_arguments(kernel: Kernel) -> Kernel:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_passes(name: str, request: pytest.FixtureRequest) -> None:
+def test_passes_make_what_the_text_expects(name: str, request: pytest.FixtureRequest) -> None:
     update = request.config.getoption("--update", default=False)
     check_text_case(CASES[name], apply_passes, known=("pass", "target"), update=update)

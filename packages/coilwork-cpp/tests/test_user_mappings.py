@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
+from cpp_fixtures import BuildSource
 
 from coilwork_cpp import CppCodegen
 from coilwork_ir.conformance import CASES
@@ -47,7 +47,7 @@ def test_what_a_trace_shows_gives_the_same_text() -> None:
     assert pieces > 1
 
 
-def test_a_kernel_runs_as_it_is_told(build_source: Callable, machine: Target) -> None:
+def test_a_kernel_runs_as_it_is_told(build_source: BuildSource, machine: Target) -> None:
     x = torch.randn(6, 200)
     for text in (BY_HAND, BY_HAND.replace("\nsave t3 pass 1", ""), "sequential x0 threads"):
         source = CODEGEN.emit(SOFTMAX, machine, {"mappings": {"soft*": text}})
@@ -112,13 +112,16 @@ def test_an_open_mapping_is_to_be_closed_first() -> None:
 
 def test_what_is_promised_stays_promised() -> None:
     eager = replace(SOFTMAX, numerics="eager")
-    for kernel, text, code, options in (
-        (SOFTMAX, "functions vector threads over x0", "mapping-functions", {"vector_math": False}),
-        (eager, "contract threads over x0", "mapping-contract", {}),
-        (SOFTMAX, "threads over x0", "mapping-invariant", {"batch_invariant": True}),
+    for code, emit in (
+        (
+            "mapping-functions",
+            lambda: emitted(SOFTMAX, "functions vector threads over x0", vector_math=False),
+        ),
+        ("mapping-contract", lambda: emitted(eager, "contract threads over x0")),
+        ("mapping-invariant", lambda: emitted(SOFTMAX, "threads over x0", batch_invariant=True)),
     ):
         with pytest.raises(EmitError) as caught:
-            emitted(kernel, text, **options)
+            emit()
         assert caught.value.code == code
     shown = CODEGEN.describe(SOFTMAX, AVX2, {"batch_invariant": True})
     assert "invariant" in shown and emitted(SOFTMAX, shown, batch_invariant=True)

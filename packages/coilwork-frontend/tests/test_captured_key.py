@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -65,6 +66,8 @@ def turn(owner: object, name: str) -> AbstractContextManager[None]:
 
 
 cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+# torch adds it to the module at run time
+onednn_products = attrgetter("matmul")(torch.backends.mkldnn)
 STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "as it is": nullcontext,
     "no grad": torch.no_grad,
@@ -77,7 +80,7 @@ STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "f64": lambda: setting(torch.set_default_dtype, torch.float32, torch.float64),
     "default device": lambda: setting(torch.set_default_device, None, "meta"),
     "products in TF32": lambda: set_to(cuda.matmul, "fp32_precision", "tf32"),
-    "products in bf16": lambda: set_to(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
+    "products in bf16": lambda: set_to(onednn_products, "fp32_precision", "bf16"),
     "convolutions in f32": lambda: turn(cudnn, "allow_tf32"),
     "reduced sums": lambda: turn(cuda.matmul, "allow_bf16_reduced_precision_reduction"),
     "repeatable convolutions": lambda: turn(cudnn, "deterministic"),
@@ -87,7 +90,7 @@ STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "no donated buffers": lambda: functorch_config.patch(donated_buffer=False),
     "memory budget": lambda: functorch_config.patch(activation_memory_budget=0.5),
     "autocast of gradients": lambda: functorch_config.patch(backward_pass_autocast="off"),
-    "sizes by themselves": lambda: sizes_config.patch(use_duck_shape=False),
+    "sizes by themselves": lambda: set_to(sizes_config, "use_duck_shape", False),
 }
 
 
@@ -187,7 +190,8 @@ def make_row() -> Tensor:
 
 def test_nested_graphs_are_in_the_key() -> None:
     def branch(x: Tensor, number: int) -> Tensor:
-        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x * number, (x,))
+        chosen: Tensor = torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x * number, (x,))
+        return chosen
 
     x = make_row()
     keys = [key_of(lambda x, number=number: branch(x, number), x) for number in (2, 3)]

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from functorch.compile import default_partition, make_boxed_func
 from torch import Tensor, fx, nn
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._functorch.partitioners import default_partition
 
 from coilwork_frontend.calling_convention.convention import Roles
 from coilwork_frontend.capture.dtype_checks import EagerKernels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -13,7 +13,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from coilwork_frontend.graph_text import UnkeyableGraphError, digest_tensor, make_graph_text
 
 
-def key(function: Callable[..., Any], *inputs: torch.Tensor, mode: str = "fake") -> str:
+def key(
+    function: Callable[..., Any], *inputs: torch.Tensor, mode: Literal["real", "fake", "symbolic"] = "fake"
+) -> str:
     return make_graph_text(make_fx(function, tracing_mode=mode)(*inputs), inputs)
 
 
@@ -43,7 +45,7 @@ def test_names_of_nodes_do_not_count() -> None:
     ],
     ids=["dtype", "shape", "strides", "rank", "device", "offset"],
 )
-def test_layouts_count(other: torch.Tensor) -> None:
+def test_inputs_of_another_layout_have_another_key(other: torch.Tensor) -> None:
     assert key(scale, torch.ones(2, 3)) != key(scale, other)
 
 
@@ -58,7 +60,7 @@ def test_layouts_count(other: torch.Tensor) -> None:
     ],
     ids=["number", "type of number", "operator", "more", "outputs"],
 )
-def test_operations_count(other: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def test_other_operations_have_another_key(other: Callable[[torch.Tensor], torch.Tensor]) -> None:
     assert key(scale, torch.ones(2, 3)) != key(other, torch.ones(2, 3))
 
 
@@ -113,13 +115,10 @@ def test_what_is_guarded_of_sizes_counts() -> None:
 
     inputs = torch.ones(5, 7)
     one, other, third = (make_fx(double, tracing_mode="symbolic")(inputs) for _ in range(3))
-    for gm, condition in (
-        (one, lambda n: n % 5 == 0),
-        (other, lambda n: n % 4 != 0),
-        (third, lambda n: n % 5 == 0),
-    ):
+    for gm, divisor, divides in ((one, 5, True), (other, 4, False), (third, 5, True)):
         (x,) = (node for node in gm.graph.nodes if node.op == "placeholder")
-        assert condition(x.meta["val"].shape[0])
+        remainder = x.meta["val"].shape[0] % divisor
+        assert remainder == 0 if divides else remainder != 0
     assert make_graph_text(one, []) == make_graph_text(third, []) != make_graph_text(other, [])
 
 
@@ -134,7 +133,7 @@ def test_how_large_open_sizes_likely_are_counts_to_a_power_of_two() -> None:
     assert one == other != third
 
 
-def test_regions_count() -> None:
+def test_what_branches_compute_is_in_the_key() -> None:
     def branches(x: torch.Tensor, factor: float) -> torch.Tensor:
         result: torch.Tensor = torch.cond(x.sum() > 0, lambda y: y * factor, lambda y: y.cos(), (x,))
         return result

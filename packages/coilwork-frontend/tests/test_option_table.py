@@ -125,6 +125,6 @@ def test_the_key_has_what_changes_the_code() -> None:
     assert Own(code=(print,)).unkeyed_names == ("print",)
 
 
-def test_suggestions() -> None:
+def test_without_a_similar_name_the_known_ones_are_listed() -> None:
     assert suggest("zzz", ("a", "b")) == "known: a, b"
     assert suggest("zzz", ("a", "b"), "none") == "none"

@@ -27,9 +27,15 @@ LAYERS: dict[str, Callable[[], nn.RNNBase]] = {
 }
 
 
+def weights_of(layer: nn.RNNBase) -> list[Tensor]:
+    """Return the weights in the order in which torch's functions take them."""
+    return [weight for weight in layer._flat_weights if isinstance(weight, Tensor)]
+
+
 def compare(function: Callable[..., Any], other: Callable[..., Any], operands: Sequence[Tensor]) -> None:
     """Both functions of the operands give the same results, gradients and strides."""
-    found, wanted = ([], [])
+    found: list[Tensor] = []
+    wanted: list[Tensor] = []
     weigh: list[Tensor] = []
     for one, values in ((other, wanted), (function, found)):
         given = [operand.detach().clone().requires_grad_() for operand in operands]
@@ -46,7 +52,7 @@ def call_layer(run: Callable[..., Any] | None, layer: nn.RNNBase, x: Tensor, *we
     function = function or getattr(torch, layer.mode.lower())
     directions = 1 + layer.bidirectional
     hidden = x.new_zeros(layer.num_layers * directions, x.shape[1], getattr(layer, "proj_size", 0) or 6)
-    states = (hidden + 0.1,)
+    states: tuple[Tensor, ...] = (hidden + 0.1,)
     if layer.mode == "LSTM":
         states = (hidden + 0.1, x.new_zeros(layer.num_layers * directions, x.shape[1], 6))
     given = states if len(states) == 2 else states[0]
@@ -60,7 +66,7 @@ def call_layer(run: Callable[..., Any] | None, layer: nn.RNNBase, x: Tensor, *we
 @pytest.mark.parametrize("name", LAYERS)
 def test_loops_do_what_layers_do(name: str) -> None:
     layer = LAYERS[name]().double()
-    operands = (torch.randn(7, 3, 4, dtype=torch.float64), *layer._flat_weights)
+    operands = (torch.randn(7, 3, 4, dtype=torch.float64), *weights_of(layer))
     compare(partial(call_layer, calls._run_loops, layer), partial(call_layer, None, layer), operands)
 
 
@@ -75,14 +81,14 @@ def trace(layer: nn.RNNBase, x: Tensor, *weights: Tensor) -> Any:
 
 def test_layers_of_onednn_train() -> None:
     for layer in (LAYERS["lstm"](), nn.LSTM(4, 6, bias=False)):
-        operands = (torch.randn(7, 3, 4), *layer._flat_weights)
+        operands = (torch.randn(7, 3, 4), *weights_of(layer))
         compare(partial(trace, layer), partial(call_layer, None, layer), operands)
 
 
 def test_dropout_is_between_layers() -> None:
     # torch's own decomposition leaves it out; of all elements, it is the same in each call
     for layer in (nn.GRU(4, 6, 3, dropout=1.0), nn.LSTM(4, 6, 2, dropout=1.0)):
-        operands = (torch.randn(7, 3, 4), *layer._flat_weights)
+        operands = (torch.randn(7, 3, 4), *weights_of(layer))
         compare(partial(trace, layer), partial(call_layer, None, layer), operands)
 
 
@@ -93,7 +99,12 @@ def test_dropout_is_between_layers() -> None:
 def called(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The calls of a stand-in for cuDNN on CPUs, which overwrites what it reserved, as cuDNN does."""
     monkeypatch.setattr(calls, "may_use_cudnn", lambda x: True)
-    functions = {0: torch.rnn_relu, 1: torch.rnn_tanh, 2: torch.lstm, 3: torch.gru}
+    functions: dict[int, Callable[..., Any]] = {
+        0: torch.rnn_relu,
+        1: torch.rnn_tanh,
+        2: torch.lstm,
+        3: torch.gru,
+    }
     called: list[str] = []
 
     def run(x: Tensor, hx: Tensor, cx: Tensor | None, packed: Tensor, weights: Any, numbers: Any) -> Any:
@@ -147,18 +158,18 @@ def called(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def test_layers_of_cudnn_train(called: list[str]) -> None:
     for name in ("lstm", "gru", "rnn_tanh", "gru without biases"):
         layer = LAYERS[name]()
-        operands = (torch.randn(7, 3, 4), *layer._flat_weights)
+        operands = (torch.randn(7, 3, 4), *weights_of(layer))
         compare(partial(trace, layer), partial(call_layer, None, layer), operands)
     assert called == ["forward", "backward"] * 4
-    x = torch.randn(7, 3, 4, requires_grad=True)
-    total = trace(layer, x, *layer._flat_weights)[0].sum()
+    x, layer = torch.randn(7, 3, 4, requires_grad=True), LAYERS["gru without biases"]()
+    total = trace(layer, x, *weights_of(layer))[0].sum()
     first, second = (torch.autograd.grad(total, x, retain_graph=True)[0] for _ in range(2))
     assert torch.equal(first, second)
 
 
 def test_dropout_makes_a_call_of_each_layer(called: list[str]) -> None:
     layer = nn.GRU(4, 6, 3, dropout=1.0)
-    operands = (torch.randn(7, 3, 4), *layer._flat_weights)
+    operands = (torch.randn(7, 3, 4), *weights_of(layer))
     compare(partial(trace, layer), partial(call_layer, None, layer), operands)
     assert called == ["forward"] * 3 + ["backward"] * 3
 

@@ -22,7 +22,7 @@ from coilwork_frontend.workarounds import WORKAROUNDS
 
 
 @pytest.mark.parametrize("version", ["2.11.0", "2.12.1+cpu", "2.13.0a0+git1234", torch.__version__])
-def test_supported_versions(version: str) -> None:
+def test_supported_versions_of_torch_are_accepted(version: str) -> None:
     check_torch_version(version)
 
 
@@ -34,7 +34,7 @@ def test_unsupported_versions_say_what_works(version: str) -> None:
     assert "pip install" in str(caught.value)
 
 
-def test_operators() -> None:
+def test_functions_of_torch_are_no_operators() -> None:
     assert is_operator(torch.ops.aten.add.Tensor)
     assert is_operator(torch.ops.higher_order.cond)
     assert not is_operator(torch.add)

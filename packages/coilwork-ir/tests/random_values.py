@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Literal
 
 from coilwork_ir.buffers import (
     Argument,
@@ -36,6 +37,7 @@ from coilwork_ir.kernels import (
     Store,
     TensorArg,
 )
+from coilwork_ir.kernels.nodes import ArgRole
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import (
     AssertSize,
@@ -60,7 +62,7 @@ from coilwork_ir.loops import (
     Window,
 )
 from coilwork_ir.loops.nodes import BLOCK_SIDES, STATE_LAYOUTS, BlockList, BlockLists, Weights
-from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, SCAN_KINDS, STORE_MODES
+from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, SCAN_KINDS, STORE_MODES, ScanKind
 from coilwork_ir.program import (
     Alloc,
     AllocPool,
@@ -258,9 +260,10 @@ class Maker:
                         operands = [rng.choice(floats)] + ([rng.choice(bools)] if rng.random() < 0.3 else [])
                         floats.append(reduce(row.name, operands, axes, output=rng.randrange(row.outputs)))
                     else:
-                        kind = rng.choice(("sum", "min", "logcumsumexp", "function"))
+                        kinds: tuple[ScanKind | None, ...] = ("sum", "min", "logcumsumexp", None)
+                        kind = rng.choice(kinds)
                         backwards = rng.random() < 0.5
-                        if kind != "function":
+                        if kind is not None:
                             floats.append(scan(kind, rng.choice(floats), axes[0], reverse=backwards))
                             continue
                         together = [rng.choice(floats), rng.choice(ints)]
@@ -269,8 +272,8 @@ class Maker:
                             scan(function, together[0], axes[0], others=together[1:], reverse=backwards)
                         )
                 case _:
-                    row = rng.choice(same)
-                    floats.append(op(row.name, *[rng.choice(floats) for _ in range(row.arity)]))
+                    other = rng.choice(same)
+                    floats.append(op(other.name, *[rng.choice(floats) for _ in range(other.arity)]))
         return floats[-1]
 
     def function(self, dtypes: list[DType]) -> Combine:
@@ -563,6 +566,7 @@ class Maker:
             )
             for k in range(rng.randint(1, 3))
         )
+        roles: tuple[ArgRole, ...] = ("in", "out", "inout")
         return Kernel(
             name=self.name("kernel_"),
             ranges=ranges,
@@ -574,8 +578,7 @@ class Maker:
                     span=self.size(),
                     aligned=rng.random() < 0.5,
                 )
-                for k, role in enumerate(("in", "out", "inout")[: rng.randint(1, 3)])
-                for role in (role,)
+                for k, role in enumerate(roles[: rng.randint(1, 3)])
             ),
             sizes=self.sizes,
             stores=stores,
@@ -674,7 +677,7 @@ class Maker:
         rng = self.rng
         match rng.randrange(16 if depth == 0 else 12):
             case 0:
-                what = rng.choice(("size", "stride"))
+                what: Literal["size", "stride"] = rng.choice(("size", "stride"))
                 return BindSymbol(symbol=rng.choice(self.sizes), buffer="b1", dim=rng.randrange(3), what=what)
             case 1:
                 aligned = rng.random() < 0.5

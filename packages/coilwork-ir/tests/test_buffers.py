@@ -17,7 +17,7 @@ from coilwork_ir.index import as_expr, symbol
 N = symbol("n", lo=2)
 
 
-def test_contiguous_strides() -> None:
+def test_contiguous_strides_are_products_of_the_inner_extents() -> None:
     assert make_contiguous_strides((N, as_expr(4), as_expr(3))) == (as_expr(12), as_expr(3), as_expr(1))
     assert make_contiguous_strides(()) == ()
 

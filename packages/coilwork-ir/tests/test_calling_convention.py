@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from coilwork_ir.calling_convention import CallingConvention, CallRole, InputRole, OutputRole, Role, Value
@@ -69,14 +71,14 @@ def test_what_does_not_fit_is_refused() -> None:
         CallingConvention(takes=1).add(InputRole(value=i[1], kind="aligned"))
     with pytest.raises(ValueError, match="inputs of the caller"):
         CallingConvention(takes=1).add(CallRole(kind="before", name="flatten"), ROWS[0][0])
-    for fields in (
-        {"value": i[0], "kind": "detached"},
-        {"value": o[0], "kind": "view"},
-        {"value": o[0], "kind": "detached", "source": i[0]},
-        {"value": o[0], "kind": "number"},
-    ):
+    roles: tuple[Callable[[], OutputRole | InputRole], ...] = (
+        lambda: OutputRole(value=i[0], kind="detached"),
+        lambda: OutputRole(value=o[0], kind="view"),
+        lambda: OutputRole(value=o[0], kind="detached", source=i[0]),
+        lambda: OutputRole(value=o[0], kind="number"),
+        lambda: InputRole(value=o[0], kind="aligned"),
+        lambda: InputRole(value=i[0], kind="set"),
+    )
+    for make_role in roles:
         with pytest.raises(ValueError):
-            OutputRole(**fields)
-    for fields in ({"value": o[0], "kind": "aligned"}, {"value": i[0], "kind": "set"}):
-        with pytest.raises(ValueError):
-            InputRole(**fields)
+            make_role()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from coilwork_ir.conformance import CASES, check_codegen, format_failures, make_op_case, measure_coverage
-from coilwork_ir.conformance.case import count_edge_values, make_edge_values
+from coilwork_ir.conformance.case import Case, count_edge_values, make_edge_values
 from coilwork_ir.conformance.op_cases import KIT_DTYPES, OPERANDS, list_reduce_types, list_scan_types
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
@@ -113,7 +113,7 @@ def test_an_unsupported_target_is_refused() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_cases_are_canonical_and_their_inputs_repeat(case) -> None:
+def test_cases_are_canonical_and_their_inputs_repeat(case: Case) -> None:
     kernel = parse_kernel(case.text)
     assert parse_kernel(format_kernel(kernel)) == kernel
     for sizes in case.sizes:
@@ -142,8 +142,8 @@ def test_an_op_without_a_row_of_operands_is_noticed() -> None:
 
 def test_every_reduction_scan_sort_and_store_mode_has_cases_on_its_types() -> None:
     visited = measure_coverage()
-    for kind in REDUCE_OPS:
-        assert {(kind, dtype) for dtype in list_reduce_types(kind)} <= visited.reductions
+    for row in REDUCE_OPS.values():
+        assert {(row.name, dtype) for dtype in list_reduce_types(row.name)} <= visited.reductions
     for kind in SCAN_KINDS:
         assert {(kind, dtype) for dtype in list_scan_types(kind)} <= visited.scans
     assert {("function", dtype) for dtype in KIT_DTYPES if not dtype.is_bool} <= visited.scans

@@ -56,7 +56,7 @@ def recorded(kernel: Kernel, answer: int = 7) -> tuple[Kernel, list[tuple[float,
 
 
 @pytest.mark.parametrize("value", [3e9, -3e9, math.inf, -math.inf])
-def test_a_constant(value: float) -> None:
+def test_a_converted_constant_is_a_constant(value: float) -> None:
     found, asked = recorded(kernel(f"t2 = const {value} : f32\nt9 = cast(t2) : i32"))
     assert asked == [(value, DType.F32, DType.I32)]
     assert found == kernel("t9 = const 7 : i32")
@@ -112,6 +112,6 @@ def test_a_negative_number_is_no_unsigned_one() -> None:
     assert asked == [(-2.0, DType.F32, DType.U32)]
 
 
-def test_low_bits() -> None:
+def test_an_integer_wraps_to_its_low_bits() -> None:
     assert [wrap_integer(v, DType.I8) for v in (-129, 127, 128, 300)] == [127, 127, -128, 44]
     assert [wrap_integer(v, DType.U8) for v in (-1, 255, 256, -(1 << 63))] == [255, 255, 0, 0]

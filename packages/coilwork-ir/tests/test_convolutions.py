@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from tensor_results import tensors_of
 from torch import Tensor
 
 from coilwork_ir.buffers import Buffer, Ref, make_contiguous_strides
@@ -112,9 +113,10 @@ class Case:
 
     def run(self, value: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         listed = [list(self._each(given)) for given in (self.stride, self.padding, self.dilation)]
-        return torch.ops.aten.convolution(
+        result: Tensor = torch.ops.aten.convolution(
             value, weight, bias, *listed, self.transposed, list(self._each(self.extra)), self.groups
         )
+        return result
 
     def windows(self) -> tuple[Window, ...]:
         lists = (self._each(given) for given in (self.stride, self.padding, self.dilation, self.extra))
@@ -253,7 +255,7 @@ def test_prologues_are_inside_the_border() -> None:
     graph = parse_graph(FORWARD)
     verify_graph(graph)
     (found,) = interpret_graph(graph, [image, weight, bias])
-    shaped = [one.float() for one in (image.exp(), weight, bias)]
+    shaped = (image.exp().float(), weight.float(), bias.float())
     expected = torch.nn.functional.conv2d(*shaped, stride=(2, 1), padding=1, groups=2)
     torch.testing.assert_close(found, expected.bfloat16())
 
@@ -346,5 +348,7 @@ def test_the_kit_tells_right_from_wrong() -> None:
         graph = parse_graph(case.text)
         assert parse_graph(format_graph(graph)) == graph
     assert {one.status for one in check_convolutions(interpret_graph)} == {"passed"}
-    shifted = check_convolutions(lambda graph, inputs: [one + 1 for one in interpret_graph(graph, inputs)])
+    shifted = check_convolutions(
+        lambda graph, inputs: [one + 1 for one in tensors_of(interpret_graph(graph, inputs))]
+    )
     assert {one.status for one in shifted} == {"failed"}

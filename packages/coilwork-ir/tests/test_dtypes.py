@@ -42,7 +42,7 @@ def test_sizes_and_classes_agree_with_torch() -> None:
             assert of_torch.is_signed == dtype.is_signed_integer
 
 
-def test_compute_types() -> None:
+def test_low_precision_types_are_computed_in_f32() -> None:
     low = {d for d in DType if d.is_low_precision}
     assert low == {DType.F16, DType.BF16, *FORMATS}
     assert all(d.compute is DType.F32 for d in low)
@@ -112,7 +112,7 @@ def test_bits_are_what_torch_reads(dtype: DType) -> None:
 
 @pytest.mark.parametrize("value", [0.0, -0.0, math.inf, -math.inf, math.nan, -math.nan, 0.1, 5e-324, 1e300])
 @pytest.mark.parametrize("dtype", [DType.F64, DType.F32, DType.F16, DType.BF16], ids=lambda d: d.text)
-def test_bits_survive(value: float, dtype: DType) -> None:
+def test_the_bits_of_a_float_survive_reading(value: float, dtype: DType) -> None:
     bits = get_float_bits(value, dtype)
     assert get_float_bits(read_float_bits(bits, dtype), dtype) == bits
     assert bits >> (8 * dtype.itemsize - 1) == (math.copysign(1.0, value) < 0)

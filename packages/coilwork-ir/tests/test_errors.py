@@ -39,6 +39,6 @@ def test_unknown_facts_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("kind", [VerifyError, ParseError, InterpretError, EmitError])
-def test_one_base(kind: type[CoilworkIRError]) -> None:
+def test_all_errors_have_one_base(kind: type[CoilworkIRError]) -> None:
     with pytest.raises(CoilworkIRError):
         raise kind("a", "b")

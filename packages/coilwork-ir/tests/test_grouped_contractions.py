@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tensor_results import tensors_of
 from torch import Tensor
 
 from coilwork_ir.buffers import Buffer, make_contiguous_strides
@@ -159,6 +160,8 @@ def test_the_kit_holds_contractions_in_every_way() -> None:
         assert parse_graph(format_graph(graph)) == graph
         assert [type(node) for node in graph.nodes] == [Contraction]
     assert {one.status for one in check_contractions(interpret_graph)} == {"passed"}
-    shifted = check_contractions(lambda graph, inputs: [one + 1 for one in interpret_graph(graph, inputs)])
+    shifted = check_contractions(
+        lambda graph, inputs: [one + 1 for one in tensors_of(interpret_graph(graph, inputs))]
+    )
     assert {one.status for one in shifted} == {"failed"}
     assert isinstance(CONTRACTION_CASES[0], ContractionCase)

@@ -130,6 +130,7 @@ leaves = st.one_of(
         lambda p: Tree("*", (leaf(p[0]), leaf(p[1])))
     ),
 )
+FACTORS: tuple[int | str, ...] = (-8, -1, 2, 8, 64, "s0", "s1")
 trees = st.recursive(leaves, _nodes, max_leaves=9)
 
 # Without divisions, minima and maxima: what a view's coordinates are made of.
@@ -137,9 +138,7 @@ polynomials = st.recursive(
     leaves,
     lambda children: st.one_of(
         st.tuples(st.sampled_from(["+", "-"]), children, children).map(lambda p: Tree(p[0], p[1:])),
-        st.tuples(children, st.sampled_from([-8, -1, 2, 8, 64, "s0", "s1"]).map(leaf)).map(
-            lambda p: Tree("*", p)
-        ),
+        st.tuples(children, st.sampled_from(FACTORS).map(leaf)).map(lambda p: Tree("*", p)),
     ),
     max_leaves=9,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from coilwork_ir.index import (
@@ -22,11 +24,11 @@ I, J, N = symbol("i", extent=18), symbol("j", extent=12), symbol("n", lo=1)
 def counted(e: Expr) -> int:
     """Nodes of `e` as a tree, a minus sign not counted."""
 
-    def joined(parts) -> tuple[int, bool]:
+    def joined(parts: Iterable[tuple[int, bool]]) -> tuple[int, bool]:
         kept = [size for size, is_minus in parts if not is_minus]
         return sum(kept) + len(kept) - 1, False
 
-    return fold(
+    count, _ = fold(
         e,
         const=lambda value: (1, value == -1),
         symbol=lambda s: (1, False),
@@ -36,7 +38,8 @@ def counted(e: Expr) -> int:
         mod=lambda a, b: joined([a, b]),
         minimum=joined,
         maximum=joined,
-    )[0]
+    )
+    return count
 
 
 @pytest.mark.parametrize(
@@ -55,7 +58,9 @@ def counted(e: Expr) -> int:
     ],
     ids=str,
 )
-def test_every_operation_symbol_and_number_counts_as_often_as_it_is_written(expr, nodes, symbols) -> None:
+def test_every_operation_symbol_and_number_counts_as_often_as_it_is_written(
+    expr: Expr, nodes: int, symbols: int
+) -> None:
     assert measure_tree(expr) == TreeSize(nodes, symbols)
     assert counted(expr) == nodes
 

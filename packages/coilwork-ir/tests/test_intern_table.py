@@ -54,7 +54,7 @@ def test_callers_that_insert_themselves_share_the_values_and_the_sweeps() -> Non
     assert interned(0, Value("late")) is first
 
 
-def test_threads_agree() -> None:
+def test_threads_get_the_same_interned_value() -> None:
     workers = 4
     with ThreadPoolExecutor(workers) as pool:
         for _ in range(20):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from operator import attrgetter
 
@@ -23,10 +24,10 @@ from coilwork_ir.interpretation.ops import (
     scan_last,
     torch_dtype,
 )
-from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, SCAN_KINDS
+from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, SCAN_KINDS, ScanKind
 
-SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-40, 3e38, -3e38, 88.8, -104.0)
-SPECIAL += (float("nan"), float("inf"), float("-inf"), 0.9999999, 3.14159274)
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-40, 3e38, -3e38, 88.8, -104.0]
+SPECIAL += [float("nan"), float("inf"), float("-inf"), 0.9999999, 3.14159274]
 FLOATS = torch.tensor(SPECIAL, dtype=torch.float32)
 INTEGERS = (DType.I8, DType.I16, DType.I32, DType.I64, DType.U8, DType.U16, DType.U32, DType.U64)
 
@@ -111,7 +112,7 @@ def test_greatest_common_divisors(dtype: DType) -> None:
         assert got >= 0 or least in (a, b)
 
 
-WRAPPING = {
+WRAPPING: dict[str, Callable[[int, int], int]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
@@ -350,16 +351,20 @@ def test_scans_are_torchs_in_both_directions(reverse: bool) -> None:
     def turned(value: torch.Tensor) -> torch.Tensor:
         return value.flip(-1) if reverse else value
 
-    for kind, function in (
-        ("sum", torch.cumsum),
-        ("prod", torch.cumprod),
-        ("logcumsumexp", torch.logcumsumexp),
-    ):
+    plain: dict[ScanKind, Callable[[Tensor, int], Tensor]] = {
+        "sum": torch.cumsum,
+        "prod": torch.cumprod,
+        "logcumsumexp": torch.logcumsumexp,
+    }
+    for kind, function in plain.items():
         (result,) = scan_last(kind, line, reverse=reverse)
         torch.testing.assert_close(result, turned(function(turned(line), -1)))
-    for kind, positions, function in (("min", "argmin", torch.cummin), ("max", "argmax", torch.cummax)):
+    extremes: tuple[tuple[ScanKind, ScanKind, Tensor], ...] = (
+        ("min", "argmin", torch.cummin(turned(line), -1)[0]),
+        ("max", "argmax", torch.cummax(turned(line), -1)[0]),
+    )
+    for kind, positions, expected in extremes:
         values, where = scan_last(kind, line, reverse=reverse)
-        expected = function(turned(line), -1)
-        assert torch.equal(values, turned(expected.values))
+        assert torch.equal(values, turned(expected))
         assert torch.equal(line.gather(-1, where), values)
         assert torch.equal(scan_last(positions, line, reverse=reverse)[0], where)

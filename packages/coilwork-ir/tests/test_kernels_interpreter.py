@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from ir_cases import COPY, UPDATE
+from tensor_results import tensors_of
+from torch import Tensor
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import InterpretError, VerifyError
@@ -189,7 +191,9 @@ def test_no_points_write_nothing_and_check_nothing() -> None:
         ({"in0": torch.zeros(4), "out0": torch.zeros(3)}, {"n0": 4}, "out-of-bounds"),
     ],
 )
-def test_wrong_arguments_are_named(args, sizes, code: str) -> None:
+def test_wrong_arguments_are_named(
+    args: dict[str, Tensor], sizes: dict[str, int] | list[int], code: str
+) -> None:
     with pytest.raises(InterpretError) as caught:
         interpret_kernel(parse_kernel(COPY), args, sizes)
     assert caught.value.code == code
@@ -216,7 +220,7 @@ schedule @s {{
     verify_schedule(schedule)
     x, c = torch.randn(5, generator=GENERATOR), torch.zeros(3)
     before = x.clone()
-    w, y1, same = interpret_schedule(schedule, [x], {"c": c})
+    w, y1, same = tensors_of(interpret_schedule(schedule, [x], {"c": c}))
     assert torch.equal(x, 2 * before)
     assert torch.equal(w, -before[1:]) and torch.equal(y1, 2 * before)
     assert torch.equal(same, c)

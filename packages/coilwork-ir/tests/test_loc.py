@@ -8,7 +8,7 @@ A = Origin(node="mul", op="aten.mul.Tensor", file="m.py", line=3, code="a * b", 
 B = Origin(node="add", op="aten.add.Tensor")
 
 
-def test_text() -> None:
+def test_an_origin_prints_its_operator_place_and_module() -> None:
     assert str(A) == "aten.mul.Tensor at m.py:3 (layers.0)"
     assert str(B) == "aten.add.Tensor at ?"
 

@@ -6,7 +6,7 @@ import pytest
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_expr, symbol
+from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.loops import Extern
 from coilwork_ir.loops.layouts import (
     Fixed,
@@ -130,7 +130,7 @@ def test_results_are_released_that_are_alone_in_memory_of_the_graph(
     assert release_results(graph, names).free_results == free
 
 
-def buffer(shape: tuple[object, ...], strides: tuple[object, ...]) -> Buffer:
+def buffer(shape: tuple[Expr | int, ...], strides: tuple[Expr | int, ...]) -> Buffer:
     return Buffer(
         name="b",
         dtype=DType.F32,

@@ -68,7 +68,7 @@ def pieces() -> tuple[Graph, Pointwise, Scan, Scatter]:
     return graph, pointwise, scan, scatter
 
 
-def test_symbol_declared() -> None:
+def test_an_undeclared_symbol_is_refused() -> None:
     graph, pointwise, _, _ = pieces()
     body = const(0.0, DType.F32)
     other = replace(pointwise, body=body, output=replace(pointwise.output, shape=(symbol("m"),)))
@@ -84,19 +84,19 @@ def test_a_symbol_with_other_bounds_is_another_symbol() -> None:
     assert "other bounds" in error.reason
 
 
-def test_scan_axis() -> None:
+def test_a_scan_along_a_range_that_it_has_not_is_refused() -> None:
     graph, pointwise, scan, _ = pieces()
     broken = replace(scan, axis=symbol("i7", extent=symbol("n", lo=2)))
     assert fails_with(replace(graph, nodes=(pointwise, broken), outputs=())).code == "scan-axis"
 
 
-def test_mask_type() -> None:
+def test_a_condition_that_is_no_bool_is_refused() -> None:
     graph, pointwise, _, _ = pieces()
     broken = replace(pointwise, checks=(Check(condition=const(1, DType.I64), message="no"),))
     assert fails_with(replace(graph, nodes=(broken,), outputs=())).code == "mask-type"
 
 
-def test_index_type() -> None:
+def test_an_index_that_is_no_integer_is_refused() -> None:
     graph, pointwise, scan, scatter = pieces()
     broken = replace(scatter, indirect=(const(1.0, DType.F32),))
     assert fails_with(replace(graph, nodes=(pointwise, scan, broken), outputs=())).code == "index-type"

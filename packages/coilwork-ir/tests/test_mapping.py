@@ -282,7 +282,7 @@ def test_a_rule_lets_pass_what_is_legal_and_names_the_directive_that_is_not(keyw
         (PRODUCT.replace("bf16", "f32").replace("cast(t0)", "cast(t0)"), "unit mma", "exactly"),
     ],
 )  # fmt: skip
-def test_other_reasons(text: str, mapping: str, reason: str) -> None:
+def test_a_mapping_that_does_not_fit_is_refused_with_its_reason(text: str, mapping: str, reason: str) -> None:
     with pytest.raises(VerifyError, match=reason):
         verify_mapping(parse_kernel(text), parse_mapping(mapping))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import pytest
 
 from coilwork_ir.dtypes import DType
@@ -19,7 +21,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", SCALAR_OPS)
-def test_rows(name: str) -> None:
+def test_each_row_of_the_table_of_ops_is_consistent(name: str) -> None:
     row = SCALAR_OPS[name]
     assert row.name == name and name.isidentifier()
     assert 1 <= row.arity <= 3 and row.cost >= 1 and row.doc
@@ -42,9 +44,7 @@ def test_reductions_name_their_results() -> None:
 
 
 def test_tables_are_read_only() -> None:
-    with pytest.raises(TypeError):
-        SCALAR_OPS["new"] = SCALAR_OPS["add"]
-    with pytest.raises(TypeError):
-        del REDUCE_OPS["sum"]
+    for table in (SCALAR_OPS, REDUCE_OPS):
+        assert isinstance(table, MappingProxyType)
     assert len(set(SCAN_KINDS)) == len(SCAN_KINDS)
     assert STORE_MODES[0] == "store"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from coilwork_ir.errors import ParseError
@@ -48,7 +50,7 @@ def test_an_error_points_at_its_token(old: str, new: str, line: int, reason: str
 
 
 @pytest.mark.parametrize("parse", [parse_graph, parse_kernel, parse_schedule, parse_program])
-def test_other_text_is_refused(parse) -> None:
+def test_other_text_is_refused(parse: Callable[[str], object]) -> None:
     for text in ("", "hello", "graph", "kernel @", "schedule @s {", "program @p {", "{}"):
         with pytest.raises(ParseError):
             parse(text)

@@ -20,12 +20,11 @@ def readme() -> str:
     beside = Path(__file__).parent.parent / "README.md"
     if beside.exists():
         return beside.read_text()
-    text = importlib.metadata.metadata("coilwork-ir").get_payload()
-    assert isinstance(text, str)
-    return text
+    return importlib.metadata.metadata("coilwork-ir")["Description"]
 
 
 def example() -> str:
+    code: str
     (code,) = re.findall(r"```python\n(.*?)```", readme(), re.DOTALL)
     return code
 

@@ -158,7 +158,7 @@ SPANS: dict[str, tuple[Scalar, tuple[int, int] | None]] = {
 
 
 @pytest.mark.parametrize("name", SPANS)
-def test_spans(name: str) -> None:
+def test_the_span_of_a_value_is_found(name: str) -> None:
     scalar, expected = SPANS[name]
     assert find_span(scalar) == expected
 

@@ -6,7 +6,9 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.scalar import (
     Const,
+    Load,
     Scalar,
+    Scan,
     combine,
     const,
     find_index_symbols,
@@ -68,7 +70,7 @@ def test_with_operands_keeps_the_rest() -> None:
     other = op("neg", X)
     assert replace_operands(Y, Y.operands) is Y
     moved = replace_operands(Y, [index_value(J), Y.operands[1]])
-    assert moved.operands[0] is index_value(J) and moved.other == 1.0
+    assert isinstance(moved, Load) and moved.operands[0] is index_value(J) and moved.other == 1.0
     total = reduce("welford", [X], [R], output=1)
     assert replace_operands(total, [other]) is reduce("welford", [other], [R], output=1)
     running = scan("max", X, R, output=1, reverse=True)
@@ -90,7 +92,8 @@ def test_ranges_are_substituted_everywhere() -> None:
     (back,) = substitute_ranges([moved], {I: J, J: I, S: R})
     assert back is root
     running = scan("sum", X, R)
-    assert substitute_ranges([running], {R: S})[0].axis is S
+    (moved,) = substitute_ranges([running], {R: S})
+    assert isinstance(moved, Scan) and moved.axis is S
     assert substitute_ranges([sort(X, R, descending=True)], {R: S})[0] is sort(X, S, descending=True)
 
 

@@ -4,24 +4,28 @@ there are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.kernels.interpreter import interpret_kernel
+from coilwork_ir.kernels.nodes import ArgRole
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
-from coilwork_ir.ops import REDUCE_OPS, SELF_COMBINING
+from coilwork_ir.ops import REDUCE_OPS, SELF_COMBINING, ReduceKind
 from coilwork_ir.scalar import Scalar, const, index_value, load, op, reduce, where
 
 F32 = DType.F32
 
-TORCH = {
+TORCH: dict[ReduceKind, Callable[..., Tensor]] = {
     "sum": torch.Tensor.sum,
     "prod": torch.Tensor.prod,
     "min": torch.Tensor.amin,
@@ -30,12 +34,11 @@ TORCH = {
 FILL = {"sum": 0.0, "prod": 1.0, "min": float("inf"), "max": float("-inf")}
 
 
-def arg(name: str, role: str, span: int) -> TensorArg:
-    known = {"in": "in", "out": "out"}[role]
-    return TensorArg(name=name, dtype=F32, role=known, span=as_expr(span))
+def arg(name: str, role: ArgRole, span: int) -> TensorArg:
+    return TensorArg(name=name, dtype=F32, role=role, span=as_expr(span))
 
 
-def centred(rows: int, columns: int, groups: int, row_kind: str, column_kind: str) -> Kernel:
+def centred(rows: int, columns: int, groups: int, row_kind: ReduceKind, column_kind: ReduceKind) -> Kernel:
     """Rows minus their reduction, and per group of rows the columns of that reduced."""
     length = -(-rows // groups)
     x0, w0 = symbol("x0", extent=groups), symbol("w0", extent=length)
@@ -73,7 +76,7 @@ def centred(rows: int, columns: int, groups: int, row_kind: str, column_kind: st
     seed=st.integers(0, 1000),
 )
 def test_rows_and_columns_are_those_of_the_matrix(
-    rows: int, columns: int, groups: int, kinds: tuple[str, str], seed: int
+    rows: int, columns: int, groups: int, kinds: tuple[ReduceKind, ReduceKind], seed: int
 ) -> None:
     kernel = centred(rows, columns, groups, *kinds)
     verify_kernel(kernel)
@@ -115,7 +118,7 @@ def test_no_rows_leave_what_a_reduction_of_nothing_gives() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(REDUCE_OPS))
-def test_kinds_that_need_more_than_one_value_are_not_sequential(kind: str) -> None:
+def test_kinds_that_need_more_than_one_value_are_not_sequential(kind: ReduceKind) -> None:
     x0, w0, r0 = symbol("x0", extent=2), symbol("w0", extent=5), symbol("r0", extent=3)
     value: Scalar = load("in0", [x0 * 15 + w0 * 3 + r0], F32)
     if kind in ("any", "all"):

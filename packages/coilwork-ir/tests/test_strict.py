@@ -10,7 +10,7 @@ import torch
 from coilwork_ir.dtypes import DType
 from coilwork_ir.interpretation.ops import SCALAR_FUNCTIONS
 from coilwork_ir.kernels.interpreter import interpret_kernel
-from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.kernels.nodes import Kernel, Numerics
 from coilwork_ir.kernels.rewrite import FUNCTIONS, make_functions_strict
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
@@ -50,7 +50,7 @@ def test_functions_are_wide_and_arithmetic_is_not(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("numerics", ["fast", "eager"])
-def test_other_levels_are_left_alone(kernel: Kernel, numerics: str) -> None:
+def test_other_levels_are_left_alone(kernel: Kernel, numerics: Numerics) -> None:
     other = replace(kernel, numerics=numerics)
     assert make_functions_strict(other) is other
 

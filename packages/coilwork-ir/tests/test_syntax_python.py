@@ -168,7 +168,7 @@ def test_printed_expressions_are_read_back(expression: Expression) -> None:
 
 
 def test_every_kind_of_expression_has_a_text() -> None:
-    fields = {
+    fields: dict[type, Expression] = {
         Name: A, Number: Number(1), Text: Text("t"), RawText: RawText("t"), Joined: Joined((Text("t"),)),
         Formula: Formula("a + 1"), Unary: Unary("-", A), Binary: Binary("+", A, B), Attribute: Attribute(A,
         "b"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 import torch
@@ -66,14 +67,19 @@ def close(found: Tensor, wanted: Tensor, dtype: torch.dtype) -> None:
 def convolved(core: ConvolutionCore, operands: dict[str, Tensor], sizes: dict[str, int]) -> Tensor:
     """What eager's convolution, or its gradient, makes of the operands."""
     windows = core.windows
-    numbers = [[getattr(w, name) for w in windows] for name in ("stride", "padding", "dilation")]
-    forward = functional.conv1d if len(windows) == 1 else functional.conv2d
+    forward: Callable[..., Tensor] = partial(
+        functional.conv1d if len(windows) == 1 else functional.conv2d,
+        stride=[w.stride for w in windows],
+        padding=[w.padding for w in windows],
+        dilation=[w.dilation for w in windows],
+        groups=core.groups,
+    )
     shape = [evaluate(extent, sizes) for extent in get_extents(core.ranges)]
     if core.makes == "features":
-        return forward(operands["image"], operands["weight"], None, *numbers, core.groups)
+        return forward(operands["image"], operands["weight"])
     free = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
     operands = {**operands, core.makes: free}
-    features = forward(operands["image"], operands["weight"], None, *numbers, core.groups)
+    features = forward(operands["image"], operands["weight"])
     (gradient,) = torch.autograd.grad(features, free, operands["features"])
     return gradient
 

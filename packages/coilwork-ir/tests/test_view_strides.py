@@ -14,7 +14,7 @@ from coilwork_ir.loops.layouts import ViewsOf, make_nested_strides, remake_view
 from coilwork_ir.loops.text import parse_graph
 
 
-def buffer(shape: tuple[object, ...], strides: tuple[object, ...] | None = None) -> Buffer:
+def buffer(shape: tuple[Expr | int, ...], strides: tuple[Expr | int, ...] | None = None) -> Buffer:
     extents = tuple(as_expr(e) for e in shape)
     made = make_contiguous_strides(extents) if strides is None else tuple(as_expr(s) for s in strides)
     return Buffer(name="b", dtype=DType.F32, shape=extents, strides=made)

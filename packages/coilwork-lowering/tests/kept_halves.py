@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from functorch.compile import make_boxed_func
+from aot_compilers import compiler_of
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.aot_autograd import aot_module_simplified
 
 from coilwork_lowering import LoweringOptions, decompositions, partition
@@ -27,8 +28,8 @@ class KeptHalves:
         return aot_module_simplified(
             gm,
             list(inputs),
-            fw_compiler=self._keep,
-            bw_compiler=self._keep,
+            fw_compiler=compiler_of(self._keep),
+            bw_compiler=compiler_of(self._keep),
             decompositions=decompositions(self._options),
             partition_fn=partial(partition, lowering=self._options),
             **self._rest,

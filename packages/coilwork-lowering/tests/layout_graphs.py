@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from aot_compilers import compiler_of
 from torch import Tensor, nn
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch.func import functional_call
@@ -47,9 +48,9 @@ class Compiled:
         return aot_module_simplified(
             gm,
             list(inputs),
-            fw_compiler=forward,
-            bw_compiler=lambda g, _: _boxed(g),
-            inference_compiler=lambda g, _: _boxed(self.lay_out(g)),
+            fw_compiler=compiler_of(forward),
+            bw_compiler=compiler_of(lambda g, _: _boxed(g)),
+            inference_compiler=compiler_of(lambda g, _: _boxed(self.lay_out(g))),
             decompositions=decompositions(),
             partition_fn=split,
             keep_inference_input_mutations=True,

@@ -337,10 +337,13 @@ class Evaluator:
             return
         value = self.body(node.body, self.env(node.ranges), self.extents(node.ranges))
         axis = node.ranges.index(node.axis)
-        function = {"sum": torch.cumsum, "prod": torch.cumprod, "max": torch.cummax, "min": torch.cummin}.get(
-            node.kind, torch.logcumsumexp
-        )
-        results = function(value, axis)
+        functions: dict[str, Callable[..., Any]] = {
+            "sum": torch.cumsum,
+            "prod": torch.cumprod,
+            "max": torch.cummax,
+            "min": torch.cummin,
+        }
+        results = functions.get(node.kind, torch.logcumsumexp)(value, axis)
         for buffer, result in zip(
             node.outputs, [results] if isinstance(results, torch.Tensor) else results, strict=True
         ):

@@ -9,6 +9,7 @@ from typing import Any
 
 import loop_evaluator
 import torch
+from aot_compilers import TracingMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
@@ -23,7 +24,7 @@ def trace_and_lower(
     inputs: tuple[Any, ...],
     *,
     options: LoweringOptions | None = None,
-    mode: str = "fake",
+    mode: TracingMode = "fake",
 ) -> Lowered:
     """Lower the ATen graph of `function`, no decompositions."""
     gm = make_fx(function, tracing_mode=mode)(*inputs)

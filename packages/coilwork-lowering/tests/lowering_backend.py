@@ -8,6 +8,7 @@ from typing import Any
 
 import loop_evaluator
 import torch
+from aot_compilers import compiler_of
 from torch._functorch.aot_autograd import aot_module_simplified
 
 from coilwork_lowering import (
@@ -60,9 +61,9 @@ class Recorder:
         return aot_module_simplified(
             gm,
             list(inputs),
-            fw_compiler=self.compiler,
-            bw_compiler=self.compiler,
-            inference_compiler=self.inference,
+            fw_compiler=compiler_of(self.compiler),
+            bw_compiler=compiler_of(self.compiler),
+            inference_compiler=compiler_of(self.inference),
             decompositions=decompositions(self.options),
             partition_fn=partial(partition, layout=self.layout),
             keep_inference_input_mutations=True,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from aot_compilers import TracingMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -19,7 +20,9 @@ from coilwork_lowering import LayoutOptions, PaddingDecision, lower, pad_product
 ON_CPU = LayoutOptions(layout="captured", devices=("cpu",))
 
 
-def decided(function: Callable[..., Any], *inputs: Any, mode: str = "fake") -> tuple[Graph, PaddingDecision]:
+def decided(
+    function: Callable[..., Any], *inputs: Any, mode: TracingMode = "fake"
+) -> tuple[Graph, PaddingDecision]:
     gm = make_fx(function, tracing_mode=mode)(*inputs)
     captured = {n: n.meta["val"] for n in gm.graph.nodes if n.op == "call_function"}
     made, decision = pad_products(gm, ON_CPU)

@@ -62,7 +62,7 @@ def recurrence(a: Tensor, b: Tensor, later_a: Tensor, later_b: Tensor) -> list[T
 
 
 def lowered(
-    function: Callable[..., list[Tensor]], *inputs: Tensor, dynamic: bool = False, **tolerance: float
+    function: Callable[..., list[Tensor]], *inputs: Tensor, dynamic: bool = False, **tolerance: Any
 ) -> Graph:
     """The graph of `function(scan, *inputs)`, whose results are those of a loop."""
     recorder = Recorder()
@@ -87,7 +87,7 @@ def scan_of(graph: Graph) -> Scan:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("dim", [0, 1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
-def test_recurrence(dtype: torch.dtype, dim: int, reverse: bool) -> None:
+def test_a_recurrence_is_one_scan_in_any_direction(dtype: torch.dtype, dim: int, reverse: bool) -> None:
     a, b = ((torch.randn(3, 4, 5) * (1 if dtype.is_floating_point else 3)).to(dtype) for _ in range(2))
 
     def function(scan: Scanning, a: Tensor, b: Tensor) -> list[Tensor]:
@@ -97,7 +97,8 @@ def test_recurrence(dtype: torch.dtype, dim: int, reverse: bool) -> None:
     assert isinstance(found.kind, Combine) and found.kind.count == 2
     assert found.reverse is reverse
     # as the operands lie in memory, whatever is scanned
-    assert [as_int(size) for size in found.outputs[0].shape] == [3, 4, 5]
+    (output, *_) = found.outputs
+    assert output is not None and [as_int(size) for size in output.shape] == [3, 4, 5]
     assert found.ranges.index(found.axis) == dim
 
 
@@ -131,7 +132,7 @@ def test_values_that_no_result_needs_are_not_combined() -> None:
 
 
 @pytest.mark.parametrize("shape", [(6,), (1, 5), (5, 1), (5, 1, 1)])
-def test_few_points(shape: tuple[int, ...]) -> None:
+def test_a_scan_of_one_point_is_no_scan(shape: tuple[int, ...]) -> None:
     graph = lowered(lambda scan, a: scan(recurrence, [a, a], 0), torch.rand(shape))
     assert any(isinstance(node, Scan) for node in graph.nodes) is (shape[0] > 1)
 
@@ -209,7 +210,7 @@ def test_pointwise_combining_on_a_gpu(reverse: bool) -> None:
         def combine(x: dict[str, Tensor], y: dict[str, Tensor]) -> dict[str, Tensor]:
             return {"a": torch.minimum(x["a"], y["a"] * factor), "b": torch.maximum(x["b"], y["b"])}
 
-        found = associative_scan(combine, values, 1, reverse=reverse, combine_mode="pointwise")
+        found: Any = associative_scan(combine, values, 1, reverse=reverse, combine_mode="pointwise")
         return found["a"] + found["b"]
 
     recorder = OnGpu()
@@ -223,7 +224,7 @@ def test_pointwise_combining_on_a_gpu(reverse: bool) -> None:
     assert scan.ranges.index(scan.axis) == 1
 
 
-def test_gradients() -> None:
+def test_gradients_of_a_scan_are_those_of_a_loop() -> None:
     def gradients(backend: Any) -> list[Tensor]:
         torch._dynamo.reset()
         generator = torch.Generator().manual_seed(0)

@@ -17,6 +17,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.loops import Contraction, Extern, Graph, Pointwise
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_lowering import lower
@@ -83,8 +84,9 @@ def test_a_gather_uses_its_operand_until_the_wait_for_its_result() -> None:
 
     found = calls(lowered(function))
     start, wait = found["all_gather_into_tensor"], found["wait_tensor"]
-    (result,) = [output.name for output in start.outputs if output is not None]
-    assert start.in_flight == (start.args[0].name, result) and start.until == (result,)
+    (result,) = [output.name for output in start.outputs if isinstance(output, Buffer)]
+    given = start.args[0]
+    assert isinstance(given, Ref) and start.in_flight == (given.name, result) and start.until == (result,)
     assert wait.waits[0] == result and wait.mutates[0].source == result
 
 
@@ -192,7 +194,8 @@ def test_what_is_received_into_a_part_is_waited_for_there() -> None:
 
     graph = lowered(function)
     received = calls(graph)["irecv"]
-    assert received.until == (received.args[0].name,)
+    given = received.args[0]
+    assert isinstance(given, Ref) and received.until == (given.name,)
     assert calls(graph)["wait_tensor"].waits
 
 

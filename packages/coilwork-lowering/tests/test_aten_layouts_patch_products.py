@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 import torch
 from layout_graphs import Compiled
+from module_formats import in_format
 from torch import Tensor, nn
 
 from coilwork_lowering import LayoutOptions
@@ -66,7 +67,7 @@ def test_patches_are_products_forward_and_backward(name: str, is_last: bool) -> 
         pytest.skip("torch has a format of images alone")
     net, x = build().to(BF16), torch.randn(shape).to(BF16)
     if is_last:
-        net, x = net.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+        net, x = in_format(net, torch.channels_last), x.to(memory_format=torch.channels_last)
     pairs, (operators,) = compiled_beside_eager(net, x, train=True)
     check(pairs)
     assert operators["mm"] + operators["addmm"] == 3
@@ -134,7 +135,7 @@ def test_other_convolutions_stay(net: nn.Module) -> None:
     assert operators["convolution"] == 1 and not operators["mm"] + operators["addmm"]
 
 
-def test_f32_stays() -> None:
+def test_convolutions_in_f32_are_no_products() -> None:
     """Whether a product rounds to TF32 is another setting than whether a convolution does."""
     _, (operators,) = compiled_beside_eager(nn.Conv2d(8, 8, 2, 2), torch.randn(2, 8, 4, 4), train=False)
     assert operators["convolution"] == 1

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from aot_compilers import TracingMode
 from lowering_backend import Recorder
 from product_graphs import ON_CPU, in_eager
 from torch import Tensor
@@ -43,7 +44,7 @@ def empty(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
 
 
 def decided(
-    function: Callable[..., Any], *inputs: Any, options: LayoutOptions = ON_META, mode: str = "fake"
+    function: Callable[..., Any], *inputs: Any, options: LayoutOptions = ON_META, mode: TracingMode = "fake"
 ) -> tuple[torch.fx.GraphModule, PaddingDecision]:
     return pad_products(make_fx(function, tracing_mode=mode)(*inputs), options)
 
@@ -103,7 +104,9 @@ def untransposed(x: Tensor, w: Tensor) -> Tensor:
     ],
     ids=["batches", "inner", "row-major weight", "steps", "no room", "bound by memory"],
 )
-def test_what_stays(function: Callable[..., Any], shapes: Any, why: str) -> None:
+def test_products_that_gain_nothing_stay_as_captured(
+    function: Callable[..., Any], shapes: Any, why: str
+) -> None:
     made, decision = decided(function, *(empty(*shape) for shape in shapes))
     assert decision.by_rows == ()
     assert decision.reasons[0].startswith(("mm as captured: ", "bmm as captured: "))
@@ -155,7 +158,9 @@ def addmm(b: Tensor, x: Tensor, w: Tensor) -> Tensor:
         pytest.param(addmm, (drawn(ROWS, COLUMNS), X, W), id="bias of elements"),
     ],
 )
-def test_values_stay(function: Callable[..., Any], inputs: tuple[Tensor, ...]) -> None:
+def test_products_by_rows_are_those_of_eager(
+    function: Callable[..., Any], inputs: tuple[Tensor, ...]
+) -> None:
     torch._dynamo.reset()
     recorder = Recorder(layout=ON_CPU)
     with torch.no_grad():

@@ -56,7 +56,7 @@ def test_what_the_caller_gets_stays_dense() -> None:
     assert product_operands(graph) == [(WIDTH, WIDTH, CLASSES)]
 
 
-def test_inputs_stay() -> None:
+def test_inputs_of_products_are_not_padded() -> None:
     x, w = torch.randn(ROWS, CLASSES), torch.randn(CLASSES, WIDTH)
     _, decision = decided(lambda x, w: (x @ w).relu(), x, w)
     assert decision.reasons == ("mm as captured: x_1: an input",)

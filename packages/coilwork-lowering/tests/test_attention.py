@@ -40,7 +40,7 @@ def attend(**options: Any) -> Callable[..., Tensor]:
 def gradients(**options: Any) -> Callable[..., Any]:
     def run(*tensors: Tensor) -> Any:
         leaves = [one.detach().requires_grad_(k < 3) for k, one in enumerate(tensors)]
-        result = F.scaled_dot_product_attention(*leaves, **options)
+        result = attend(**options)(*leaves)
         return torch.autograd.grad((result * result).sum(), leaves[:3])
 
     return run

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from aot_compilers import tensors_of
 from lowering_against_eager import externs
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -94,5 +95,5 @@ def test_before_torch_2_13_what_is_too_large_is_no_number(monkeypatch: pytest.Mo
 
     for function in (once, twice):
         gm = make_fx(function, tracing_mode="fake")(x)
-        (found,) = interpret_graph(lower(gm, name="graph").graph, [x], {})
+        (found,) = tensors_of(interpret_graph(lower(gm, name="graph").graph, [x], {}))
         assert found.tolist() == codes

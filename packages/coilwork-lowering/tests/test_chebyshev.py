@@ -15,7 +15,7 @@ POINTS = [-3.0, -1.7, -1.0, -0.9, -0.4, 0.0, 0.1, 0.5, 0.75, 1.0, 1.2, 2.5]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_degrees(name: str) -> None:
+def test_polynomials_of_each_degree_are_those_of_eager(name: str) -> None:
     function = getattr(torch.special, name)
     for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 1e-4)):
         points = torch.tensor(POINTS, dtype=dtype)[:, None]

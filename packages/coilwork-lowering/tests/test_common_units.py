@@ -194,7 +194,7 @@ def test_elements_that_are_all_one_number_are_counted(number: float, dim: int) -
         evaluated(counted, x, index)
 
 
-def test_means() -> None:
+def test_means_of_scattered_halves_are_as_exact_as_wide_ones() -> None:
     def mean(x: torch.Tensor, i: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         return torch.scatter_reduce(x, 0, i, s, "mean", include_self=False)
 
@@ -213,7 +213,7 @@ def test_gradients_of_gathered_elements() -> None:
     torch.testing.assert_close(evaluated(gradient, g, index), wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_no_elements() -> None:
+def test_a_sum_of_no_elements_changes_nothing() -> None:
     index, source = torch.zeros(0, 3, dtype=torch.int64), torch.zeros(0, 3)
     x = torch.randn(4, 3)
     assert torch.equal(evaluated(added, x, index, source), x)

@@ -45,7 +45,7 @@ for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan"
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("size", [100, 7])
-def test_as_eager(name: str, size: int) -> None:
+def test_functions_of_computed_sizes_are_those_of_eager(name: str, size: int) -> None:
     function = FUNCTIONS[name]
     gm = make_fx(function, tracing_mode="symbolic")(torch.randn(50))
     lowered = lower(gm, name="graph")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ def kinds(graph: Graph) -> list[str]:
     return [type(node).__name__ for node in graph.nodes if isinstance(node, Extern | Pointwise)]
 
 
-def along(dim: int, count: int = 24, **layout: object) -> tuple[Callable[..., Tensor], list[Tensor]]:
+def along(dim: int, count: int = 24, **layout: Any) -> tuple[Callable[..., Tensor], list[Tensor]]:
     tensors = [torch.empty(4, 16, 6, 8, dtype=torch.bfloat16).to(**layout) for _ in range(count)]
     return lambda *parts: torch.cat(parts, dim), tensors
 
@@ -41,7 +42,7 @@ def test_rows_of_vectors_are_joined_by_a_kernel(dim: int) -> None:
     assert kinds(lowered(function, *tensors, device="cpu")) == ["Extern"]
 
 
-def test_channels_last() -> None:
+def test_a_concatenation_of_images_channels_last_is_one_kernel() -> None:
     function, tensors = along(1, memory_format=torch.channels_last)
     assert kinds(lowered(function, *tensors)) == ["Pointwise"]
 

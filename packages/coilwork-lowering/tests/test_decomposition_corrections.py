@@ -95,7 +95,7 @@ LEFT = (
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_as_eager(name: str) -> None:
+def test_corrected_decompositions_are_those_of_eager(name: str) -> None:
     function = CASES[name]
     gm = make_fx(function, decomposition_table=decompositions())()
     called = [str(node.target) for node in gm.graph.nodes]
@@ -196,11 +196,11 @@ def test_index_add_of_single_numbers(shape: tuple[int, ...], index: torch.Tensor
         return added
 
     x, source, other = torch.full(shape, 3.0), torch.full(shape, 5.0), torch.ones((1,) if shape == () else ())
-    tables = {"decomposition_table": decompositions(), "tracing_mode": "fake"}
-    gm = make_fx(function, **tables)(x, index, source)
+    trace = make_fx(function, decomposition_table=decompositions(), tracing_mode="fake")
+    gm = trace(x, index, source)
     assert torch.equal(gm(x, index, source), function(x, index, source))
     with pytest.raises(RuntimeError, match="must match self tensor shape"):
-        make_fx(function, **tables)(x, index, other)(x, index, other)
+        trace(x, index, other)(x, index, other)
 
 
 @pytest.mark.parametrize("keepdim", [False, True])

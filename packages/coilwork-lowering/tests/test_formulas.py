@@ -43,7 +43,7 @@ def test_divisors_of_unlike_types() -> None:
 
 @pytest.mark.parametrize("name", TWO)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_two_operands(name: str, dtype: torch.dtype) -> None:
+def test_functions_of_two_operands_are_those_of_eager(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(3)
     a = (torch.rand(6, 5, dtype=dtype) * 6 + 1.01).t()
     b = torch.rand(5, 6, dtype=dtype) * 6 + 0.01
@@ -88,18 +88,18 @@ POINTS = torch.cat(
 
 
 @pytest.mark.parametrize("order", range(6))
-def test_orders(order: int) -> None:
+def test_polygamma_of_each_order_is_eagers(order: int) -> None:
     assert_as_eager(lambda x: torch.polygamma(order, x), POINTS, tolerance=1e-9)
     assert_as_eager(lambda x: torch.polygamma(order, x), POINTS.float(), tolerance=2e-5)
 
 
 @pytest.mark.parametrize("order", [2, 3, 4])
-def test_poles(order: int) -> None:
+def test_polygamma_at_its_poles_is_eagers(order: int) -> None:
     assert_as_eager(lambda x: torch.polygamma(order, x), torch.tensor([0.0, -0.0, -1.0, -2.0, -30.0]))
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.bfloat16])
-def test_other_types(dtype: torch.dtype) -> None:
+def test_polygamma_takes_integers_and_empty_tensors(dtype: torch.dtype) -> None:
     assert_as_eager(lambda x: torch.polygamma(1, x), torch.tensor([1, 2, 3]).to(dtype))
     assert_as_eager(lambda x: torch.polygamma(2, x), torch.ones(0, 3, dtype=dtype))
 

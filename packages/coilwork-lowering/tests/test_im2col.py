@@ -33,14 +33,14 @@ WINDOWS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", WINDOWS)
 @pytest.mark.parametrize("shape", [(2, 3, 9, 10), (3, 8, 7)], ids=["batch", "one"])
-def test_unfold(name: str, shape: tuple[int, ...]) -> None:
+def test_unfold_is_eagers_in_two_nodes(name: str, shape: tuple[int, ...]) -> None:
     lowered = assert_as_eager(lambda x: unfold(x, **WINDOWS[name]), torch.randn(shape))
     assert len(lowered.graph.nodes) <= 2
 
 
 @pytest.mark.parametrize("name", WINDOWS)
 @pytest.mark.parametrize("shape", [(2, 3, 9, 10), (3, 8, 7)], ids=["batch", "one"])
-def test_fold(name: str, shape: tuple[int, ...]) -> None:
+def test_fold_of_few_windows_is_pointwise(name: str, shape: tuple[int, ...]) -> None:
     windows = torch.randn_like(unfold(torch.randn(shape, dtype=torch.float64), **WINDOWS[name]))
     large = name == "large"
     lowered = assert_as_eager(lambda x: fold(x, shape[-2:], **WINDOWS[name]), windows, extern=large)
@@ -58,7 +58,7 @@ def test_fold_on_an_accelerator(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_types(dtype: torch.dtype) -> None:
+def test_windows_of_every_type_are_rounded_once(dtype: torch.dtype) -> None:
     x = torch.randn(2, 3, 9, 10).to(dtype)
     assert_as_eager(lambda x: unfold(x, 3, padding=1), x)
     windows = torch.randn(2, 27, 90)
@@ -75,7 +75,7 @@ def test_a_part_of_an_image() -> None:
 
 
 @pytest.mark.parametrize("function", [lambda x: unfold(x, 2), lambda x: fold(x.flatten(2), (3, 3), 2)])
-def test_no_images(function: Callable[[Tensor], Tensor]) -> None:
+def test_windows_of_no_images_are_empty(function: Callable[[Tensor], Tensor]) -> None:
     assert_as_eager(function, torch.randn(0, 4, 2, 2), extern=True)
 
 
@@ -97,7 +97,7 @@ def test_gradients_are_each_other() -> None:
 
 
 @pytest.mark.parametrize("name", ["padded", "plain", "side by side", "dilated"])
-def test_open_sizes(name: str) -> None:
+def test_windows_of_open_sizes_call_nothing(name: str) -> None:
     def function(x: Tensor) -> tuple[Tensor, Tensor]:
         windows = unfold(x, **WINDOWS[name])
         return windows, fold(windows, x.shape[-2:], **WINDOWS[name])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from aot_compilers import TracingMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_lowering import decompositions
@@ -25,7 +26,9 @@ CASES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 
 
 @pytest.mark.parametrize("shape, padding", CASES)
-def test_replicated(shape: tuple[int, ...], padding: tuple[int, ...]) -> None:
+def test_gradients_of_replicated_borders_are_those_of_eager(
+    shape: tuple[int, ...], padding: tuple[int, ...]
+) -> None:
     dims = len(padding) // 2
     backward = getattr(aten, f"replication_pad{dims}d_backward").default
     value = torch.zeros(shape)
@@ -43,7 +46,9 @@ def test_replicated(shape: tuple[int, ...], padding: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     "shape, padding", [((2, 4), (1, 2)), ((3, 4, 5), (0, 3, 2, 0)), ((2, 2, 3, 4, 3), (1, 2, 0, 2, 2, 0))]
 )
-def test_reflected(shape: tuple[int, ...], padding: tuple[int, ...]) -> None:
+def test_gradients_of_reflected_borders_are_those_of_eager(
+    shape: tuple[int, ...], padding: tuple[int, ...]
+) -> None:
     dims = len(padding) // 2
     backward = getattr(aten, f"reflection_pad{dims}d_backward").default
     value = torch.zeros(shape)
@@ -70,7 +75,7 @@ def test_what_is_cut_off_whole_is_left_alone() -> None:
 
 @pytest.mark.parametrize("padding", [(0, -2), (-1, 0, 0, -1), (0, 0), (-1, -1, -2, 0, 0, -1)])
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
-def test_what_only_cuts_keeps_the_layout(padding: tuple[int, ...], mode: str) -> None:
+def test_what_only_cuts_keeps_the_layout(padding: tuple[int, ...], mode: TracingMode) -> None:
     def function(given: torch.Tensor) -> torch.Tensor:
         cut: torch.Tensor = aten.constant_pad_nd(given, padding)
         return cut
@@ -87,10 +92,12 @@ def test_what_is_cut_to_a_known_size_keeps_the_layout() -> None:
     _agrees(function, torch.arange(5.0 * 9 * 6).view(5, 9, 6).transpose(1, 2), "symbolic")
 
 
-def _agrees(function: Callable[[torch.Tensor], torch.Tensor], value: torch.Tensor, mode: Any) -> None:
+def _agrees(function: Callable[[torch.Tensor], torch.Tensor], value: torch.Tensor, mode: TracingMode) -> None:
     gm = make_fx(function, decomposition_table=decompositions(), tracing_mode=mode)(value)
     torch.testing.assert_close(gm(value), function(value), rtol=0, atol=0, check_stride=True)
-    promised: torch.Tensor = gm.graph.output_node().args[0].meta["val"]
+    (returned,) = gm.graph.output_node().args
+    assert isinstance(returned, torch.fx.Node)
+    promised: torch.Tensor = returned.meta["val"]
     assert [int(stride) for stride in promised.stride()] == list(function(value).stride())
 
 
@@ -122,6 +129,7 @@ def test_other_layouts_are_padded_without_guards() -> None:
         decomposition_table=decompositions(),
         tracing_mode="symbolic",
     )(value)
+    assert gm.shape_env is not None
     assert not [guard for guard in gm.shape_env.guards if ">" in str(guard.expr)]
 
 
@@ -145,7 +153,9 @@ def traced(
 @pytest.mark.parametrize("corners", [True, False])
 @pytest.mark.parametrize(("before", "after"), SIZES)
 @pytest.mark.parametrize("name", FORWARD)
-def test_sizes(name: str, before: tuple[int, int], after: tuple[int, int], corners: bool) -> None:
+def test_resized_images_and_their_gradients_are_those_of_eager(
+    name: str, before: tuple[int, int], after: tuple[int, int], corners: bool
+) -> None:
     image = torch.randn(2, 3, *before, dtype=torch.float64 if corners else torch.float32)
     found = traced(lambda x: FORWARD[name](x, after, corners), image)
     torch.testing.assert_close(found, FORWARD[name](image, after, corners))
@@ -155,7 +165,7 @@ def test_sizes(name: str, before: tuple[int, int], after: tuple[int, int], corne
 
 
 @pytest.mark.parametrize("scales", [(0.53, 0.47), (2.1, 1.9)])
-def test_given_scales(scales: tuple[float, float]) -> None:
+def test_scales_that_are_given_are_used_as_given(scales: tuple[float, float]) -> None:
     image, after = torch.randn(1, 2, 10, 10), [int(10 * scale) for scale in scales]
 
     def function(image: torch.Tensor) -> Any:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from functorch.compile import make_boxed_func
+from aot_compilers import compiler_of
 from torch import Tensor
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.aot_autograd import aot_module_simplified
 
 from coilwork_ir.machine import change_figures, find_like_model
@@ -43,8 +44,8 @@ class Saved:
         return aot_module_simplified(
             gm,
             inputs,
-            fw_compiler=keep,
-            bw_compiler=keep,
+            fw_compiler=compiler_of(keep),
+            bw_compiler=compiler_of(keep),
             decompositions=decompositions(),
             partition_fn=split,
         )

@@ -72,7 +72,9 @@ def test_layers_that_onednn_lacks_are_written_out(settings: dict[str, int]) -> N
 
 @pytest.mark.parametrize("settings", LAYERS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.03)], ids=str)
-def test_gradients(settings: dict[str, int], dtype: torch.dtype, tolerance: float) -> None:
+def test_gradients_of_recurrent_layers_are_near_the_exact_ones(
+    settings: dict[str, int], dtype: torch.dtype, tolerance: float
+) -> None:
     model, (x, state) = layer(settings, dtype)
     recorder = Recorder()
     result, (h, c) = torch.compile(model, backend=recorder)(x, state)
@@ -115,7 +117,7 @@ TRANSFORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
 @pytest.mark.parametrize("name", TRANSFORMS)
-def test_strides(name: str, mode: Any) -> None:
+def test_transforms_lay_out_results_as_eager_does(name: str, mode: Any) -> None:
     function = TRANSFORMS[name]
     for order in ORDERS:
         dense = torch.arange(60.0).sin().view([(3, 4, 5)[k] for k in order])

@@ -40,7 +40,7 @@ def chained(step: Callable[[Tensor], Tensor], length: int) -> tuple[Lowered, Ten
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_maps_stay_short_and_say_where_they_were_cut(name):
+def test_maps_stay_short_and_say_where_they_were_cut(name: str) -> None:
     lowered, found, expected = chained(CHAINS[name], 12)
     torch.testing.assert_close(found, expected)
     nodes = [node for node in lowered.graph.nodes if isinstance(node, Pointwise)]
@@ -51,12 +51,12 @@ def test_maps_stay_short_and_say_where_they_were_cut(name):
     assert lowered.copies and all("laid out in memory" in copy for copy in lowered.copies)
 
 
-def test_copies_grow_with_the_length():
+def test_copies_grow_with_the_length() -> None:
     few, many = (len(chained(CHAINS["transposed"], length)[0].copies) for length in (12, 48))
     assert few >= 2 and 3 * few <= many <= 5 * few
 
 
-def test_maps_that_cancel_are_never_laid_out():
+def test_maps_that_cancel_are_never_laid_out() -> None:
     lowered, found, expected = chained(lambda x: x.t().reshape(18, 12).t(), 60)
     torch.testing.assert_close(found, expected)
     assert lowered.copies == () and len(lowered.graph.nodes) == 1

@@ -12,13 +12,16 @@ import torch
 from lowering_backend import Recorder
 from torch import Tensor
 from torch._higher_order_ops import scan
-from torch._higher_order_ops.map import map as mapped
+from torch._higher_order_ops.map import map as map_operator
 
 from coilwork_ir.index import as_int
 from coilwork_ir.loops import Loop, Pointwise
 from coilwork_lowering.higher_order import scan as unrolled_scans
 
 COUNTS = (5, 2, 7, 3)
+
+# its own types know no further arguments
+mapped: Callable[..., Any] = map_operator
 
 
 @pytest.fixture(autouse=True)
@@ -108,12 +111,12 @@ def test_forward_and_backward(gradients: bool) -> None:
 
 
 @pytest.mark.parametrize("function", [several, within, chosen])
-def test_loops(function: Callable[..., Any]) -> None:
+def test_scans_that_torch_writes_as_loops_are_those_of_eager(function: Callable[..., Any]) -> None:
     assert_as_eager(function, given)
 
 
 @pytest.mark.parametrize("gradients", [False, True])
-def test_map(gradients: bool) -> None:
+def test_a_map_and_its_gradients_are_those_of_eager(gradients: bool) -> None:
     def function(weight: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         found: tuple[Tensor, Tensor] = mapped(lambda row, w: ((row @ w).softmax(0), row.sum()), rows, weight)
         return found

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from lowering_backend import Recorder
+from module_formats import in_format
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -34,15 +36,16 @@ def train_both(model: nn.Module, loss: Callable[[nn.Module], Tensor], *, toleran
     expected = loss(model)
     expected.backward()
     recorder = Recorder()
-    found = loss(torch.compile(other, backend=recorder))
+    compiled: Any = torch.compile(other, backend=recorder)
+    found = loss(compiled)
     found.backward()
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
     for (name, a), b in zip(other.named_parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(
-            a.grad, b.grad, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+            a.grad, b.grad, rtol=tolerance, atol=tolerance, msg=partial("{}: {}".format, name)
         )
-    for a, b in zip(other.buffers(), model.buffers(), strict=True):
-        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+    for c, d in zip(other.buffers(), model.buffers(), strict=True):
+        torch.testing.assert_close(c, d, rtol=tolerance, atol=tolerance)
     return recorder
 
 
@@ -66,7 +69,7 @@ class ConvNet(nn.Module):
 def test_convolutions_and_batch_statistics(layout: torch.memory_format) -> None:
     x = torch.randn(4, 3, 12, 12).to(memory_format=layout)
     y = torch.randint(0, 5, (4,))
-    recorder = train_both(ConvNet().to(memory_format=layout), lambda m: F.cross_entropy(m(x), y))
+    recorder = train_both(in_format(ConvNet(), layout), lambda m: F.cross_entropy(m(x), y))
     forward = recorder.lowered[0].graph
     overwrites = [n for n in forward.nodes if isinstance(n, Pointwise) and n.into is not None]
     assert len(overwrites) == 3
@@ -105,7 +108,7 @@ class Decoder(nn.Module):
         return h @ self.embed.weight.t()
 
 
-def test_decoder_training() -> None:
+def test_a_decoder_trains_in_two_graphs() -> None:
     ids = torch.randint(0, 50, (2, 10))
     recorder = train_both(Decoder(), lambda m: F.cross_entropy(m(ids).flatten(0, 1), ids.flatten()))
     assert len(recorder.lowered) == 2
@@ -125,14 +128,14 @@ def test_one_graph_serves_all_marked_sizes() -> None:
     assert len(recorder.lowered[0].symbols) == 2
 
 
-def test_dynamic_training() -> None:
+def test_a_decoder_of_open_length_trains_in_two_graphs() -> None:
     model, ids = Decoder(), torch.randint(0, 50, (3, 7))
     torch._dynamo.mark_dynamic(ids, 1)
     recorder = train_both(model, lambda m: F.cross_entropy(m(ids).flatten(0, 1), ids.flatten()))
     assert len(recorder.lowered) == 2
 
 
-def test_optimizer_step() -> None:
+def test_a_compiled_step_of_adamw_is_eagers() -> None:
     first = [nn.Parameter(torch.randn(4, 3)), nn.Parameter(torch.randn(5))]
     second = [nn.Parameter(p.detach().clone()) for p in first]
     recorder = Recorder()
@@ -195,7 +198,7 @@ def test_numbers_from_tensors() -> None:
 
 def test_sizes_from_tensors() -> None:
     def function(x: Tensor, n: Tensor) -> Tensor:
-        size = n.item()
+        size: Any = n.item()
         torch._check(size >= 2)
         return torch.zeros(size, 3) + x[0] + size
 

@@ -42,7 +42,7 @@ def beside(function: Callable[..., Any], number: object) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("name", ROUNDING)
-def test_as_eager(name: str, dtype: torch.dtype) -> None:
+def test_numbers_are_rounded_where_eager_rounds_them(name: str, dtype: torch.dtype) -> None:
     function = ROUNDING[name]
     for number in NUMBERS:
         if name in ("sub", "rsub") and number is True:

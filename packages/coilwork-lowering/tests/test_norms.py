@@ -24,7 +24,7 @@ def rows(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_between_two(order: float, dtype: torch.dtype) -> None:
+def test_distances_between_two_sets_of_rows_are_those_of_eager(order: float, dtype: torch.dtype) -> None:
     left, right = rows(2, 4, 3, dtype=dtype), rows(2, 5, 3, dtype=dtype)
     right[:, 0] = left[:, 0]
     assert_as_eager(lambda a, b: aten._cdist_forward(a, b, order, NEVER_BY_PRODUCT), left, right)
@@ -44,7 +44,7 @@ def test_gradient_of_those_between_two(order: float) -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("count", [2, 3, 17])
-def test_within_one(order: float, count: int) -> None:
+def test_distances_within_a_set_of_rows_are_those_of_eager(order: float, count: int) -> None:
     assert_as_eager(lambda a: aten._pdist_forward(a, order), rows(count, 3))
 
 

@@ -147,7 +147,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
+def test_shapes_that_eager_refuses_are_refused(name: str) -> None:
     function, inputs = REFUSED[name]
     with pytest.raises((RuntimeError, IndexError, ValueError)):
         function(*inputs)

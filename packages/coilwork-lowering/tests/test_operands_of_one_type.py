@@ -26,7 +26,7 @@ def values(dtype: torch.dtype) -> Tensor:
 @pytest.mark.parametrize("number", [0.1, 0.3, -0.7, 3.3])
 @pytest.mark.parametrize("dtype", LOW)
 @pytest.mark.parametrize("name", COMPARISONS)
-def test_comparisons(name: str, dtype: torch.dtype, number: float) -> None:
+def test_comparisons_with_numbers_are_those_of_eager(name: str, dtype: torch.dtype, number: float) -> None:
     compare = getattr(aten, name)
     assert_as_eager(lambda a: compare.Scalar(a, number), values(dtype))
     for other in (torch.float32, torch.float64):

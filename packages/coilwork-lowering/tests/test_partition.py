@@ -86,7 +86,7 @@ def test_partitioning_does_not_load_inductors_lowering() -> None:
 import sys, torch
 from coilwork_lowering import decompositions, partition
 from torch._functorch.aot_autograd import aot_module_simplified
-from functorch.compile import make_boxed_func
+from torch._functorch._aot_autograd.utils import make_boxed_func
 def backend(gm, inputs):
     boxed = lambda g, i: make_boxed_func(g.forward)
     return aot_module_simplified(gm, inputs, fw_compiler=boxed, bw_compiler=boxed,

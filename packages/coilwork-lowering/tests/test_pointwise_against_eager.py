@@ -84,7 +84,9 @@ def test_binary_on_special_values(name: str) -> None:
         (torch.int64, torch.float16),
     ],
 )
-def test_binary_promotes(name: str, types: tuple[torch.dtype, torch.dtype]) -> None:
+def test_operands_of_two_types_are_promoted_as_by_eager(
+    name: str, types: tuple[torch.dtype, torch.dtype]
+) -> None:
     a = torch.tensor([[1, 2, 7, 100]]).to(types[0])
     b = torch.tensor([[3], [1], [5]]).to(types[1])
     assert_as_eager(getattr(aten, name), a, b)
@@ -92,7 +94,7 @@ def test_binary_promotes(name: str, types: tuple[torch.dtype, torch.dtype]) -> N
 
 @pytest.mark.parametrize("name", ["bitwise_and", "bitwise_or", "bitwise_xor"])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.int64])
-def test_bits(name: str, dtype: torch.dtype) -> None:
+def test_operators_on_bits_are_those_of_eager(name: str, dtype: torch.dtype) -> None:
     assert_as_eager(
         getattr(aten, name), torch.tensor([0, 1, 5, -3]).to(dtype), torch.tensor([1, 1, 3, 6]).to(dtype)
     )
@@ -107,7 +109,7 @@ def test_shifts_outside_the_width() -> None:
 
 @pytest.mark.parametrize("mode", [None, "floor", "trunc"])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
-def test_rounded_division(mode: str | None, dtype: torch.dtype) -> None:
+def test_each_rounding_of_a_division_is_eagers(mode: str | None, dtype: torch.dtype) -> None:
     a = torch.tensor([7, -7, 8, -8, 0]).to(dtype)
     b = torch.tensor([2, 2, -3, -3, 5]).to(dtype)
     assert_as_eager(lambda x, y: aten.div.Tensor_mode(x, y, rounding_mode=mode), a, b)
@@ -126,7 +128,7 @@ LAYOUTS: dict[str, Callable[[], Tensor]] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts(layout: str) -> None:
+def test_operands_of_any_layout_are_read_as_by_eager(layout: str) -> None:
     x = LAYOUTS[layout]()
     assert_as_eager(lambda a: aten.mul(aten.sin(a), a), x)
     assert_as_eager(lambda a: aten.add(a, 2.5, alpha=3), x)
@@ -136,7 +138,7 @@ POWERS = (-2, -1, -0.5, 0, 0.5, 1, 2, 3, 4, 2.5, 7)
 
 
 @pytest.mark.parametrize("exponent", POWERS)
-def test_powers(exponent: float) -> None:
+def test_powers_of_special_values_are_those_of_eager(exponent: float) -> None:
     assert_as_eager(lambda a: aten.pow(a, exponent), SPECIAL)
     if exponent >= 0 and isinstance(exponent, int):
         assert_as_eager(lambda a: aten.pow(a, exponent), torch.tensor([-3, 0, 2, 100]))
@@ -160,13 +162,13 @@ def _third(name: str) -> Callable[..., Tensor]:
 
 
 @pytest.mark.parametrize("name", ["lerp", "addcmul", "addcdiv", "clamp", "where"])
-def test_three_operands(name: str) -> None:
+def test_operators_of_three_operands_are_those_of_eager(name: str) -> None:
     a, b, c = torch.randn(3, 4), torch.randn(3, 4), torch.rand(3, 4) + 0.5
     first = a > 0 if name == "where" else a
     assert_as_eager(_third(name), first, b, c)
 
 
-def test_clamp_forms() -> None:
+def test_each_form_of_clamp_is_eagers() -> None:
     x = SPECIAL
     assert_as_eager(lambda a: aten.clamp(a, -1, 1), x)
     assert_as_eager(lambda a: aten.clamp(a, min=0.5), x)
@@ -188,7 +190,7 @@ BACKWARDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", BACKWARDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_derivatives(name: str, dtype: torch.dtype) -> None:
+def test_derivatives_of_activations_are_those_of_eager(name: str, dtype: torch.dtype) -> None:
     assert_as_eager(BACKWARDS[name], torch.randn(40).to(dtype), (3 * torch.randn(40)).to(dtype))
 
 
@@ -211,7 +213,7 @@ def test_gelu_approximations_and_conversion() -> None:
     assert_as_eager(lambda a: torch.ops.prims.convert_element_type(a, torch.bool), SPECIAL)
 
 
-def test_foreach() -> None:
+def test_operators_on_lists_are_those_of_eager() -> None:
     xs = [torch.rand(3), torch.rand(2, 4)]
     ys = [torch.rand(3), torch.rand(2, 4)]
 
@@ -292,7 +294,7 @@ def test_types_and_layouts_of_ldexp() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_digamma(dtype: torch.dtype) -> None:
+def test_digamma_is_eagers_at_poles_and_elsewhere(dtype: torch.dtype) -> None:
     inside = torch.cat([torch.linspace(-20.3, 30.1, 301), torch.tensor([1e-30, -1e-30, 1e10, -1e10, 10.0])])
     lowered = assert_as_eager(
         aten.digamma, torch.cat([inside, SPECIAL[:10], torch.arange(-3.0, 12.0)]).to(dtype)
@@ -302,7 +304,7 @@ def test_digamma(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-def test_frexp(dtype: torch.dtype) -> None:
+def test_frexp_is_eagers_bit_for_bit(dtype: torch.dtype) -> None:
     limits = torch.finfo(dtype)
     edges = [limits.tiny, -limits.tiny, limits.max, limits.smallest_normal / 8, 1.0, -0.5, 3.75]
     values = torch.cat([SPECIAL.to(dtype), torch.tensor(edges, dtype=dtype), torch.randn(50).to(dtype)])

@@ -23,7 +23,7 @@ def pooled(x: Tensor, weight: Tensor, **how: Any) -> Tensor:
     return (found * found).sum()
 
 
-CASES = {
+CASES: dict[str, tuple[tuple[int, ...], dict[str, Any], torch.dtype]] = {
     "resnet": ((2, 3, 14, 18), {"kernel_size": 3, "stride": 2, "padding": 1}, torch.uint8),
     "tiles": ((2, 3, 8, 8), {"kernel_size": 2}, torch.uint8),
     "ceil": ((2, 3, 9, 11), {"kernel_size": 3, "stride": 2, "ceil_mode": True}, torch.uint8),

@@ -103,7 +103,7 @@ def test_nan_is_the_maximum_and_infinities_are_numbers(kernel: int, layout: str)
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("window", MEAN_WINDOWS, ids=str)
-def test_means(window: tuple[Any, ...], dtype: torch.dtype) -> None:
+def test_means_of_windows_are_those_of_eager(window: tuple[Any, ...], dtype: torch.dtype) -> None:
     x = image(2, 3, 11, 13, dtype=dtype)
     assert_as_eager(lambda a: aten.avg_pool2d(a, *window), x, tolerance=tolerance(dtype))
 
@@ -118,7 +118,7 @@ def test_means_keep_the_layout_and_let_nan_through(window: tuple[Any, ...]) -> N
 
 @pytest.mark.parametrize("size", [(3, 4), (5, 7), (1, 1), (14, 9), (12, 12)])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_adaptive_pooling(size: tuple[int, int], layout: str) -> None:
+def test_adaptive_pooling_is_eagers_and_calls_nothing(size: tuple[int, int], layout: str) -> None:
     x = image(2, 3, 12, 12, layout=layout)
     assert_as_eager(lambda a: aten._adaptive_avg_pool2d(a, size), x)
     lowered = trace_and_lower(lambda a: aten.adaptive_max_pool2d(a, size), (x,))
@@ -138,7 +138,7 @@ def test_one_and_three_dimensions_and_no_batch() -> None:
     assert_as_eager(lambda a: aten.adaptive_max_pool3d(a, [3, 4, 2]), volume)
 
 
-def test_no_images() -> None:
+def test_pooling_of_no_images_is_empty() -> None:
     empty = torch.empty(0, 3, 9, 9)
     assert_as_eager(lambda a: aten.max_pool2d_with_indices(a, [3, 3], [2, 2], [1, 1]), empty)
     assert_as_eager(lambda a: aten.max_pool2d_with_indices(a, [7, 7], [2, 2], [1, 1]), empty)
@@ -306,14 +306,16 @@ def test_accelerators_write_larger_windows_out_where_sizes_differ(pool: Callable
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize(("window", "places"), [((2, 3), (3, 2)), ((1, 1), (5, 1)), ((3, 2), (1, 4))])
-def test_two_dimensions(window: tuple[int, int], places: tuple[int, int], dtype: torch.dtype) -> None:
+def test_fractional_pooling_of_images_is_eagers(
+    window: tuple[int, int], places: tuple[int, int], dtype: torch.dtype
+) -> None:
     samples = torch.tensor([[[0.0, 0.99], [0.5, 0.3]], [[0.7, 0.1], [0.25, 0.75]]], dtype=dtype)
     image = torch.randn(2, 2, 7, 6).to(dtype)
     assert_as_eager(lambda x, r: aten.fractional_max_pool2d(x, window, places, r), image, samples)
     assert_as_eager(lambda x, r: aten.fractional_max_pool2d(x, window, places, r), image[0], samples[:1])
 
 
-def test_three_dimensions() -> None:
+def test_fractional_pooling_of_volumes_is_eagers() -> None:
     image, samples = torch.randn(2, 3, 5, 6, 7), torch.rand(2, 3, 3)
     assert_as_eager(lambda x, r: aten.fractional_max_pool3d(x, (2, 2, 2), (2, 3, 4), r), image, samples)
 

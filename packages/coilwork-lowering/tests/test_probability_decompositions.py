@@ -31,7 +31,7 @@ def traced(name: str, x: torch.Tensor) -> Callable[[torch.Tensor], Any]:
 
 @pytest.mark.parametrize("name", TAKING)
 @pytest.mark.parametrize("bad", [1.5, -0.1, NAN])
-def test_refused(name: str, bad: float) -> None:
+def test_numbers_that_are_no_probabilities_are_refused(name: str, bad: float) -> None:
     gm = traced(name, torch.rand(4))
     x = torch.tensor([0.5, 0.0, bad, 1.0])
     with pytest.raises(RuntimeError) as wanted:
@@ -42,7 +42,7 @@ def test_refused(name: str, bad: float) -> None:
 
 
 @pytest.mark.parametrize("name", TAKING)
-def test_taken(name: str) -> None:
+def test_probabilities_draw_what_eager_draws(name: str) -> None:
     for x in (torch.tensor([0.5, 0.0, 1.0]), torch.rand(0)):
         gm = traced(name, x)
         torch.manual_seed(0)

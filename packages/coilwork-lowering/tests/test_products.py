@@ -43,6 +43,7 @@ def products(graph: Graph) -> list[MatrixProduct]:
     return [one for one in found if one is not None]
 
 
+C64 = torch.complex64
 MATRICES = (drawn(4, 3), drawn(3, 5))
 EIGHTS = tuple(drawn(size, 64).to(torch.float8_e4m3fn) for size in (32, 48))
 
@@ -128,13 +129,13 @@ def test_what_units_may_round_is_said() -> None:
 
 
 CALLED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = {
-    "complex": (torch.mm, (MATRICES[0].cfloat(), MATRICES[1].cfloat()), "aten.mm.default"),
+    "complex": (torch.mm, (MATRICES[0].to(C64), MATRICES[1].to(C64)), "aten.mm.default"),
     "nothing is added": (
         lambda c, a, b: torch.addmm(c, a, b, beta=0, alpha=2),
         (torch.full((5,), float("nan")), *MATRICES),
         "aten.addmm.default",
     ),
-    "complex vector": (torch.mv, (MATRICES[0].cfloat(), drawn(3).cfloat()), "aten.mv.default"),
+    "complex vector": (torch.mv, (MATRICES[0].to(C64), drawn(3).to(C64)), "aten.mv.default"),
     "a result of 8 bits": (
         lambda a, b, of_a, of_b: torch._scaled_mm(a, b.t(), of_a, of_b, out_dtype=torch.float8_e4m3fn),
         (*EIGHTS, drawn().abs(), drawn().abs()),
@@ -178,7 +179,7 @@ def test_a_product_of_groups_is_a_contraction(name: str) -> None:
     (found,) = groups(graph)
     assert (len(found.left.shape), len(found.right.shape)) == ranks and found.ends is not None
     (result,) = interpret_graph(graph, list(inputs))
-    torch.testing.assert_close(result, torch._grouped_mm(*factors, offs=ENDS))
+    torch.testing.assert_close(result, torch._grouped_mm(factors[0], factors[1], offs=ENDS))
 
 
 def groups(graph: Graph) -> list[GroupedProduct]:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func
+from aot_compilers import compiler_of
 from torch import Tensor, nn
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -44,8 +45,8 @@ class Halves:
         return aot_module_simplified(
             gm,
             inputs,
-            fw_compiler=keep,
-            bw_compiler=lambda graph, _inputs: make_boxed_func(graph.forward),
+            fw_compiler=compiler_of(keep),
+            bw_compiler=compiler_of(lambda graph, _inputs: make_boxed_func(graph.forward)),
             decompositions=decompositions(),
             partition_fn=split,
         )
@@ -53,7 +54,9 @@ class Halves:
     def saved(self) -> list[torch.fx.Node]:
         assert self.forward is not None
         (returned,) = self.forward.graph.output_node().args
-        return [n for n in returned[self.num_fwd_outputs :] if n.op != "placeholder"]
+        assert isinstance(returned, tuple | list)
+        kept = [n for n in returned[self.num_fwd_outputs :] if isinstance(n, torch.fx.Node)]
+        return [n for n in kept if n.op != "placeholder"]
 
 
 def loss_of_logits(x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func
+from aot_compilers import compiler_of
 from torch import Tensor
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.aot_autograd import aot_module_simplified
 
 from coilwork_lowering import decompositions, partition
@@ -31,8 +32,8 @@ class Backward:
         return aot_module_simplified(
             gm,
             inputs,
-            fw_compiler=lambda graph, _inputs: make_boxed_func(graph.forward),
-            bw_compiler=keep,
+            fw_compiler=compiler_of(lambda graph, _inputs: make_boxed_func(graph.forward)),
+            bw_compiler=compiler_of(keep),
             decompositions=decompositions(),
             partition_fn=partition,
         )

@@ -39,7 +39,7 @@ REFUSED: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
+def test_shapes_that_eager_refuses_stay_refused(name: str) -> None:
     function, x = REFUSED[name], torch.randn(2, 6, 4, 4)
     with pytest.raises((RuntimeError, IndexError)):
         function(x)

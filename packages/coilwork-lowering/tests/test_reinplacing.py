@@ -12,7 +12,7 @@ import torch
 from lowering_backend import Recorder
 from torch import Tensor
 
-from coilwork_ir.loops import Scatter
+from coilwork_ir.loops import Pointwise, Scatter
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_lowering import Lowered, LoweringOptions
 
@@ -62,8 +62,8 @@ def into_inputs(lowered: Lowered) -> int:
     """Elements of inputs that are overwritten, by nodes that store at known places."""
     points = 0
     for node in lowered.graph.nodes:
-        if isinstance(node, Scatter) or getattr(node, "into", None):
-            shape = [s.extent.value for s in node.ranges]
+        if isinstance(node, Scatter) or (isinstance(node, Pointwise) and node.into is not None):
+            shape = [int(str(s.extent)) for s in node.ranges]
             points += int(torch.Size(shape).numel())
     return points
 
@@ -260,7 +260,7 @@ def test_small_parts_and_what_kernels_compute_stay_in_one_kernel() -> None:
     ]
 
 
-def test_the_option() -> None:
+def test_an_option_forbids_updates_in_place() -> None:
     options = LoweringOptions(updates_in_place=False)
     lowered = lowered_as_eager(row, torch.randn(ROWS, 8), torch.randn(8), options=options)
     assert decisions(lowered) == ["by option"]
@@ -268,13 +268,15 @@ def test_the_option() -> None:
 
 def test_a_number_is_copied_into_a_part() -> None:
     def function(x: Tensor) -> Tensor:
-        x[1:].copy_(0.5)
+        # torch's own types know no numbers here
+        number: Any = 0.5
+        x[1:].copy_(number)
         return x * 2
 
     lowered_as_eager(function, torch.randn(4, 3))
 
 
-def test_training() -> None:
+def test_what_is_saved_for_the_backward_is_not_overwritten() -> None:
     """What the forward graph saves for the backward is read by it; an update after that copies."""
 
     def function(x: Tensor, i: Tensor, v: Tensor) -> Tensor:

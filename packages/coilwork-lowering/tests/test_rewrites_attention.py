@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -20,6 +20,7 @@ from coilwork_lowering.rewrites import CapturedVocabulary, Fired, apply_rewrites
 from coilwork_lowering.rewrites.attention import FUSION_PAYS
 
 Function = Callable[..., Tensor]
+Result = TypeVar("Result")
 B, H, L, D = 2, 3, 8, 16
 HIDDEN = torch.ones(L, L, dtype=torch.bool).triu(1)
 ADDED = torch.zeros(B, 1, L, L).masked_fill(HIDDEN, torch.finfo(torch.float32).min)
@@ -96,7 +97,9 @@ def operands(dtype: torch.dtype = torch.float32, **changed: tuple[int, ...]) -> 
     return tuple(torch.randn(shape, generator=generator).to(dtype) for shape in shapes.values())
 
 
-def compiled(function: Function, options: RewriteOptions | None = None) -> tuple[Function, Capture]:
+def compiled(
+    function: Callable[..., Result], options: RewriteOptions | None = None
+) -> tuple[Callable[..., Result], Capture]:
     torch._dynamo.reset()
     capture = Capture(options)
     return torch.compile(function, backend=capture), capture
@@ -104,7 +107,7 @@ def compiled(function: Function, options: RewriteOptions | None = None) -> tuple
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_inference(form: str, dtype: torch.dtype) -> None:
+def test_each_form_of_attention_is_one_call(form: str, dtype: torch.dtype) -> None:
     function, capture = compiled(FORMS[form])
     inputs = operands(dtype)
     with torch.no_grad():
@@ -119,7 +122,7 @@ def test_inference(form: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_training(form: str) -> None:
+def test_each_form_of_attention_has_eagers_gradients(form: str) -> None:
     gradients = []
     function, capture = compiled(FORMS[form])
     for run in (FORMS[form], function):
@@ -249,7 +252,8 @@ def test_rows_that_see_nothing_are_nan(
         result.sum().backward()
         gradients.append([result, *(leaf.grad for leaf in leaves)])
     assert capture.fired
-    assert gradients[0][0].isnan().any()
+    first = gradients[0][0]
+    assert first is not None and first.isnan().any()
     tolerance = {torch.float32: 1e-4, torch.bfloat16: 4e-2}[dtype]
     if function in (filled, chosen_where_seen):
         gradients = [[result, values] for result, _, _, values in gradients]
@@ -315,7 +319,7 @@ REFUSED = (
 
 
 @pytest.mark.parametrize("function", REFUSED, ids=lambda f: f.__name__)
-def test_refused(function: Function) -> None:
+def test_what_is_no_attention_stays(function: Function) -> None:
     run, capture = compiled(function)
     run(*operands())
     assert capture.gm is not None and capture.fired == ()

@@ -71,7 +71,7 @@ FIRES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("case", FIRES)
-def test_folds(case: str) -> None:
+def test_a_batch_norm_behind_a_product_is_folded(case: str) -> None:
     make, shape = FIRES[case]
     torch.manual_seed(0)
     assert folded(make(), torch.randn(shape)) == 1

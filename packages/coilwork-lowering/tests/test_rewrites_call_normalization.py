@@ -43,7 +43,7 @@ READ: dict[str, tuple[Callable[..., Any], str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", READ)
-def test_read(case: str) -> None:
+def test_calls_of_any_spelling_are_read_alike(case: str) -> None:
     function, op, wanted = READ[case]
     node = last_call(function)
     read = VOCABULARY.read(node)
@@ -96,7 +96,7 @@ def traced_call(function: Callable[..., Any]) -> fx.Node:
 
 
 @pytest.mark.parametrize("case", WRITES)
-def test_writes(case: str) -> None:
+def test_calls_that_write_are_told(case: str) -> None:
     assert VOCABULARY.writes(traced_call(WRITES[case]))
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 import loop_evaluator
 import pytest
 import torch
-from functorch.compile import make_boxed_func
 from rewritten_graphs import Rewritten
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.nn.functional import pad
 
 from coilwork_ir.loops import Pointwise
@@ -94,7 +94,7 @@ def test_of_any_type(dtype: torch.dtype) -> None:
 
 # Not where more may be padded than is left of a dimension, for all that the guards say.
 @pytest.mark.parametrize(("shape", "pads"), [case for case in PADS if case[1] not in ((3, -2), (-2, 3))])
-def test_open_sizes(shape: tuple[int, ...], pads: tuple[int, ...]) -> None:
+def test_circular_padding_of_open_sizes_is_copied_once(shape: tuple[int, ...], pads: tuple[int, ...]) -> None:
     x, larger = torch.randn([size + 7 for size in shape]), torch.randn([size + 9 for size in shape])
     assert is_copied_once(captured(lambda x: pad(x, pads, mode="circular"), x, larger, open_sizes=True))
 

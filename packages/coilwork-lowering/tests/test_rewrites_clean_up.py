@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 from coilwork_lowering.rewrites import clean_up
 from coilwork_lowering.rewrites.clean_up import drop_dead_code
@@ -11,7 +12,7 @@ from coilwork_lowering.rewrites.clean_up import drop_dead_code
 aten = torch.ops.aten
 
 
-def graph_with(*dead: tuple[object, tuple[object, ...]]) -> fx.GraphModule:
+def graph_with(*dead: tuple[object, tuple[Argument, ...]]) -> fx.GraphModule:
     """A graph that returns its input's sine, and makes the calls `dead` of it, which nobody reads."""
     graph = fx.Graph()
     x = graph.placeholder("x")

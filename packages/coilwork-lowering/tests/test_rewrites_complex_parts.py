@@ -155,7 +155,7 @@ STAYS: dict[str, Callable[[Tensor, Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("case", STAYS)
-def test_stays(case: str) -> None:
+def test_complex_values_that_are_needed_whole_stay(case: str) -> None:
     assert by_parts(STAYS[case], (SPECIAL, OTHER)).names == ()
 
 

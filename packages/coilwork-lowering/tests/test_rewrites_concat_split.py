@@ -59,7 +59,7 @@ STAYS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("case", STAYS)
-def test_stays(case: str) -> None:
+def test_concatenations_that_are_not_split_again_stay(case: str) -> None:
     assert rewritten(STAYS[case], (X, Y), CONCAT_SPLITS).names == ()
 
 

@@ -78,7 +78,7 @@ STAYS: dict[str, Function] = {
 
 
 @pytest.mark.parametrize("case", STAYS)
-def test_stays(case: str) -> None:
+def test_what_depends_on_inputs_is_not_prepared(case: str) -> None:
     gm = traced(STAYS[case], (W, V, X))
     assert split_constants(gm, (0, 1)) is None
 

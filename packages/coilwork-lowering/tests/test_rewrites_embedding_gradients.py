@@ -69,7 +69,7 @@ STAYS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("case", STAYS)
-def test_stays(case: str) -> None:
+def test_scatters_that_are_no_embedding_gradient_stay(case: str) -> None:
     assert rewritten(STAYS[case], (GRADIENT, INDICES, OTHER), EMBEDDINGS).names == ()
 
 

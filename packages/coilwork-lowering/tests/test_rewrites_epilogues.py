@@ -95,7 +95,7 @@ STAYS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("case", STAYS)
-def test_stays(case: str) -> None:
+def test_products_without_a_fitting_epilogue_stay(case: str) -> None:
     assert rewritten(STAYS[case], (A, B, BIAS), ANYWHERE).names == ()
 
 

@@ -121,9 +121,10 @@ def test_segments_of_rows_of_a_batch(reduce: str) -> None:
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min"])
 def test_gradients_of_segments(reduce: str, by: str) -> None:
     data = torch.tensor([[1.0, 2.0], [NAN, 2.0], [3.0, -1.0], [3.0, -1.0], [-2.0, 0.5], [7.0, 7.0]])
+    segment_reduce: Callable[..., Tensor] = torch.segment_reduce
     given = {"lengths": [2, 0, 3, 1]} if by == "lengths" else {"offsets": [1, 2, 2, 5]}
     keywords = {name: torch.tensor(value) for name, value in given.items()}
-    result = torch.segment_reduce(data, reduce, **keywords)
+    result = segment_reduce(data, reduce, **keywords)
     gradient = torch.randn(result.shape)
 
     def function(gradient: Tensor, result: Tensor, data: Tensor) -> Tensor:

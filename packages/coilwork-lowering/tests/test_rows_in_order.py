@@ -8,6 +8,7 @@ from typing import Any
 import loop_evaluator
 import pytest
 import torch
+from aot_compilers import TracingMode
 from lowering_against_eager import externs, trace_and_lower
 from torch import Tensor
 
@@ -23,7 +24,7 @@ def gradient(positions: Callable[[Tensor], Tensor], padding: int = -1) -> Callab
     return lambda g: aten.embedding_dense_backward(g, positions(g), ROWS, padding, False)
 
 
-def check(function: Callable[[Tensor], Tensor], g: Tensor, *, mode: str = "fake") -> bool:
+def check(function: Callable[[Tensor], Tensor], g: Tensor, *, mode: TracingMode = "fake") -> bool:
     """As eager in f64; whether positions are sorted for it."""
     lowered = trace_and_lower(function, (g,), options=LoweringOptions(accumulation="sorted"), mode=mode)
     assert externs(lowered.graph) == []
@@ -43,7 +44,7 @@ IN_ORDER: dict[str, Any] = {
 
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
 @pytest.mark.parametrize("name", list(IN_ORDER))
-def test_counted_positions_are_not_sorted(name: str, mode: str) -> None:
+def test_counted_positions_are_not_sorted(name: str, mode: TracingMode) -> None:
     g = torch.randn(2000, 7)
     g[5, 2], g[6, 1], g[7, 0] = float("nan"), float("inf"), -float("inf")
     assert not check(gradient(IN_ORDER[name]), g, mode=mode)
@@ -61,7 +62,7 @@ def test_repeated_positions_whose_values_are_known() -> None:
 
 
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
-def test_others_are_sorted(mode: str) -> None:
+def test_others_are_sorted(mode: TracingMode) -> None:
     g = torch.randn(2000, 7)
     assert check(gradient(lambda g: torch.arange(g.shape[0]).flip(0)), g, mode=mode)
     assert check(gradient(IN_ORDER["counted"], padding=5), g, mode=mode)

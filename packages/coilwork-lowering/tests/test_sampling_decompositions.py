@@ -44,7 +44,7 @@ def test_several_with_replacement_are_left_to_eager() -> None:
 
 
 @pytest.mark.parametrize("bad", [[0.0, 0.0], [-1.0, 2.0], [INF, 1.0], [NAN, 1.0]])
-def test_refused(bad: list[float]) -> None:
+def test_bad_probabilities_are_refused_with_eagers_words(bad: list[float]) -> None:
     gm = traced(torch.ones(2, 2), 1)
     probabilities = torch.tensor([[1.0, 2.0], bad])
     with pytest.raises(RuntimeError) as wanted:

@@ -75,7 +75,7 @@ WITH_A_NUMBER: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
 @pytest.mark.parametrize("number", [0.1, 1 / 3, 1e-9])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("name", WITH_A_NUMBER)
-def test_numbers(name: str, dtype: torch.dtype, number: float) -> None:
+def test_operators_with_a_number_are_those_of_eager(name: str, dtype: torch.dtype, number: float) -> None:
     def function(x: Tensor, y: Tensor) -> Tensor:
         return WITH_A_NUMBER[name](x, y, number)
 
@@ -95,7 +95,7 @@ def test_integers_are_rounded_where_they_are_many(combine: Callable[..., Tensor]
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("exponent", [2, 3, -2, 4, -1])
-def test_whole_powers(exponent: int, dtype: torch.dtype) -> None:
+def test_powers_with_whole_exponents_are_those_of_eager(exponent: int, dtype: torch.dtype) -> None:
     assert_as_eager(lambda x: x**exponent, values(dtype))
 
 
@@ -134,7 +134,7 @@ def test_ends_that_are_truth_values() -> None:
 
 
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
-def test_in_type(dtype: torch.dtype) -> None:
+def test_a_number_is_rounded_to_the_type_of_its_tensor(dtype: torch.dtype) -> None:
     numbers = [
         0.1,
         -1 / 3,

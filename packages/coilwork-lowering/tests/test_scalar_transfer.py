@@ -9,7 +9,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from coilwork_ir.buffers import Buffer
+from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.loops import Extern, Graph, Pointwise, Reduce
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import list_loads
@@ -34,6 +34,7 @@ def check_devices(graph: Graph) -> list[tuple[str, str]]:
     for node in graph.nodes:
         if isinstance(node, Extern) and node.target == "aten._to_copy.default":
             (source,), (made,) = node.args, node.outputs
+            assert isinstance(source, Ref) and isinstance(made, Buffer)
             copies.append((buffers[source.name].device, made.device))
         outputs = (node.output,) if isinstance(node, Pointwise) else getattr(node, "outputs", ())
         for output in outputs:

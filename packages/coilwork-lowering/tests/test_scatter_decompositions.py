@@ -31,7 +31,9 @@ def operands(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("with_old", [True, False])
 @pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])
-def test_scatter_reduce(reduce: str, with_old: bool, dtype: torch.dtype) -> None:
+def test_scatter_reduce_is_decomposed_as_eager_computes_it(
+    reduce: str, with_old: bool, dtype: torch.dtype
+) -> None:
     value, index, source = operands(dtype)
 
     def function() -> Any:
@@ -58,7 +60,9 @@ def test_a_nan_stays_the_extreme() -> None:
 @pytest.mark.parametrize("with_old", [True, False])
 @pytest.mark.parametrize("reduce", ["prod", "mean", "amax", "amin"])
 @pytest.mark.parametrize("dim", [0, -1])
-def test_index_reduce(dim: int, reduce: str, with_old: bool, dtype: torch.dtype) -> None:
+def test_index_reduce_is_decomposed_as_eager_computes_it(
+    dim: int, reduce: str, with_old: bool, dtype: torch.dtype
+) -> None:
     value, _, source = operands(dtype)
     index = torch.tensor([2, 0, 2], dtype=torch.int32)
     value, source = (value, source) if dim == 0 else (value.t(), source.t())
@@ -97,7 +101,7 @@ NUMBERS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_of_numbers(name: str) -> None:
+def test_scatters_into_single_numbers_keep_their_shape(name: str) -> None:
     found, _ = traced(NUMBERS[name])
     expected = NUMBERS[name]()
     assert found.shape == expected.shape
@@ -105,7 +109,7 @@ def test_of_numbers(name: str) -> None:
 
 
 @pytest.mark.parametrize("accumulate", [True, False])
-def test_put(accumulate: bool) -> None:
+def test_put_is_decomposed_as_eager_computes_it(accumulate: bool) -> None:
     value = torch.arange(6.0).view(2, 3)
     index, source = torch.tensor([[0, -1], [4, 0]]), torch.tensor([[1.0, 2.0], [3.0, 1.0]])
 
@@ -131,7 +135,7 @@ def test_the_gradient_of_a_masked_scatter(sizes: tuple[int, ...], remainder: int
     assert torch.equal(found, function())
 
 
-FILLED = {
+FILLED: dict[str, Callable[[], tuple[torch.Tensor, int, torch.Tensor, Any]]] = {
     "rows": lambda: (torch.rand(4, 3), 0, torch.tensor([2, -1]), 5.0),
     "transposed": lambda: (torch.rand(4, 3).t(), 0, torch.tensor([1]), 5.0),
     "with gaps": lambda: (torch.rand(6, 4)[::2, ::2], 1, torch.tensor(1), 5.0),
@@ -148,7 +152,7 @@ FILLED = {
 
 
 @pytest.mark.parametrize("name", FILLED)
-def test_filled_rows(name: str) -> None:
+def test_index_fill_is_decomposed_as_eager_computes_it(name: str) -> None:
     value, dim, index, filling = FILLED[name]()
 
     def function() -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import loop_evaluator
 import pytest
 import torch
+from aot_compilers import TracingMode
 from lowering_against_eager import externs, trace_and_lower
 from torch.utils import _pytree as pytree
 
@@ -31,7 +32,9 @@ def sorts_whatever_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
 SORTED = LoweringOptions(accumulation="sorted")
 
 
-def run(function: Callable[..., Any], *inputs: torch.Tensor, mode: str = "fake") -> tuple[Lowered, Any]:
+def run(
+    function: Callable[..., Any], *inputs: torch.Tensor, mode: TracingMode = "fake"
+) -> tuple[Lowered, Any]:
     lowered = trace_and_lower(function, inputs, options=SORTED, mode=mode)
     assert externs(lowered.graph) == []
     assert not any(isinstance(node, Scatter) for node in lowered.graph.nodes)
@@ -54,7 +57,7 @@ def check(function: Callable[..., Any], *inputs: torch.Tensor) -> Lowered:
 
 @pytest.mark.parametrize("count", [0, 1, 5, PIECE, 4 * PIECE - 1, 4 * PIECE, 333])
 @pytest.mark.parametrize(("rows", "width"), [(1, 1), (1, 3), (7, 1), (40, 5)])
-def test_embedding_backward(count: int, rows: int, width: int) -> None:
+def test_gradients_of_embeddings_are_sums_of_segments(count: int, rows: int, width: int) -> None:
     ids = torch.randint(0, rows, (count,))
     grad = torch.randn(count, width)
     check(lambda g, i: aten.embedding_dense_backward(g, i, rows, -1, False), grad, ids)
@@ -121,7 +124,7 @@ def test_rows_that_were_found_are_in_order(function: Callable[..., Any]) -> None
     assert set(externs(lowered.graph)) <= {"aten.nonzero.default"}
 
 
-def test_scatter_add() -> None:
+def test_scatters_that_add_are_sums_of_segments() -> None:
     x, i = torch.randn(6, 5, 7), torch.randint(0, 5, (6, 9, 7))
     check(lambda a, k, v: a.scatter_add(1, k, v), x, i, torch.randn(6, 9, 7))
     check(lambda a, k, v: a.scatter_add(0, k, v), x, i[:, :2, :3], torch.randn(10, 5, 7))
@@ -182,7 +185,9 @@ def test_keys_are_as_narrow_as_rows_allow(rows: int, padding: int, width: DType)
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_scatter_reduce(reduce: str, include_self: bool, dtype: torch.dtype) -> None:
+def test_scatters_that_reduce_are_reductions_of_segments(
+    reduce: str, include_self: bool, dtype: torch.dtype
+) -> None:
     x, v = torch.randn(6, 5, 7).to(dtype), torch.randn(6, 9, 7).to(dtype)
 
     def function(a: torch.Tensor, k: torch.Tensor, s: torch.Tensor) -> torch.Tensor:

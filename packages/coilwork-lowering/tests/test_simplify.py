@@ -68,7 +68,7 @@ def test_values_are_kept(body: Scalar) -> None:
         (where(const(True, DType.BOOL), X, op("neg", X)), X),
     ],
 )
-def test_becomes(before: Scalar, after: Scalar) -> None:
+def test_each_pattern_is_simplified(before: Scalar, after: Scalar) -> None:
     assert simplify(before) is after
 
 
@@ -82,7 +82,7 @@ def test_rounding_through_a_narrow_type_stays() -> None:
     assert simplify(body) is body
 
 
-def test_lossless_conversions() -> None:
+def test_conversions_that_keep_every_value_are_lossless() -> None:
     assert (
         is_lossless(DType.BF16, DType.F32)
         and is_lossless(DType.U8, DType.I16)

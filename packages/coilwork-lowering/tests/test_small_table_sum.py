@@ -52,7 +52,7 @@ def test_other_ways_to_add() -> None:
 
 
 @pytest.mark.parametrize("include_self", [True, False])
-def test_means_count(include_self: bool) -> None:
+def test_a_mean_sums_values_and_counts(include_self: bool) -> None:
     x, ids, g = torch.randn(5), torch.randint(0, 4, (90,)), torch.randn(90)
     count = check(lambda x, i, g: x.scatter_reduce(0, i, g, "mean", include_self=include_self), x, ids, g)
     assert count == 2

@@ -12,6 +12,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.functions import PythonMod
 
+from coilwork_ir.buffers import Buffer
 from coilwork_lowering import lower
 from coilwork_lowering.building.size_table import solve_term
 
@@ -59,4 +60,5 @@ def test_symbols_of_an_input() -> None:
         given.meta["val"] = made.meta["val"] = torch.empty(6, 2 * count + 2)
     lowered = lower(torch.fx.GraphModule(torch.nn.Module(), graph), name="graph").graph
     (symbol,) = lowered.symbols
-    assert lowered.inputs[0].shape[1] is symbol
+    operand = lowered.inputs[0]
+    assert isinstance(operand, Buffer) and operand.shape[1] is symbol

@@ -73,7 +73,7 @@ def check(x: torch.Tensor, k: int, dim: int = -1, *, largest: bool = True) -> No
 
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("dtype", TYPES)
-def test_types(dtype: torch.dtype, largest: bool) -> None:
+def test_topk_takes_every_type(dtype: torch.dtype, largest: bool) -> None:
     x = (torch.randn(5, 40) * 20).to(dtype)
     for k in (1, 2, 8, 11, 40):
         check(x, k, largest=largest)
@@ -94,7 +94,7 @@ def test_rows_of_equal_and_special_elements(largest: bool) -> None:
         check(rows, k, largest=largest)
 
 
-def test_extreme_integers() -> None:
+def test_topk_orders_the_extreme_integers() -> None:
     info = torch.iinfo(torch.int32)
     rows = torch.tensor(
         [[info.min, info.min, info.max, 0], [info.max] * 4, [info.min] * 4], dtype=torch.int32
@@ -103,7 +103,7 @@ def test_extreme_integers() -> None:
     check(rows, 3, largest=False)
 
 
-def test_dimensions() -> None:
+def test_topk_works_along_every_dimension() -> None:
     x = torch.randn(3, 9, 4)
     for dim in (0, 1, 2):
         check(x, 2, dim)

@@ -81,7 +81,7 @@ def test_as_exact_as_eager(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_edges(name: str) -> None:
+def test_special_functions_at_their_edges_are_those_of_eager(name: str) -> None:
     function = FUNCTIONS[name][0]
     assert_as_eager(function, EDGES, tolerance=2e-6)
     if function not in CYLINDRICAL:
@@ -95,7 +95,7 @@ def test_integers_become_floats(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0,), (1,), (0, 3)])
-def test_few_elements(shape: tuple[int, ...]) -> None:
+def test_special_functions_take_empty_and_single_numbers(shape: tuple[int, ...]) -> None:
     assert_as_eager(torch.i0, torch.ones(shape))
 
 
@@ -112,6 +112,6 @@ def test_quantiles_in_the_tails() -> None:
     assert_as_eager(special.ndtri, least, tolerance=1e-12)
 
 
-def test_large_operands() -> None:
+def test_special_functions_of_large_operands_are_those_of_eager() -> None:
     assert_as_eager(special.erfcx, torch.tensor([100.0, 1e8, 1e30], dtype=torch.float64), tolerance=1e-12)
     assert_as_eager(special.airy_ai, torch.tensor([50.0, 103.0, 104.0], dtype=torch.float64), tolerance=1e-12)

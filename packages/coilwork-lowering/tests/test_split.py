@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func
+from aot_compilers import compiler_of
 from torch import Tensor, nn
 from torch._functorch import config
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.nn.functional import dropout, gelu, layer_norm
@@ -43,8 +44,8 @@ class Beside:
         compiled: Callable[..., Any] = aot_module_simplified(
             gm,
             inputs,
-            fw_compiler=run,
-            bw_compiler=run,
+            fw_compiler=compiler_of(run),
+            bw_compiler=compiler_of(run),
             decompositions=decompositions(),
             partition_fn=self._split,
         )

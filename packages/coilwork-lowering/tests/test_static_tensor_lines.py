@@ -57,5 +57,5 @@ def test_the_simplest_slope_is_found() -> None:
     ],
     ids=["curved", "falling", "constant", "one", "broken"],
 )
-def test_no_line(values: Tensor) -> None:
+def test_values_that_are_no_line_are_not_fitted(values: Tensor) -> None:
     assert fit_line(values) is None

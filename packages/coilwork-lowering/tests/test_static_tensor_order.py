@@ -51,7 +51,7 @@ def test_rows_that_were_found(function: Callable[[Tensor], Tensor]) -> None:
         lambda m: torch.arange(0),
     ],
 )
-def test_counted_positions(function: Callable[[Tensor], Tensor]) -> None:
+def test_positions_that_are_counted_are_in_order(function: Callable[[Tensor], Tensor]) -> None:
     assert verdict(function)
 
 
@@ -88,5 +88,5 @@ def test_positions_that_go_back_or_are_not_known(function: Callable[[Tensor], Te
         lambda m: m.sum(1),
     ],
 )
-def test_other_positions(function: Callable[[Tensor], Tensor]) -> None:
+def test_positions_that_may_be_out_of_order_are_told(function: Callable[[Tensor], Tensor]) -> None:
     assert not verdict(function)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from accelerator_graphs import as_eager_on_an_accelerator
+from aot_compilers import TracingMode
 from hypothesis import given
 from hypothesis import strategies as st
 from lowering_against_eager import assert_as_eager, trace_and_lower
@@ -100,7 +102,7 @@ def test_positions_outside_are_still_an_error() -> None:
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize("scale", [2, 4, 3, 1.5, 2.3, 0.5, 0.77])
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
-def test_interpolations_load_no_positions(mode: str, scale: float, corners: bool) -> None:
+def test_interpolations_load_no_positions(mode: TracingMode, scale: float, corners: bool) -> None:
     def function(x: Tensor) -> Tensor:
         # as AOTAutograd does, which asks torch's decompositions first
         with enable_python_dispatcher():
@@ -206,10 +208,12 @@ def test_fractions_give_every_weight(factor: int, offset: int, period: int, coun
         assert evaluate(expression, {"i": k}) / found.denominator == values[k]
 
 
-def test_an_index_that_is_read_twice_at_each_step_is_evaluated_once(monkeypatch):
+def test_an_index_that_is_read_twice_at_each_step_is_evaluated_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     visits = 0
 
-    def counting(node, depth, done):
+    def counting(node: Any, depth: int, done: Any) -> Any:
         nonlocal visits
         visits += 1
         assert visits < 500, "evaluated again and again"

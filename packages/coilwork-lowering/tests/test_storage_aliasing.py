@@ -154,7 +154,7 @@ def test_the_fallback_gets_memory() -> None:
         ((1, 1), (1, 1), 24, None),
     ],
 )
-def test_boxes(
+def test_views_that_are_boxes_are_found(
     size: tuple[int, ...], stride: tuple[int, ...], offset: int, starts: tuple[int, ...] | None
 ) -> None:
     assert find_box(X, size, stride, offset) == starts

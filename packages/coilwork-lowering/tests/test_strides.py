@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from aot_compilers import TracingMode
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -192,7 +193,7 @@ def test_losses_of_labels_are_contiguous() -> None:
 
 
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
-def test_rows_that_are_repeated_are_contiguous(mode: str) -> None:
+def test_rows_that_are_repeated_are_contiguous(mode: TracingMode) -> None:
     for order in ORDERS:
         assert_strides(
             lambda x: torch.nn.functional.interpolate(x, scale_factor=2, mode=mode),
@@ -242,7 +243,7 @@ ROLLS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
 @pytest.mark.parametrize("roll", ROLLS)
-def test_rolled_images(roll: str, mode: str) -> None:
+def test_rolled_images_lie_as_eager_lays_them_out(roll: str, mode: TracingMode) -> None:
     def rolled(x: torch.Tensor) -> torch.Tensor:
         return torch.roll(x, *ROLLS[roll])
 

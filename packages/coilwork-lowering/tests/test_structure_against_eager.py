@@ -132,7 +132,7 @@ REDUCTIONS: dict[str, Function] = {
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize("kind", ["plain", "transposed", "bfloat16", "special", "single"])
-def test_reductions(name: str, kind: str) -> None:
+def test_reductions_of_any_layout_are_those_of_eager(name: str, kind: str) -> None:
     x = torch.randn(3, 4, 5)
     if kind == "transposed":
         x = torch.randn(5, 4, 3).transpose(0, 2)
@@ -161,7 +161,7 @@ def test_spread_of_few_elements(correction: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32])
-def test_integer_reductions(dtype: torch.dtype) -> None:
+def test_reductions_of_integers_and_bools_are_those_of_eager(dtype: torch.dtype) -> None:
     x = torch.randint(0, 2, (3, 40)).to(dtype)
     assert_as_eager(lambda a: (a.sum(), a.sum(1), a.prod(1), a.amax(1), a.any(0), a.all()), x)
     assert_as_eager(lambda a: (a.argmax(1), *a.max(0)), x if dtype is not torch.bool else x.int())
@@ -172,7 +172,7 @@ def test_positions_of_extremes_take_the_first() -> None:
     assert_as_eager(lambda a: (*a.max(1), *a.min(1, keepdim=True), a.argmax(), a.argmin(0)), x)
 
 
-def test_moments() -> None:
+def test_variances_and_deviations_are_those_of_eager() -> None:
     x = torch.randn(4, 6, 5)
     assert_as_eager(
         lambda a: (*torch.var_mean(a, 1), *torch.std_mean(a, (0, 2), correction=0, keepdim=True)), x
@@ -182,7 +182,7 @@ def test_moments() -> None:
 
 
 @pytest.mark.parametrize("order", [0, 1, 2, 3, 2.5, float("inf"), float("-inf")])
-def test_norms(order: float) -> None:
+def test_vector_norms_are_those_of_eager(order: float) -> None:
     x = torch.randn(3, 4, 5)
     assert_as_eager(
         lambda a: (aten.linalg_vector_norm(a, order), aten.linalg_vector_norm(a, order, [1], True)), x
@@ -234,7 +234,7 @@ JOINS: dict[str, Function] = {
 
 
 @pytest.mark.parametrize("name", JOINS)
-def test_joins(name: str) -> None:
+def test_joined_and_cut_tensors_are_those_of_eager(name: str) -> None:
     assert_as_eager(JOINS[name], torch.randn(4, 5))
     if not name.startswith("select"):
         assert_as_eager(JOINS[name], torch.randn(5, 4).t().contiguous().mul(2))
@@ -244,7 +244,7 @@ def test_padding_of_integers() -> None:
     assert_as_eager(lambda x: torch.nn.functional.pad(x, (0, 1), value=-100), torch.tensor([[1, 2]]))
 
 
-def test_creation() -> None:
+def test_created_tensors_are_those_of_eager() -> None:
     x = torch.randn(2, 3)
     assert_as_eager(
         lambda a: (
@@ -348,7 +348,7 @@ def test_an_index_out_of_range_of_a_constant_is_found() -> None:
         loop_evaluator.run(lowered.graph, lowered.constants, [torch.full((4, 1), 6)])
 
 
-def test_scatters() -> None:
+def test_scatters_are_those_of_eager() -> None:
     x, i = torch.randn(4, 6), torch.randint(0, 4, (3, 6))
     unique = torch.stack([torch.randperm(4)[:3] for _ in range(6)], 1)
     src = torch.randn(3, 6)
@@ -368,7 +368,7 @@ def test_scatters() -> None:
     assert_as_eager(lambda a, k, s: aten.index_put(a, [k, k], s), x, torch.tensor([1, 3]), torch.tensor(5.0))
 
 
-def test_scans() -> None:
+def test_running_reductions_are_those_of_eager() -> None:
     x = torch.randn(3, 6)
     assert_as_eager(lambda a: (a.cumsum(1), a.cumprod(0), a.logcumsumexp(1), *a.cummax(1), *a.cummin(0)), x)
     assert_as_eager(lambda a: a.cumsum(0), torch.tensor([True, False, True]))
@@ -432,7 +432,7 @@ def test_operands_without_dimensions() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 3)])
-def test_no_positions(shape: tuple[int, ...]) -> None:
+def test_gathers_and_scatters_at_no_positions_are_those_of_eager(shape: tuple[int, ...]) -> None:
     x, none = torch.randn(5), torch.empty(shape, dtype=torch.int64)
     source = torch.empty(shape)
     assert_as_eager(lambda a, i: aten.gather(a, 0, i), x, none)

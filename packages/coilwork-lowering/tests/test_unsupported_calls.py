@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import CallMethodKey
+from torch.fx.node import Target
 from torch.utils._pytree import SequenceKey
 
 from coilwork_lowering.unsupported_calls import list_uncallable
@@ -20,7 +23,7 @@ NARROW = [
 ]
 
 
-def listed(value: object, target: object = aten.sin.default, result: object = None) -> dict[str, str]:
+def listed(value: object, target: Target = aten.sin.default, result: object = None) -> dict[str, str]:
     """The findings in a graph that calls `target` with `value`, by node."""
     graph = fx.Graph()
     given = graph.placeholder("given")
@@ -63,7 +66,7 @@ def test_objects_that_the_code_names() -> None:
         def __repr__(self) -> str:
             return "placement"
 
-    def named(argument: object, result: object) -> dict[str, str]:
+    def named(argument: Any, result: Any) -> dict[str, str]:
         graph = fx.Graph()
         call = graph.create_node("call_function", aten.sin.default, (argument, [1, 2.5, None]), name="call")
         graph.output((call, result, torch.float32))
@@ -75,7 +78,7 @@ def test_objects_that_the_code_names() -> None:
     assert named(3, Placement()) == {"output": "the graph returns an object of class Placement"}
 
 
-def test_objects() -> None:
+def test_objects_that_are_no_tensors_are_listed() -> None:
     class Queue:
         script_class_name = "a.Queue"
 
@@ -91,7 +94,8 @@ def test_a_region_that_prints(effect: bool) -> None:
     inner = fx.Graph()
     say = torch.ops.higher_order.print
     if effect:
-        said = inner.call_function(torch.ops.higher_order.with_effects, (None, say, "text"))
+        arguments: tuple[Any, ...] = (None, say, "text")
+        said = inner.call_function(torch.ops.higher_order.with_effects, arguments)
     else:
         said = inner.call_function(say, ("text",))
     inner.output((said,))

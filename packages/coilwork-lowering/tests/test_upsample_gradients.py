@@ -49,7 +49,7 @@ def slope(name: str, sizes: str, corners: bool) -> tuple[Callable[[Tensor], Tens
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("name", OPERATORS)
-def test_sizes(name: str, sizes: str, corners: bool) -> None:
+def test_gradients_of_upsampling_call_nothing_on_accelerators(name: str, sizes: str, corners: bool) -> None:
     function, shape = slope(name, sizes, corners)
     gradient = torch.randn(shape, dtype=torch.float64)
     assert_as_eager(function, gradient, extern=True)
@@ -72,7 +72,7 @@ def test_long_windows_are_summed_up_along_one_dimension_after_the_other() -> Non
 
 @pytest.mark.parametrize("scales", [(2.1, 1.7), (0.53, 3.0), (3.4, 0.4)])
 @pytest.mark.parametrize("name", ["bilinear", "bicubic"])
-def test_given_scales(name: str, scales: tuple[float, float]) -> None:
+def test_gradients_use_scales_as_given(name: str, scales: tuple[float, float]) -> None:
     after = [int(10 * scale) for scale in scales]
     operator = OPERATORS[name][1]
 
@@ -109,13 +109,13 @@ def strided(shape: Sequence[int], order: Sequence[int]) -> Tensor:
 
 @pytest.mark.parametrize("order", [(0, 2, 3, 1), (1, 0, 2, 3)], ids=["channels-last", "channels first"])
 @pytest.mark.parametrize("name", ["bilinear", "bicubic"])
-def test_layouts(name: str, order: tuple[int, ...]) -> None:
+def test_gradients_keep_the_layout_of_eager(name: str, order: tuple[int, ...]) -> None:
     function, shape = slope(name, "twice", False)
     assert_as_eager(function, strided(shape, order))
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
-def test_no_images(shape: tuple[int, int]) -> None:
+def test_gradients_of_no_images_are_empty(shape: tuple[int, int]) -> None:
     lowered, found = lowered_and_run(
         lambda g: aten.upsample_bilinear2d_backward.default(g, [4, 4], [*shape, 2, 2], False),
         torch.randn(*shape, 4, 4),

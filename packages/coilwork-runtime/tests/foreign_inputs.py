@@ -81,17 +81,21 @@ class Plain(Tensor):
 class Wrapper(Tensor):
     """A subclass without memory that runs operators on the tensor within."""
 
+    within: Tensor
+
     @staticmethod
     def __new__(cls, inner: Tensor) -> Wrapper:
         made: Wrapper = Tensor._make_wrapper_subclass(
             cls, inner.shape, dtype=inner.dtype, device=inner.device
         )
-        made.inner = inner
+        made.within = inner
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        inside = [arg.inner if isinstance(arg, Wrapper) else arg for arg in args]
+    def __torch_dispatch__(cls, *given: Any, **more: Any) -> Any:
+        func, _, *rest = given
+        args, kwargs = (*rest, (), {})[:2]
+        inside = [arg.within if isinstance(arg, Wrapper) else arg for arg in args]
         return cls(func(*inside, **(kwargs or {})))
 
 

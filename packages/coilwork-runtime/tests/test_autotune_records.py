@@ -58,7 +58,7 @@ def test_kernels_and_devices_do_not_share() -> None:
 def test_the_record_says_what_was_measured() -> None:
     store = MemoryStore()
     remember(store, SPEC, DEVICE, [1000], found(512))
-    record = TuningCache(store).get(record_key(SPEC, DEVICE))
+    record: Any = TuningCache(store).get(record_key(SPEC, DEVICE))
     assert (record["kernel"], record["device"]) == (SPEC.name, DEVICE)
     (entry,) = record["searches"]
     assert entry["sizes"] == [1000] and entry["mapping"] == "tile x0 by 512\nwarps 4"

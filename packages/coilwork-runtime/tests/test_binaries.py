@@ -22,7 +22,7 @@ REPLY = {
 }
 
 
-def test_round_trip() -> None:
+def test_an_encoded_binary_is_decoded_as_it_was() -> None:
     assert decode_binary(encode_binary(BINARY)) == BINARY
     clustered = replace(BINARY, cluster=4, cooperative=True)
     assert decode_binary(encode_binary(clustered)) == clustered
@@ -36,13 +36,13 @@ def test_from_a_workers_reply() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 4, 12, 20, len(encode_binary(BINARY)) - len(BINARY.image)])
-def test_cut_short(cut: int) -> None:
+def test_a_binary_that_is_cut_short_is_refused(cut: int) -> None:
     with pytest.raises(ValueError):
         decode_binary(encode_binary(BINARY)[:cut])
 
 
 @pytest.mark.parametrize("data", [b"garbage that is long enough to be one", b"COILTRIT" + b"\xff" * 40])
-def test_something_else(data: bytes) -> None:
+def test_data_that_is_no_binary_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
         decode_binary(data)
 

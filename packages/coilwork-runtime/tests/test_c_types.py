@@ -21,7 +21,7 @@ from coilwork_runtime.c_shim import declarations, find_schema, list_c_types, par
         ("List[Optional[Tensor]]", None),
     ],
 )
-def test_types(kind: str, expected: tuple[str, ...] | None) -> None:
+def test_c_types_of_a_signature_are_found(kind: str, expected: tuple[str, ...] | None) -> None:
     assert list_c_types(parse_type(kind)) == expected
 
 

@@ -123,7 +123,7 @@ def test_a_function_with_other_parameters_is_none(monkeypatch: pytest.MonkeyPatc
         (call("aten.exp.default", X, wrong=1), Route.PYTHON),
     ],
 )
-def test_routes(made: RecordedCall, route: Route) -> None:
+def test_each_call_takes_the_shortest_route_that_it_may(made: RecordedCall, route: Route) -> None:
     plan = plan_call(made, Interface())
     assert plan.route is route and plan.data[0] == route
     assert bool(plan.reason) is (route is Route.PYTHON)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from coilwork_cache import MemoryStore, TuningCache, content_key
+from coilwork_cache import JsonValue, MemoryStore, TuningCache, content_key
 from coilwork_runtime.triton_kernels.autotune.candidate_selection import (
     find_fastest,
     make_expendable_arguments,
@@ -57,7 +57,8 @@ def test_a_damaged_record_is_dropped_and_measured_again() -> None:
         return next(times)
 
     mappings = ("warps 4", "warps 8")
-    for damage in ({}, {"mapping": 3}, {"mapping": "warps 16"}):
+    damaged: tuple[dict[str, JsonValue], ...] = ({}, {"mapping": 3}, {"mapping": "warps 16"})
+    for damage in damaged:
         TuningCache(store).put(KEY, damage)
         trials = [lambda *_: None, lambda *_: None]
         assert select_candidate(trials, [], [], measure=measure, store=store, key=KEY, mappings=mappings) == 1

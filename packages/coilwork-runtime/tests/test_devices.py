@@ -21,7 +21,7 @@ from coilwork_runtime.devices import (
 )
 
 
-def test_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cpu_is_described_without_starting_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("describing a device starts no process")
 
@@ -42,7 +42,7 @@ def test_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         ("arm64", frozenset(), "aarch64-neon"),
     ],
 )
-def test_target_names(machine: str, features: frozenset[str], name: str) -> None:
+def test_a_cpu_has_the_target_of_its_features(machine: str, features: frozenset[str], name: str) -> None:
     assert find_cpu_target_name(machine, features) == name
 
 

@@ -168,7 +168,8 @@ def convolve(x: Tensor, w: Tensor, form: Mapping[str, Any], bias: Tensor | None 
 
     lists = [spread("stride", 1), spread("padding", 0), spread("dilation", 1)]
     transposed, more = bool(form.get("transposed")), spread("output_padding", 0)
-    return torch.ops.aten.convolution(x, w, bias, *lists, transposed, more, form.get("groups", 1))
+    found: Tensor = torch.ops.aten.convolution(x, w, bias, *lists, transposed, more, form.get("groups", 1))
+    return found
 
 
 def operands(name: str, dtype: torch.dtype, layout: str) -> tuple[Tensor, Tensor]:
@@ -191,7 +192,7 @@ def operands(name: str, dtype: torch.dtype, layout: str) -> tuple[Tensor, Tensor
 @pytest.mark.parametrize("layout", ["first", "last"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", FORMS)
-def test_forms(
+def test_convolutions_of_each_form_and_layout_are_right(
     stub: StubConvolutions, store: MemoryStore, name: str, dtype: torch.dtype, layout: str
 ) -> None:
     x, w = operands(name, dtype, layout)

@@ -101,7 +101,7 @@ def both(
 @pytest.mark.parametrize("first", ["rows", "columns", "wide"])
 @pytest.mark.parametrize("second", ["rows", "columns", "wide"])
 @pytest.mark.parametrize("sizes", [(3, 5, 4), (1, 5, 4), (3, 1, 4), (3, 5, 1), (1, 1, 1)])
-def test_layouts(
+def test_products_of_operands_of_any_layout_are_right(
     stub: StubProducts, store: MemoryStore, first: str, second: str, sizes: tuple[int, int, int]
 ) -> None:
     def laid_out(rows: int, columns: int, how: str) -> torch.Tensor:
@@ -136,7 +136,7 @@ def test_batches_and_a_bias(stub: StubProducts, store: MemoryStore, dtype: torch
 @pytest.mark.parametrize("gelu", [False, True])
 @pytest.mark.parametrize("beta", [0.0, 1.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_activations(
+def test_activated_products_are_right_with_and_without_a_bias(
     stub: StubProducts, store: MemoryStore, dtype: torch.dtype, beta: float, gelu: bool
 ) -> None:
     """Without `beta` nothing is read of what would be added."""
@@ -291,7 +291,7 @@ def test_what_torch_says_about_precision(stub: StubProducts, store: MemoryStore)
     assert program.counters()["refused_products"] == 1
 
 
-def test_torchs_settings() -> None:
+def test_products_follow_torchs_settings() -> None:
     assert get_product_settings() in (REDUCED, REDUCED | 1)
     matmul = torch.backends.cuda.matmul
     try:

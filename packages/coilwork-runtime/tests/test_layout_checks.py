@@ -79,7 +79,7 @@ def test_an_unaligned_input_is_copied() -> None:
         check_aligned_layout(odd, "x", F32, "cpu", (7,), (1,))
 
 
-def test_allocation() -> None:
+def test_memory_is_allocated_with_the_layout_asked_for() -> None:
     for made in (empty_strided((2, 3), (1, 2), F32, "cpu"), empty_strided_cpu((2, 3), (1, 2), F32)):
         assert (made.shape, made.stride(), made.dtype) == ((2, 3), (1, 2), F32)
 

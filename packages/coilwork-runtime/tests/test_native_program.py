@@ -419,7 +419,7 @@ def test_a_program_that_goes_lets_go_of_everything(load: Callable[..., NativePro
     asm = added()
     asm.constant("c", "table")
     program = load(asm.returns("z", "c"), launchers={"add": launcher}, constants={"table": table})
-    kept = [weakref.ref(launcher), weakref.ref(table)]
+    kept: list[weakref.ref[Any]] = [weakref.ref(launcher), weakref.ref(table)]
     program.call([torch.ones(8), torch.ones(8)])
     del program, launcher, table
     gc.collect()

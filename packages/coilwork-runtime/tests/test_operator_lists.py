@@ -37,7 +37,7 @@ def encoded(value: object) -> bytes:
 
 
 @pytest.mark.parametrize("with_bias", [True, False], ids=["bias", "no-bias"])
-def test_convolution_backward(with_bias: bool) -> None:
+def test_a_convolutions_gradients_are_those_of_eager(with_bias: bool) -> None:
     asm = Assembly("net")
     for name in ("g", "x", "w"):
         asm.input(name)
@@ -61,6 +61,9 @@ def test_a_call_that_fails_in_a_dispatch_mode() -> None:
     """Torch's C interface leaves the mode's exception where the next call of Python would find it."""
 
     class Passing(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+
         def __torch_dispatch__(
             self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:

@@ -57,10 +57,16 @@ def put_library(tmp_path: Path, sources: Mapping[str, Path], data: bytes) -> Pat
     return folder
 
 
+def compiled(sources: Mapping[str, Path]) -> bytes:
+    data = compile_extension("g++", read_sources(sources))
+    assert data is not None
+    return data
+
+
 def test_it_is_loaded_without_a_compiler(
     tmp_path: Path, sources: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = put_library(tmp_path, sources, compile_extension("g++", read_sources(sources)))
+    folder = put_library(tmp_path, sources, compiled(sources))
     monkeypatch.setattr(extensions, "_build", lambda texts: pytest.fail("it is there"))
     store = MemoryStore()
     module = load_extension(NAME, sources, store, prebuilt=folder)
@@ -75,7 +81,7 @@ def test_one_that_does_not_load_is_built(tmp_path: Path, sources: Mapping[str, P
 
 
 def test_one_of_other_sources_is_not_loaded(tmp_path: Path, sources: Mapping[str, Path]) -> None:
-    folder = put_library(tmp_path, sources, compile_extension("g++", read_sources(sources)))
+    folder = put_library(tmp_path, sources, compiled(sources))
     sources["module.cpp"].write_text(SOURCE.replace("42", "43"))
     module = load_extension(NAME, sources, None, prebuilt=folder)
     assert module is not None and module.answer() == 43
@@ -107,7 +113,7 @@ def test_each_extension_of_the_package_is_of_its_own_files() -> None:
         list_extension_sources(PACKAGE, "other")
 
 
-def test_measured() -> None:
+def test_the_executors_build_and_size_are_measured() -> None:
     facts = measure_executor()
     assert facts.build_s is not None and facts.load_s is not None and facts.size_bytes is not None
     assert 0 < facts.load_s < facts.build_s and 10_000 < facts.size_bytes < 4_000_000

@@ -15,6 +15,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -114,6 +116,11 @@ def test_no_folder_to_write_to_is_said_with_its_remedy(
     monkeypatch.setattr(tempfile, "tempdir", str(temporary / "gone"))
     with pytest.raises(ScratchFolderError, match=r"(?s)no files can be written in .*set TMPDIR"):
         folders.new_folder("any")
+
+
+def with_children() -> Callable[[], object]:
+    """The system is as it is."""
+    return lambda: None
 
 
 def without_children(monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
@@ -219,8 +226,8 @@ def test_wrong_compilers_are_said_with_their_remedy(
     chosen: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", chosen)
-    for entered in (lambda: lambda: None, lambda: without_children(monkeypatch)):
-        leave = entered()
+    for enter in (with_children, partial(without_children, monkeypatch)):
+        leave = enter()
         try:
             with pytest.raises(MissingCompilerError, match=f"(?s){said}.*CXX"):
                 build_something_new()
@@ -266,11 +273,12 @@ def test_children_of_multiprocessing_build(temporary: Path) -> None:
 
     build_something_new()
     kept = set(temporary.iterdir())
-    for number, method in enumerate(("fork", "spawn"), start=500):
-        child = multiprocessing.get_context(method).Process(target=build_in_child, args=(number,))
+    starts = (get_context("fork").Process, get_context("spawn").Process)
+    for number, make_process in enumerate(starts, start=500):
+        child = make_process(target=build_in_child, args=(number,))
         child.start()
         child.join(120)
-        assert child.exitcode == 0, method
+        assert child.exitcode == 0, make_process
     assert set(temporary.glob("coilwork-*")) <= kept
 
 
@@ -370,7 +378,7 @@ def test_where_code_cannot_lie_another_folder_is_taken(
             values |= {"f_flag": values["f_flag"] | os.ST_NOEXEC} if fault == "noexec" else {"f_bavail": 0}
         return SimpleNamespace(**values)
 
-    monkeypatch.setattr(folders.os, "statvfs", answer)
+    monkeypatch.setattr(os, "statvfs", answer)
     build_something_new(builder)
     build_something_new()
     assert not folders.make_scratch_folder().startswith(str(temporary))
@@ -396,9 +404,9 @@ def test_a_compiler_that_hangs_is_said_and_tried_again_once_it_is_another(
     question: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toolchain, "LONGEST_ANSWER_S", 0.3)
-    for entered in (lambda: lambda: None, lambda: without_children(monkeypatch)):
-        monkeypatch.setenv("CXX", script(tmp_path / "compiler", f"{question}\nexec sleep 100 # {entered}"))
-        leave = entered()
+    for enter in (with_children, partial(without_children, monkeypatch)):
+        monkeypatch.setenv("CXX", script(tmp_path / "compiler", f"{question}\nexec sleep 100 # {enter}"))
+        leave = enter()
         try:
             with pytest.raises(MissingCompilerError, match=r"(?s)(does not answer|has not ended).*CXX"):
                 build_something_new()
@@ -452,9 +460,14 @@ def test_a_child_builds_what_its_parent_was_building() -> None:
     key = make_library_key(kernel, find_toolchain())
     begun, ended = threading.Event(), threading.Event()
 
+    def wait_for_end() -> Path:
+        begun.set()
+        ended.wait(100)
+        return Path()
+
     def hold() -> None:
         with builder._cpp._lock:
-            builder._cpp._flights.run(key, lambda: (begun.set(), ended.wait(100), Path())[2])
+            builder._cpp._flights.run(key, wait_for_end)
 
     thread = threading.Thread(target=hold)
     thread.start()

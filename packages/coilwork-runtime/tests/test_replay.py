@@ -181,7 +181,8 @@ def test_calls_that_take_turns(store: MemoryStore, stub: StubGraphs, turns: int)
 
 def test_what_changes_in_every_call_is_done_piece_by_piece(store: MemoryStore, stub: StubGraphs) -> None:
     asm = Captured("net")
-    x, y = (asm.input(name) for name in "xy")
+    for name in "xy":
+        asm.input(name)
     changing = asm.size_input()
     for k in range(12):
         size = changing if k == 5 else asm.number(k)
@@ -202,7 +203,8 @@ def test_sizes_that_change_all_the_time_are_listened_to_ever_less(
     store: MemoryStore, stub: StubGraphs
 ) -> None:
     asm = Captured("net")
-    x, y = (asm.input(name) for name in "xy")
+    for name in "xy":
+        asm.input(name)
     changing = asm.size_input()
     for _ in range(6):
         asm.launch("step", ["x", "y"], [asm.number(4), changing])
@@ -473,7 +475,7 @@ def test_products_and_convolutions(store: MemoryStore, stub: StubGraphs) -> None
     assert 4 <= counters["work_in_graphs"] / counters["graphs"] <= 6
 
 
-def test_threads(store: MemoryStore, stub: StubGraphs) -> None:
+def test_threads_replay_their_own_calls(store: MemoryStore, stub: StubGraphs) -> None:
     program = load(store, stub, chain(40).returns("x0"))
     wrong: list[int] = []
 
@@ -531,7 +533,7 @@ def random_program(rng: random.Random) -> bytes:
     return asm.returns(*alive[3:])
 
 
-def test_random_programs(store: MemoryStore, stub: StubGraphs) -> None:
+def test_random_programs_replay_what_they_compute(store: MemoryStore, stub: StubGraphs) -> None:
     graphs = 0
     for seed in range(150):
         rng = random.Random(seed)

@@ -106,7 +106,7 @@ def test_memory_read_as_another_type(launchers: Mapping[str, Callable[..., Any]]
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_random_programs(data: st.DataObject) -> None:
+def test_random_programs_compute_the_same_when_resolved(data: st.DataObject) -> None:
     store = STORE
     launchers = Builder(store).build([FILL, ADD])
     asm = Assembly()

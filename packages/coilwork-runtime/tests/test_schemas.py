@@ -31,12 +31,12 @@ def test_parameters_and_results() -> None:
     assert [str(r) for r in schema.results] == ["Tensor"]
 
 
-def test_out_overloads() -> None:
+def test_an_out_overload_names_its_out_arguments() -> None:
     schema = find_schema("aten.mm.out")
     assert schema is not None
     assert [p.name for p in schema.parameters if p.is_out] == ["out"]
 
 
 @pytest.mark.parametrize("target", ["aten.mm.nope", "aten.nope.default", "mm", "a.b.c.d"])
-def test_unknown_operators(target: str) -> None:
+def test_an_unknown_operator_has_no_schema(target: str) -> None:
     assert find_schema(target) is None

@@ -69,7 +69,7 @@ def test_results_are_objects_of_their_own(program: NativeProgram) -> None:
 
 @pytest.mark.usefixtures("objects")
 @pytest.mark.parametrize("boxed", [False, True], ids=["direct", "boxed"])
-def test_types(program: NativeProgram, boxed: bool) -> None:
+def test_tensors_of_subclasses_and_parameters_are_taken(program: NativeProgram, boxed: bool) -> None:
     plain, other = torch.randn(4, 4), torch.randn(4, 4).as_subclass(Other)
     parameter = torch.nn.Parameter(torch.randn(4, 4))
     for a in (plain, other, parameter, plain.t(), torch.randn(8, 8)[::2, ::2]):

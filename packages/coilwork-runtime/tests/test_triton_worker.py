@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import subprocess
@@ -188,7 +189,7 @@ def test_version_is_the_installed_one() -> None:
     assert read_triton_version() == triton.__version__
 
 
-def test_frames() -> None:
+def test_frames_are_read_as_written_and_cut_ones_refused() -> None:
     stream = io.BytesIO()
     write_frame(stream, {"a": 1}, b"blob")
     write_frame(stream, {})
@@ -230,7 +231,7 @@ def test_garbage_is_collected_now_and_then(monkeypatch: pytest.MonkeyPatch) -> N
     collected: list[int] = []
     answered: list[object] = []
     monkeypatch.setattr(worker, "COLLECT_AFTER", 2)
-    monkeypatch.setattr(worker.gc, "collect", lambda: collected.append(len(answered)))
+    monkeypatch.setattr(gc, "collect", lambda: collected.append(len(answered)))
     asked = io.BytesIO()
     for _ in range(5):
         write_frame(asked, {})

@@ -158,9 +158,9 @@ def size(register: bytes) -> bytes:
 
 
 def define(kernel: Any, written: str, grids: int = 1, **values: Any) -> UserKernel:
-    kernel = define_kernel(kernel, values, written=(written,), grids=grids)
-    assert kernel is not None
-    return kernel
+    defined = define_kernel(kernel, values, written=(written,), grids=grids)
+    assert defined is not None
+    return defined
 
 
 def load(
@@ -195,7 +195,9 @@ def scaling(store: MemoryStore, *, factor: float = 2.5, kind: str = "plain") -> 
 
 
 def floats(bits: int) -> float:
-    return struct.unpack("<f", struct.pack("<I", bits & 0xFFFFFFFF))[0]
+    value: float
+    (value,) = struct.unpack("<f", struct.pack("<I", bits & 0xFFFFFFFF))
+    return value
 
 
 def test_what_triton_tells_apart_it_is_asked_for(

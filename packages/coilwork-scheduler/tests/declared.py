@@ -7,13 +7,44 @@ The numbers are those of a large GPU; what a generator really declares is its ow
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 import coilwork_scheduler
 from coilwork_ir.kernels import Schedule
+from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.loops import Graph
 from coilwork_ir.target import Capabilities, RowWalks, Sorting, Target, Targets
 from coilwork_scheduler import ScheduleOptions
+from coilwork_scheduler.options import ContractionChoice, ConvolutionLayout
+
+
+class ScheduleFields(TypedDict, total=False):
+    """The fields of `ScheduleOptions` that tests set."""
+
+    numerics: Numerics
+    inline: bool
+    fuse: bool
+    split: bool
+    single_pass: bool
+    horizontal: bool
+    batch_invariant: bool
+    combine: bool
+    chunk_products: bool
+    contractions: ContractionChoice
+    convolution_layout: ConvolutionLayout
+    tf32_convolutions: bool
+    calls_onednn: bool
+    max_ops: int
+    max_args: int
+    max_combined_args: int
+    most_sizes: int
+    size_hints: tuple[tuple[str, int], ...]
+    default_size_hint: int
+    aligned_inputs: tuple[str, ...]
+    donated_inputs: tuple[str, ...]
+    apart: frozenset[str]
+    repeat: bool
+
 
 DEFAULT = ScheduleOptions()
 GRIDS = Capabilities(

@@ -5,11 +5,11 @@ written.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 import torch
-from declared import schedule
+from declared import ScheduleFields, schedule
 from torch import Tensor
 
 from coilwork_ir.buffers import Buffer, Ref, make_contiguous_strides
@@ -46,7 +46,7 @@ def graph_of(inputs: Sequence[Buffer], output: Buffer, **form: Any) -> Graph:
     return graph
 
 
-def scheduled(graph: Graph, target: str, **options: object) -> tuple[Schedule, list[Extern]]:
+def scheduled(graph: Graph, target: str, **options: Unpack[ScheduleFields]) -> tuple[Schedule, list[Extern]]:
     made = schedule(graph, TARGETS[target], ScheduleOptions(**options))
     verify_schedule(made)
     return made, [step for step in made.steps if isinstance(step, Extern)]
@@ -117,8 +117,9 @@ def test_each_form_is_the_call_of_its_name(name: str) -> None:
             assert call.implements == ("activated product" if "relu" in name else "")
             assert call.out_overload == ("" if target == "mv" else f"aten.{target}.out")
             assert dict(call.kwargs) == kwargs
-    if target == "_scaled_mm":
-        assert call.args[-1] is (name == "scaled by rows")
+            if target == "_scaled_mm":
+                assert call.args[-1] is (name == "scaled by rows")
+    made, _ = scheduled(graph, GPU, contractions="generated")
     (found,), (meant,) = interpret_schedule(made, inputs), interpret_graph(graph, inputs)
     assert isinstance(found, Tensor) and isinstance(meant, Tensor)
     assert torch.equal(found, function(*inputs))

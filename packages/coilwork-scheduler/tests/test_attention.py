@@ -10,7 +10,7 @@ import torch
 from declared import declare
 from torch import Tensor
 
-from coilwork_ir.buffers import Ref
+from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.conformance import check_attention, format_failures
 from coilwork_ir.kernels import Schedule
 from coilwork_ir.kernels.interpreter import interpret_schedule
@@ -238,6 +238,7 @@ def drawn(graph: Graph) -> list[Tensor]:
     types = {"bf16": torch.bfloat16, "f32": torch.float32}
     made = []
     for entry in graph.inputs:
+        assert isinstance(entry, Buffer)
         shape = [int(str(size)) for size in entry.shape]
         made.append(torch.randn(shape, generator=generator).to(types[entry.dtype.text]))
     return made

@@ -7,14 +7,16 @@ import subprocess
 import sys
 
 from declared import schedule
+from graph_builder import Builder, Compare
 
-from coilwork_ir.index import symbol
-from coilwork_ir.kernels import KernelCall
+from coilwork_ir.index import Expr, symbol
+from coilwork_ir.kernels import Kernel, KernelCall
+from coilwork_ir.loops import Graph
 from coilwork_ir.scalar import op
 from coilwork_ir.target import get_target
 
 
-def blocks(build, count, width=8):
+def blocks(build: Builder, count: int, width: int = 8) -> Graph:
     """Repeated blocks: softmax of the sum of the last two results, an external call in between."""
     at = build.at
     build.input("x", 4, width)
@@ -32,7 +34,7 @@ def blocks(build, count, width=8):
     return build.graph(last)
 
 
-def test_repeated_layers_share_their_kernel(build, compare):
+def test_repeated_layers_share_their_kernel(build: Builder, compare: Compare) -> None:
     made = compare(blocks(build, 5), aligned_inputs=("x",))
     calls = [s for s in made.steps if isinstance(s, KernelCall)]
     assert len(calls) == 5
@@ -40,8 +42,8 @@ def test_repeated_layers_share_their_kernel(build, compare):
     assert made.kernels[0].name.startswith("amax_exp_")
 
 
-def test_names_of_buffers_ranges_and_sizes_do_not_matter(build):
-    def kernel(prefix, size):
+def test_names_of_buffers_ranges_and_sizes_do_not_matter(build: Builder) -> None:
+    def kernel(prefix: str, size: Expr) -> Kernel:
         fresh = type(build)()
         fresh.input(prefix + "in", size, 4)
         fresh.pointwise(prefix + "out", [size, 4], lambda i, j: op("tanh", fresh.at(prefix + "in", i, j)))
@@ -52,7 +54,7 @@ def test_names_of_buffers_ranges_and_sizes_do_not_matter(build):
     assert kernel("a", symbol("s0", lo=2)) != kernel("b", symbol("s77", lo=0))
 
 
-def test_kernel_names_differ_where_kernels_do(build, compare):
+def test_kernel_names_differ_where_kernels_do(build: Builder, compare: Compare) -> None:
     build.input("x", 4)
     build.pointwise("y", [4], lambda i: op("tanh", build.at("x", i)), op="aten.tanh.default")
     build.extern("test.neg", ["y"], [build.buffer("n", 4)])
@@ -94,7 +96,7 @@ print(explain(made.decisions))
 """
 
 
-def test_the_hash_seed_changes_nothing():
+def test_the_hash_seed_changes_nothing() -> None:
     outputs = set()
     for seed in ("0", "1", "4242"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}

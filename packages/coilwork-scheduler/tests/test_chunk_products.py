@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Unpack
 
 import pytest
 import torch
-from declared import declare, schedule
+from declared import ScheduleFields, declare, schedule
 from torch import Tensor
 
 from coilwork_ir.buffers import Buffer
@@ -251,7 +252,9 @@ def small(name: str) -> Target:
     return replace(device, model=model, matrix_tflop_s=0.0)
 
 
-def chunk(text: str, name: str = "x86-64-avx2", **options: object) -> tuple[Graph, ChunkedGraph, Remarks]:
+def chunk(
+    text: str, name: str = "x86-64-avx2", **options: Unpack[ScheduleFields]
+) -> tuple[Graph, ChunkedGraph, Remarks]:
     graph = parse_graph(text)
     verify_graph(graph)
     asked = ScheduleOptions(**options)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from declared import schedule
+from graph_builder import Builder
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, floordiv, mod, symbol
 from coilwork_ir.index import const as index_const
-from coilwork_ir.index import floordiv, mod, symbol
 from coilwork_ir.kernels import KernelCall
 from coilwork_ir.kernels.interpreter import interpret_schedule
+from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import parse_graph
-from coilwork_ir.scalar import Op, Reduce, Scan, cast, const, index_value, iterate_postorder, op
+from coilwork_ir.scalar import Op, Reduce, Scalar, Scan, cast, const, index_value, iterate_postorder, op
 from coilwork_ir.target import get_target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.kernels.compose import simplify_under_mask
@@ -23,7 +27,7 @@ from coilwork_scheduler.kernels.rounding import find_decisions
 BF16, F32 = DType.BF16, DType.F32
 
 
-def roundings(build, *outputs, numerics="fast"):
+def roundings(build: Builder, *outputs: str, numerics: Numerics = "fast") -> int:
     """How many casts to 16 bits the one kernel has: of each store one, and those whose result is used on."""
     made = schedule(build.graph(*outputs), get_target("sm_90"), ScheduleOptions(numerics=numerics))
     (kernel,) = made.kernels
@@ -33,21 +37,21 @@ def roundings(build, *outputs, numerics="fast"):
     return sum(isinstance(one, Op) and one.op == "cast" and one.dtype is BF16 for one in widened)
 
 
-def doubled(build, name, source):
-    def body(i):
+def doubled(build: Builder, name: str, source: str) -> None:
+    def body(i: Expr) -> Scalar:
         return cast(op("mul", cast(build.at(source, i), F32), const(1.1, F32)), BF16)
 
     build.pointwise(name, [8], body, dtype=BF16)
 
 
-def compare(build, name, one, other):
-    def body(i):
+def compare(build: Builder, name: str, one: str, other: Callable[[Expr], Scalar]) -> None:
+    def body(i: Expr) -> Scalar:
         return op("le", cast(build.at(one, i), F32), other(i))
 
     build.pointwise(name, [8], body, dtype=DType.BOOL)
 
 
-def test_what_is_compared_with_another_value_is_rounded(build):
+def test_what_is_compared_with_another_value_is_rounded(build: Builder) -> None:
     build.input("x", 8, dtype=BF16)
     build.input("z", 8, dtype=BF16)
     doubled(build, "a", "x")
@@ -55,7 +59,7 @@ def test_what_is_compared_with_another_value_is_rounded(build):
     assert roundings(build, "y") == 1
 
 
-def test_what_is_compared_with_a_number_stays_wide(build):
+def test_what_is_compared_with_a_number_stays_wide(build: Builder) -> None:
     build.input("x", 8, dtype=BF16)
     doubled(build, "a", "x")
     compare(build, "y", "a", lambda i: const(0.5, F32))
@@ -63,7 +67,7 @@ def test_what_is_compared_with_a_number_stays_wide(build):
 
 
 @pytest.mark.parametrize("decides", [True, False])
-def test_what_is_stored_and_decides_is_used_as_stored(build, decides):
+def test_what_is_stored_and_decides_is_used_as_stored(build: Builder, decides: bool) -> None:
     """Another kernel finds it in memory, and has to find the same from it."""
     build.input("x", 8, dtype=BF16)
     build.input("z", 8, dtype=BF16)
@@ -76,7 +80,7 @@ def test_what_is_stored_and_decides_is_used_as_stored(build, decides):
     assert roundings(build, "a", "y") == (2 if decides else 0)
 
 
-def test_what_an_extreme_is_taken_of_decides(build):
+def test_what_an_extreme_is_taken_of_decides(build: Builder) -> None:
     build.input("x", 8, 8, dtype=BF16)
     build.pointwise("a", [8, 8], lambda i, j: build.at("x", i, j), dtype=BF16)
     build.pointwise("b", [8, 8], lambda i, j: build.at("a", i, j), dtype=BF16)
@@ -89,11 +93,11 @@ def test_what_an_extreme_is_taken_of_decides(build):
 ROW = symbol("i", lo=0, extent=index_const(4096))
 
 
-def below(expression, limit):
+def below(expression: Expr, limit: int) -> Scalar:
     return op("lt", index_value(expression), const(limit, DType.I64))
 
 
-def test_a_division_that_the_mask_makes_idle_goes_away():
+def test_a_division_that_the_mask_makes_idle_goes_away() -> None:
     place = mod(ROW, index_const(1024))
     index = 51470336 * floordiv(place, index_const(1023)) + 50264 * mod(place, index_const(1023))
     assert simplify_under_mask(index, below(place, 1023)) is 50264 * place
@@ -103,19 +107,19 @@ def test_a_division_that_the_mask_makes_idle_goes_away():
     assert simplify_under_mask(index, below(place, 1024)) is index
 
 
-def test_quotient_and_remainder_come_together_again():
+def test_quotient_and_remainder_come_together_again() -> None:
     place = mod(ROW, index_const(1024))
     index = 1024 * floordiv(ROW, index_const(1024)) + mod(place, index_const(1023))
     assert simplify_under_mask(index, below(place, 1023)) is ROW
 
 
-def test_either_of_two_conditions_says_nothing():
+def test_either_of_two_conditions_says_nothing() -> None:
     place = mod(ROW, index_const(1024))
     index = mod(place, index_const(1023))
     assert simplify_under_mask(index, op("bitwise_or", below(place, 1023), below(ROW, 7))) is index
 
 
-def test_what_may_be_negative_is_divided():
+def test_what_may_be_negative_is_divided() -> None:
     signed = symbol("s", lo=-8)
     index = mod(signed, index_const(16))
     assert simplify_under_mask(index, below(signed, 16)) is index

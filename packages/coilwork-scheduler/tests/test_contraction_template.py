@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Unpack
 
 import pytest
 import torch
-from declared import schedule
+from declared import ScheduleFields, schedule
 from torch import Tensor
 
 from coilwork_ir.index import as_int
@@ -83,7 +83,7 @@ class InItsOwnBlocks(InFourPieces):
         return tuple(name_blocks(kernel, factors, one) for one in sides)
 
 
-def scheduled(terms: int, target: str, **options: object) -> Schedule:
+def scheduled(terms: int, target: str, **options: Unpack[ScheduleFields]) -> Schedule:
     graph = parse_graph(GRAPH.replace("TERMS", str(terms)))
     made = schedule(
         graph,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import pytest
 import torch
-from declared import schedule
+from declared import ScheduleFields, schedule
 from torch import Tensor
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Decision, KernelCall, Schedule
 from coilwork_ir.kernels.interpreter import interpret_schedule
+from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.kernels.rewrite import list_kernel_roots
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Extern
@@ -90,7 +92,7 @@ def int8_graph(m: int, n: int, k: int) -> str:
 
 
 def scheduled(
-    text: str, inputs: Sequence[Tensor] = (), *, target: str = "sm_90", **options: object
+    text: str, inputs: Sequence[Tensor] = (), *, target: str = "sm_90", **options: Unpack[ScheduleFields]
 ) -> Schedule:
     """The schedule of the graph, which gives what the graph gives for `inputs`."""
     graph = parse_graph(text)
@@ -158,7 +160,7 @@ def test_few_rows_against_a_weight_of_8_bits_are_one_kernel() -> None:
         ("x86-64-avx512", 16, {}),
     ],
 )
-def test_other_products_are_calls(target: str, m: int, options: dict[str, object]) -> None:
+def test_other_products_are_calls(target: str, m: int, options: ScheduleFields) -> None:
     made = scheduled(int8_graph(m, 11008, 4096), target=target, **options)
     assert calls(made) == ["aten.mm.default"]
     if "contractions" not in options:
@@ -195,7 +197,7 @@ def test_rows_that_are_no_whole_vectors_are_stored_by_a_kernel(columns: int, row
     ids=["whole vectors", "bound by the weight", "odd sums", "odd rows of the weight", "strict"],
 )
 def test_products_that_a_kernel_gains_nothing_by(
-    rows: int, columns: int, inner: int, layout: str, options: dict[str, object]
+    rows: int, columns: int, inner: int, layout: str, options: ScheduleFields
 ) -> None:
     made = scheduled(logits_graph(rows, columns, inner, layout), **options)
     assert calls(made) == ["aten.mm.default"] and not decision(made).accepted
@@ -204,7 +206,7 @@ def test_products_that_a_kernel_gains_nothing_by(
 @pytest.mark.parametrize("target", ["sm_90", "x86-64-avx512"])
 @pytest.mark.parametrize("numerics", ["fast", "eager"])
 @pytest.mark.parametrize("m", [1, 3])
-def test_what_widens_a_weight_is_part_of_the_product(m: int, numerics: str, target: str) -> None:
+def test_what_widens_a_weight_is_part_of_the_product(m: int, numerics: Numerics, target: str) -> None:
     made = scheduled(
         int8_graph(m, 12, 40),
         int8_inputs(m, 12, 40),
@@ -219,7 +221,8 @@ def test_what_widens_a_weight_is_part_of_the_product(m: int, numerics: str, targ
 
 def test_a_scale_is_behind_the_sum_if_roundings_may_be_left_out() -> None:
     inputs = int8_inputs(4, 12, 40)
-    for numerics, behind in (("fast", True), ("eager", False)):
+    expected: tuple[tuple[Numerics, bool], ...] = (("fast", True), ("eager", False))
+    for numerics, behind in expected:
         made = scheduled(int8_graph(4, 12, 40), inputs, numerics=numerics, contractions="generated")
         assert any(d.rule == "scale-sums" for d in made.decisions) is behind
 

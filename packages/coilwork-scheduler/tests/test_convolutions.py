@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any, Unpack
 
 import pytest
 import torch
+from declared import ScheduleFields
 from torch import Tensor
 from torch.nn import functional
 
@@ -37,8 +39,15 @@ from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.options import make_size_hints
 
 GPU, CPU = TARGETS["sm_90"], TARGETS["x86-64-avx512"]
-FUNCTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
-TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d}
+FUNCTIONS: dict[int, Callable[..., Tensor]] = {
+    1: functional.conv1d,
+    2: functional.conv2d,
+    3: functional.conv3d,
+}
+TRANSPOSED: dict[int, Callable[..., Tensor]] = {
+    1: functional.conv_transpose1d,
+    2: functional.conv_transpose2d,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +68,7 @@ class Case:
         return self.value[1]
 
     @property
-    def settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, Any]:
         rank = len(self.kernel)
         given = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation}
         return {"groups": self.groups or self.channels} | {k: v[:rank] for k, v in given.items()}
@@ -75,7 +84,7 @@ class Case:
         functions = TRANSPOSED if self.transposed else FUNCTIONS
         return functions[len(self.kernel)](value, weight, bias, **self.settings)
 
-    def node(self, value: Body, weight: Body, **fields: object) -> Convolution:
+    def node(self, value: Body, weight: Body, **fields: Any) -> Convolution:
         rank = len(self.kernel)
         lists = (self.stride[:rank], self.padding[:rank], self.dilation[:rank])
         return Convolution(
@@ -172,7 +181,7 @@ def made_graph(inputs: Sequence[Buffer], nodes: Sequence[Node], outputs: Sequenc
     return graph
 
 
-def scheduled(graph: Graph, target: str = "sm_90", **options: object) -> Schedule:
+def scheduled(graph: Graph, target: str = "sm_90", **options: Unpack[ScheduleFields]) -> Schedule:
     made = schedule(graph, TARGETS[target], ScheduleOptions(**options))
     verify_schedule(made)
     return made
@@ -346,9 +355,7 @@ def test_gradients_of_large_images_are_sums() -> None:
     case = Case(value=(16, 64, 64, 64), kernel=(3, 3), padding=(1, 1))
     made = scheduled(backward(case, (True, True, False)))
     assert not calls(made)
-    reading = [
-        k for k in made.kernels if isinstance(k, Kernel) and len([a for a in k.args if a.role == "out"]) == 9
-    ]
+    reading = [k for k in made.kernels if len([a for a in k.args if a.role == "out"]) == 9]
     assert len(reading) == 2, "sums of pieces, and of their sums"
     (decision,) = decisions(made)
     assert decision.accepted and {"kernel_us", "call_us"} <= dict(decision.numbers).keys()

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from declared import schedule
+from graph_builder import Builder, Compare
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_expr, measure_tree
+from coilwork_ir.index import Expr, as_expr, measure_tree
 from coilwork_ir.kernels import KernelCall, Schedule
 from coilwork_ir.kernels.rewrite import list_kernel_roots
-from coilwork_ir.loops import Graph
-from coilwork_ir.scalar import IndexValue, Load, cast, const, index_value, iterate_postorder, load, op, where
+from coilwork_ir.loops import Graph, Pointwise
+from coilwork_ir.scalar import (
+    IndexValue,
+    Load,
+    Scalar,
+    cast,
+    const,
+    index_value,
+    iterate_postorder,
+    load,
+    op,
+    where,
+)
 from coilwork_ir.target import get_target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.inlining import inline as inlining
-from coilwork_scheduler.inlining.cost import read_bytes
+from coilwork_scheduler.inlining.cost import BodySize, read_bytes
 from coilwork_scheduler.options import make_size_hints
 
 F64, I64 = DType.F64, DType.I64
@@ -22,12 +36,12 @@ F64, I64 = DType.F64, DType.I64
 _OF_OFFSETS = 2
 
 
-def reshaped(build, length: int, rows: int = 4, columns: int = 6) -> Graph:
+def reshaped(build: Builder, length: int, rows: int = 4, columns: int = 6) -> Graph:
     """`x.t().reshape(x.shape)`, again and again."""
     build.input("c0", rows, columns)
     for k in range(length):
 
-        def value(i, j, k=k):
+        def value(i: Expr, j: Expr, k: int = k) -> Scalar:
             flat = i * columns + j
             return build.at(f"c{k}", flat % rows, flat // rows)
 
@@ -35,12 +49,12 @@ def reshaped(build, length: int, rows: int = 4, columns: int = 6) -> Graph:
     return build.graph(f"c{length}")
 
 
-def joined(build, length: int, rows: int = 8) -> Graph:
+def joined(build: Builder, length: int, rows: int = 8) -> Graph:
     """`cat([x, x.flip(0)])[rows // 2 :][:rows]`, again and again: conditions in conditions."""
     build.input("c0", rows)
     for k in range(length):
 
-        def value(i, k=k):
+        def value(i: Expr, k: int = k) -> Scalar:
             at = i + rows // 2
             first = op("lt", index_value(at), const(rows, I64))
             second = op("ge", index_value(at), const(rows, I64))
@@ -51,7 +65,7 @@ def joined(build, length: int, rows: int = 8) -> Graph:
     return build.graph(f"c{length}")
 
 
-def doubled(build, length: int, rows: int = 30) -> Graph:
+def doubled(build: Builder, length: int, rows: int = 30) -> Graph:
     """A value read at two places, `x[(3 * i) % n] + x[(7 * i) // n]`, again and again."""
     build.input("c0", rows)
     for k in range(length):
@@ -70,12 +84,12 @@ def doubled(build, length: int, rows: int = 30) -> Graph:
 CHAINS = {"reshaped": reshaped, "joined": joined, "doubled": doubled}
 
 
-def rolled(build, length: int, rows: int = 24) -> Graph:
+def rolled(build: Builder, length: int, rows: int = 24) -> Graph:
     """`x + x.roll(1)`, again and again: a value, and two parts of it, in every step."""
     build.input("c0", rows)
     for k in range(length):
 
-        def value(i, k=k):
+        def value(i: Expr, k: int = k) -> Scalar:
             first = op("lt", index_value(i), const(rows - 1, I64))
             then = load(f"c{k}", (i + 1,), F64, mask=first)
             last = op("ge", index_value(i), const(rows - 1, I64))
@@ -86,7 +100,7 @@ def rolled(build, length: int, rows: int = 24) -> Graph:
     return build.graph(f"c{length}")
 
 
-def read_twice(build, length: int, rows: int = 24) -> Graph:
+def read_twice(build: Builder, length: int, rows: int = 24) -> Graph:
     """A chain of sines, each of which is reversed and summed up, too: results of kernels of their own."""
     build.input("c0", rows)
     for k in range(length):
@@ -118,7 +132,9 @@ def calls(made: Schedule) -> list[KernelCall]:
 
 @pytest.mark.parametrize("device", ["sm_90", "x86-64-avx2"])
 @pytest.mark.parametrize("chain", CHAINS)
-def test_expressions_and_bodies_stay_short_however_long_the_chain(build, chain, device):
+def test_expressions_and_bodies_stay_short_however_long_the_chain(
+    build: Builder, chain: str, device: str
+) -> None:
     options = ScheduleOptions()
     made = schedule(CHAINS[chain](build, 60), get_target(device))
     longest, total = sizes_of(made)
@@ -128,16 +144,16 @@ def test_expressions_and_bodies_stay_short_however_long_the_chain(build, chain, 
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-def test_values_of_long_chains_are_right(build, compare, chain):
+def test_values_of_long_chains_are_right(build: Builder, compare: Compare, chain: str) -> None:
     compare(CHAINS[chain](build, 12))
 
 
-def test_work_grows_with_the_length(build, monkeypatch):
+def test_work_grows_with_the_length(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Substitutions and the nodes that they visit, counted."""
     visited: list[int] = []
 
-    def counting(roots):
-        found = inlining_size(roots := tuple(roots))
+    def counting(roots: Iterable[Scalar]) -> BodySize:
+        found = inlining_size(tuple(roots))
         visited.append(found.total)
         return found
 
@@ -157,7 +173,7 @@ def written(made: Schedule) -> int:
     return sum(sum(1 for _ in iterate_postorder(list_kernel_roots(kernel))) for kernel in made.kernels)
 
 
-def test_what_is_read_at_several_places_is_not_computed_anew_at_each(build):
+def test_what_is_read_at_several_places_is_not_computed_anew_at_each(build: Builder) -> None:
     """On a GPU, where storing a small value would cost more than computing it again."""
     device, options = "sm_90", ScheduleOptions(max_copied_size=64)
     few, many = (
@@ -170,7 +186,7 @@ def test_what_is_read_at_several_places_is_not_computed_anew_at_each(build):
 
 
 @pytest.mark.parametrize("device", ["sm_90", "x86-64-avx2"])
-def test_parts_of_a_value_are_not_computed_anew_at_each_step(build, device):
+def test_parts_of_a_value_are_not_computed_anew_at_each_step(build: Builder, device: str) -> None:
     """Without a bound each step would double what the one before computes."""
     bounded, unbounded = (ScheduleOptions(max_copied_size=most) for most in (96, 1 << 20))
     made = schedule(rolled(build, 40), get_target(device), bounded)
@@ -185,16 +201,16 @@ def test_parts_of_a_value_are_not_computed_anew_at_each_step(build, device):
     assert f"stored: {cause}" in reasons
 
 
-def test_values_of_rolled_chains_are_right(build, compare):
+def test_values_of_rolled_chains_are_right(build: Builder, compare: Compare) -> None:
     compare(rolled(build, 12))
 
 
-def test_a_condition_is_weighed_once(build, monkeypatch):
+def test_a_condition_is_weighed_once(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many decisions ask for how many points it lets through."""
     asked: list[object] = []
     weigh = inlining.estimate_share
 
-    def counting(mask):
+    def counting(mask: Scalar) -> float:
         asked.append(mask)
         return weigh(mask)
 
@@ -208,21 +224,21 @@ def test_a_condition_is_weighed_once(build, monkeypatch):
     assert few > 0 and many <= 5 * few
 
 
-def test_the_decision_says_why(build):
+def test_the_decision_says_why(build: Builder) -> None:
     made = schedule(reshaped(build, 40), get_target("sm_90"))
     reasons = {d.reason: dict(d.numbers) for d in made.decisions if d.rule == "inline" and not d.accepted}
     (reason,) = [r for r in reasons if "index arithmetic would" in r]
     assert reason.startswith("stored: ") and reasons[reason]["index_size"] > 96
 
 
-def test_long_index_arithmetic_at_many_points_costs_more_than_a_copy(build):
+def test_long_index_arithmetic_at_many_points_costs_more_than_a_copy(build: Builder) -> None:
     """For a few points a launch takes longer than anything that is computed at them."""
     few = len(calls(schedule(reshaped(build, 40), get_target("sm_90"))))
     many = len(calls(schedule(reshaped(type(build)(), 40, 3 << 10, 5 << 10), get_target("sm_90"))))
     assert few < many < 40
 
 
-def test_what_cancels_is_one_kernel_however_long(build):
+def test_what_cancels_is_one_kernel_however_long(build: Builder) -> None:
     """`x.flip(0).t()` twice over: each four steps give `x` again."""
     rows = 5
     build.input("c0", rows, rows)
@@ -234,7 +250,7 @@ def test_what_cancels_is_one_kernel_however_long(build):
     assert set(call.args) == {"c0", "c400"}
 
 
-def assigned(build, length: int, rows: int, columns: int = 8, height: int = 4) -> Graph:
+def assigned(build: Builder, length: int, rows: int, columns: int = 8, height: int = 4) -> Graph:
     """`x[k : k + height] = x[k : k + height] * 2`, for one `k` after the other: slices that overlap."""
     build.input("x0", rows, columns)
     for k in range(length):
@@ -244,7 +260,7 @@ def assigned(build, length: int, rows: int, columns: int = 8, height: int = 4) -
             lambda i, j, k=k: op("mul", build.at(f"x{k}", i + k, j), const(2.0, F64)),
         )
 
-        def value(i, j, k=k):
+        def value(i: Expr, j: Expr, k: int = k) -> Scalar:
             inside = op(
                 "bitwise_and",
                 op("ge", index_value(i), const(k, I64)),
@@ -257,7 +273,7 @@ def assigned(build, length: int, rows: int, columns: int = 8, height: int = 4) -
 
 
 @pytest.mark.parametrize("length", [20, 40])
-def test_slices_of_a_tall_tensor_need_no_more_than_those_of_a_short_one(build, length):
+def test_slices_of_a_tall_tensor_need_no_more_than_those_of_a_short_one(build: Builder, length: int) -> None:
     """How many rows there are beside a slice says nothing of how often a slice is computed."""
     tall, short = (
         schedule(assigned(type(build)(), length, rows), get_target("x86-64-avx512")) for rows in (4000, 64)
@@ -283,24 +299,27 @@ EXTENTS = {"b": 4, "i": 6, "j": 12}
         ("bij", 4, 1),
     ],
 )
-def test_what_lies_inside_of_a_repetition_is_read_again_unless_held(build, used, resident, times):
+def test_what_lies_inside_of_a_repetition_is_read_again_unless_held(
+    build: Builder, used: str, resident: int, times: int
+) -> None:
     """Along all of `b`, `i` and `j`, in this order, an element at some of them is read."""
     shape = [EXTENTS[name] for name in used]
     build.input("x", *shape, dtype=F32)
 
-    def body(*point):
+    def body(*point: Expr) -> Scalar:
         place = dict(zip(EXTENTS, point, strict=True))
         return build.at("x", *(place[name] for name in used))
 
     build.pointwise("y", list(EXTENTS.values()), body, dtype=F32)
     (node,) = build.graph("y").nodes
+    assert isinstance(node, Pointwise)
     size = 4
     for extent in shape:
         size *= extent
     assert read_bytes(node, "x", size, SIZES, resident) == size * times
 
 
-def test_distances_between_tokens_are_computed_for_every_batch(build):
+def test_distances_between_tokens_are_computed_for_every_batch(build: Builder) -> None:
     """Attention scores of 4 batches and 16 heads with a bias by distance: it is 134 MB, and some
     operations.
     """
@@ -308,13 +327,13 @@ def test_distances_between_tokens_are_computed_for_every_batch(build):
     build.input("scores", 4, 16, 2048, 2048, dtype=DType.BF16)
     build.input("slope", 16, dtype=F32)
 
-    def bias(h, i, j):
+    def bias(h: Expr, i: Expr, j: Expr) -> Scalar:
         distance = op("abs", cast(op("sub", index_value(i), index_value(j)), F32))
         return cast(op("mul", op("mul", distance, distance), at("slope", h)), DType.BF16)
 
     build.pointwise("bias", [16, 2048, 2048], bias, dtype=DType.BF16)
 
-    def exponential(b, h, i, j):
+    def exponential(b: Expr, h: Expr, i: Expr, j: Expr) -> Scalar:
         score, bias = (cast(v, F32) for v in (at("scores", b, h, i, j), at("bias", h, i, j)))
         return op("exp", op("sub", score, bias))
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 from declared import schedule
+from graph_builder import Builder
 
 from coilwork_ir.buffers import Ref
 from coilwork_ir.index import as_expr, symbol
-from coilwork_ir.loops import AssertSize, View
+from coilwork_ir.loops import AssertSize, Node, View
 from coilwork_ir.loops.access import list_read_buffers
 from coilwork_ir.scalar import const, op
 from coilwork_ir.target import get_target
@@ -17,7 +18,7 @@ from coilwork_scheduler import ScheduleError, dependence
 from coilwork_scheduler.dependence import analyse, remove_dead
 
 
-def test_views_share_the_root_of_their_source(build):
+def test_views_share_the_root_of_their_source(build: Builder) -> None:
     build.input("x", 4, 6)
     view = build.buffer("v", 6)
     build.nodes.append(View(output=view, source="x", offset=as_expr(6)))
@@ -29,7 +30,7 @@ def test_views_share_the_root_of_their_source(build):
     assert facts.overwriters == {"x": (2,)}
 
 
-def test_undefined_names_are_an_error(build):
+def test_undefined_names_are_an_error(build: Builder) -> None:
     build.input("x", 4)
     build.pointwise("y", [4], lambda i: op("neg", build.at("x", i)))
     build.inputs.clear()
@@ -37,7 +38,7 @@ def test_undefined_names_are_an_error(build):
         schedule(build.graph("y"), get_target("sm_90"))
 
 
-def test_names_of_overwritten_memory_are_an_error(build):
+def test_names_of_overwritten_memory_are_an_error(build: Builder) -> None:
     build.input("x", 4)
     build.pointwise("x2", [4], lambda i: op("neg", build.at("x", i)), into="x")
     build.pointwise("y", [4], lambda i: op("neg", build.at("x", i)))
@@ -45,14 +46,14 @@ def test_names_of_overwritten_memory_are_an_error(build):
         schedule(build.graph("y"), get_target("sm_90"))
 
 
-def test_a_second_definition_is_an_error(build):
+def test_a_second_definition_is_an_error(build: Builder) -> None:
     build.input("x", 4)
     build.pointwise("x", [4], lambda i: const(0.0, build.buffers["x"].dtype))
     with pytest.raises(ScheduleError, match=r"\[redefinition\]"):
         schedule(build.graph("x"), get_target("sm_90"))
 
 
-def test_bound_symbols_come_before_their_uses(build):
+def test_bound_symbols_come_before_their_uses(build: Builder) -> None:
     count = symbol("u0", lo=0)
     build.input("x", 4)
     found = build.buffer("found", count)
@@ -63,7 +64,7 @@ def test_bound_symbols_come_before_their_uses(build):
     assert facts.before[1] == (0,) and facts.before[2] == (0,)
 
 
-def test_inputs_are_overwritten_after_assertions(build):
+def test_inputs_are_overwritten_after_assertions(build: Builder) -> None:
     build.input("x", 4)
     build.pointwise("y", [4], lambda i: op("neg", build.at("x", i)))
     count = symbol("u0", lo=0, hi=4)
@@ -74,7 +75,7 @@ def test_inputs_are_overwritten_after_assertions(build):
     assert facts.before[3] == (0, 2)
 
 
-def test_only_what_is_needed_stays(build):
+def test_only_what_is_needed_stays(build: Builder) -> None:
     build.input("x", 4)
     build.pointwise("unused", [4], lambda i: op("neg", build.at("x", i)))
     build.pointwise("y", [4], lambda i: op("exp", build.at("x", i)))
@@ -87,7 +88,7 @@ def test_only_what_is_needed_stays(build):
     assert kept == tuple(build.nodes[k] for k in (1, 2, 3, 5))
 
 
-def test_a_graph_that_needs_everything_is_returned_as_it_is(build):
+def test_a_graph_that_needs_everything_is_returned_as_it_is(build: Builder) -> None:
     build.input("x", 4)
     build.pointwise("y", [4], lambda i: op("neg", build.at("x", i)))
     graph = build.graph("y")
@@ -95,16 +96,16 @@ def test_a_graph_that_needs_everything_is_returned_as_it_is(build):
     assert graph.outputs == (Ref("y"),)
 
 
-def test_what_nodes_read_is_found_once(build, monkeypatch):
+def test_what_nodes_read_is_found_once(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     build.input("x", 4)
     build.pointwise("a", [4], lambda i: op("neg", build.at("x", i)))
     build.pointwise("b", [4], lambda i: op("add", build.at("a", i), build.at("x", i)))
     graph = build.graph("b")
     facts = analyse(graph)
     changed = replace(graph, nodes=(graph.nodes[0], replace(graph.nodes[1])))
-    searched = []
+    searched: list[Node] = []
 
-    def search(node):
+    def search(node: Node) -> tuple[str, ...]:
         searched.append(node)
         return list_read_buffers(node)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from allocator_simulation import measured_peak
 from declared import schedule
+from graph_builder import Builder, Compare
 
 from coilwork_ir.buffers import Ref
 from coilwork_ir.index import Expr, as_expr, as_int
@@ -108,7 +109,7 @@ def test_one_temporary_lives_at_a_time(interleaved: bool, reuse: bool) -> None:
 
 
 def band(
-    build, source: str, name: str, into: str | None, start: int, rows: int, start_column: int = 0
+    build: Builder, source: str, name: str, into: str | None, start: int, rows: int, start_column: int = 0
 ) -> None:
     output = build.buffer(name, 6, 5)
     ranges = build.ranges(rows, 5 - start_column)
@@ -119,7 +120,7 @@ def band(
     )
 
 
-def test_what_is_computed_for_a_part_is_stored_there(build, compare):
+def test_what_is_computed_for_a_part_is_stored_there(build: Builder, compare: Compare) -> None:
     for name, rows in (("a", 2), ("b", 4)):
         build.input(name, rows, 5)
         build.pointwise(
@@ -134,7 +135,7 @@ def test_what_is_computed_for_a_part_is_stored_there(build, compare):
     assert len(calls) == 3 and {n for c in calls for n in c.args} == {"a", "b", "y0", "y1", "z"}
 
 
-def test_a_part_of_what_an_operator_made_is_overwritten(build, compare):
+def test_a_part_of_what_an_operator_made_is_overwritten(build: Builder, compare: Compare) -> None:
     build.input("x", 6, 5)
     build.input("p", 3, 2)
     build.extern("test.neg", ["x"], [build.buffer("n", 6, 5)], fresh=True)
@@ -145,7 +146,9 @@ def test_a_part_of_what_an_operator_made_is_overwritten(build, compare):
     assert list(made.outputs) == [Ref("y")]
 
 
-def test_a_part_that_is_read_while_it_is_overwritten_is_computed_first(build, compare):
+def test_a_part_that_is_read_while_it_is_overwritten_is_computed_first(
+    build: Builder, compare: Compare
+) -> None:
     build.input("x", 6, 5)
     build.pointwise("c", [6, 5], lambda i, j: build.at("x", i, j))
     output = build.buffer("y", 6, 5)

@@ -7,7 +7,7 @@ from random import Random
 from coilwork_scheduler.fusion.fuse import GroupDag
 
 
-def test_a_path_through_a_third_forbids_merging():
+def test_a_path_through_a_third_forbids_merging() -> None:
     dag = GroupDag([[], [0], [0, 1]], limit=10)
     assert dag.merge(0, 2) is None
     assert dag.merge(0, 1) == 0
@@ -15,13 +15,13 @@ def test_a_path_through_a_third_forbids_merging():
     assert dag.find(2) == 0
 
 
-def test_a_search_that_grows_too_long_is_a_refusal():
+def test_a_search_that_grows_too_long_is_a_refusal() -> None:
     before = [[], *[[0] for _ in range(20)], []]
     assert GroupDag(before, limit=5).merge(0, 21) is None
     assert GroupDag(before, limit=50).merge(0, 21) == 0
 
 
-def test_the_order_stays_topological_and_no_cycle_appears():
+def test_the_order_stays_topological_and_no_cycle_appears() -> None:
     rng = Random(3)
     for _ in range(50):
         count = 30

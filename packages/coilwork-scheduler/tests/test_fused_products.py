@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Unpack
+
 import pytest
-from declared import schedule
+from declared import ScheduleFields, schedule
 
 from coilwork_ir.kernels import KernelCall, Schedule
 from coilwork_ir.kernels.rewrite import list_kernel_roots
@@ -57,7 +60,11 @@ def row_sums(output: str, source: str, rows: int, columns: int) -> str:
 
 
 def planned(
-    nodes: str, inputs: dict[str, tuple[int, ...]], returned: str, target: str = "sm_90", **options: object
+    nodes: str,
+    inputs: Mapping[str, tuple[int, ...]],
+    returned: str,
+    target: str = "sm_90",
+    **options: Unpack[ScheduleFields],
 ) -> Schedule:
     head = "".join(f"  input %{name}: bf16{list(shape)}\n" for name, shape in inputs.items())
     graph = parse_graph(f"graph @g {{\n{head}{nodes}  return ({returned})\n}}\n")
@@ -97,7 +104,7 @@ def test_what_follows_a_product_is_computed_by_its_kernel() -> None:
     [("sm_80", {}), ("sm_90", {"numerics": "eager"}), ("sm_90", {"contractions": "aten"})],
     ids=["no copy engine", "rounded as by eager", "calls asked for"],
 )
-def test_elsewhere_it_is_a_call_and_a_kernel(target: str, options: dict[str, object]) -> None:
+def test_elsewhere_it_is_a_call_and_a_kernel(target: str, options: ScheduleFields) -> None:
     assert steps(planned(FOLLOWED, SIDES, "%z", target, **options)) == ["mm", "products 0"]
 
 

@@ -4,6 +4,8 @@ schedule is the same text as if every group were built.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from coilwork_ir.buffers import Buffer, Ref, make_contiguous_strides
@@ -73,7 +75,7 @@ def schedule_counting(count: int, monkeypatch: pytest.MonkeyPatch) -> tuple[str,
     composed = 0
     compose = assemble.compose
 
-    def counted(*arguments: object) -> object:
+    def counted(*arguments: Any) -> object:
         nonlocal composed
         composed += 1
         return compose(*arguments)

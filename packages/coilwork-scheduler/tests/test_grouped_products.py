@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Unpack
 
 import pytest
 import torch
-from declared import schedule
+from declared import ScheduleFields, schedule
 from torch import Tensor
 
 from coilwork_ir.buffers import Buffer, Ref, make_contiguous_strides
@@ -29,7 +30,7 @@ from coilwork_scheduler.contractions.registry import REGISTRY
 DEVICES = ("sm_90", "x86-64-avx512")
 
 
-def scheduled(graph: Graph, target: str, **options: object) -> Schedule:
+def scheduled(graph: Graph, target: str, **options: Unpack[ScheduleFields]) -> Schedule:
     made = schedule(graph, TARGETS[target], ScheduleOptions(**options))
     verify_schedule(made)
     return made
@@ -66,7 +67,7 @@ def test_a_library_call_computes_groups(target: str) -> None:
     )
     inputs = [torch.randn(7, 16).bfloat16(), torch.randn(3, 16, 8).bfloat16(), torch.tensor([2, 2, 7]).int()]
     (found,) = interpret_schedule(made, inputs)
-    torch.testing.assert_close(found, torch._grouped_mm(*inputs[:2], offs=inputs[2]))
+    torch.testing.assert_close(found, torch._grouped_mm(inputs[0], inputs[1], offs=inputs[2]))
 
 
 def test_a_call_of_scaled_groups_has_every_argument() -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 from types import MappingProxyType
+from typing import Unpack
 
 import pytest
 import torch
-from declared import schedule
+from declared import ScheduleFields, schedule
 from torch import Tensor
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.kernels import Decision, Schedule
 from coilwork_ir.kernels.interpreter import interpret_schedule
+from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Contraction, Extern, Graph
 from coilwork_ir.loops.interpreter import interpret_graph
@@ -32,7 +34,7 @@ from coilwork_scheduler.contractions.implementations import (
 )
 from coilwork_scheduler.cost_model import RooflineCost
 from coilwork_scheduler.dependence import analyse
-from coilwork_scheduler.options import make_size_hints
+from coilwork_scheduler.options import ContractionChoice, make_size_hints
 
 GPU, CPU = TARGETS["sm_90"], TARGETS["x86-64-avx512"]
 ADDMM = """graph @g {
@@ -80,7 +82,7 @@ def drawn(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))) / 4
 
 
-def scheduled(text: str, target: str = "sm_90", **options: object) -> Schedule:
+def scheduled(text: str, target: str = "sm_90", **options: Unpack[ScheduleFields]) -> Schedule:
     graph = parse_graph(text)
     verify_graph(graph)
     made = schedule(graph, TARGETS[target], ScheduleOptions(**options))
@@ -96,7 +98,7 @@ def decisions(made: Schedule) -> list[Decision]:
     return [one for one in made.decisions if one.rule == "contraction"]
 
 
-def surroundings(graph: Graph, **options: object) -> ImplementationContext:
+def surroundings(graph: Graph, **options: Unpack[ScheduleFields]) -> ImplementationContext:
     return ImplementationContext(
         graph=graph,
         facts=analyse(graph),
@@ -110,7 +112,7 @@ def surroundings(graph: Graph, **options: object) -> ImplementationContext:
 
 
 def product(
-    rows: int, columns: int, terms: int, dtype: str = "bf16", **options: object
+    rows: int, columns: int, terms: int, dtype: str = "bf16", **options: Unpack[ScheduleFields]
 ) -> tuple[MatrixProduct, ImplementationContext]:
     """A product of two inputs, and what is around it."""
     text = (
@@ -144,7 +146,7 @@ def test_weights_are_arguments_of_the_call(target: str) -> None:
 
 @pytest.mark.parametrize("contractions", ["auto", "aten", "generated"])
 @pytest.mark.parametrize("target", ["sm_90", "x86-64-avx512"])
-def test_a_form_that_no_library_takes_is_loops(target: str, contractions: str) -> None:
+def test_a_form_that_no_library_takes_is_loops(target: str, contractions: ContractionChoice) -> None:
     made = scheduled(FREE, target, contractions=contractions)
     assert calls(made) == []
     (decision,) = decisions(made)
@@ -162,7 +164,7 @@ def test_a_form_that_no_library_takes_is_loops(target: str, contractions: str) -
 
 @pytest.mark.parametrize("numerics", ["fast", "eager", "strict"])
 @pytest.mark.parametrize("dtype", ["f64", "i64", "i8"])
-def test_other_types_are_the_librarys(dtype: str, numerics: str) -> None:
+def test_other_types_are_the_librarys(dtype: str, numerics: Numerics) -> None:
     text = (
         f"graph @g {{\n  input %x: {dtype}[6, 10]\n  input %w: {dtype}[10, 7]\n"
         f"  %y: {dtype}[6, 7] = contract {dtype} [i0: 6, i1: 7 | r0: 10] {{\n    t0 = load %x[i0, r0] : "

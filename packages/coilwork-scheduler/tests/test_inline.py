@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from declared import schedule
+from graph_builder import Builder, Compare
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels import KernelCall
-from coilwork_ir.scalar import cast, const, op
+from coilwork_ir.index import Expr
+from coilwork_ir.kernels import KernelCall, Schedule
+from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_ir.target import get_target
 
 F64, I64 = DType.F64, DType.I64
 
 
-def c(value, dtype=F64):
+def c(value: float, dtype: DType = F64) -> Scalar:
     return const(value, dtype)
 
 
-def calls(schedule):
+def calls(schedule: Schedule) -> list[KernelCall]:
     return [step for step in schedule.steps if isinstance(step, KernelCall)]
 
 
-def test_chains_longer_than_a_kernel_are_cut(build):
+def test_chains_longer_than_a_kernel_are_cut(build: Builder) -> None:
     build.input("x", 4)
     last = "x"
     for k in range(600):
@@ -30,7 +32,7 @@ def test_chains_longer_than_a_kernel_are_cut(build):
     assert 2 <= len(calls(made)) <= 4
 
 
-def test_the_state_of_a_recurrence_is_stored_by_the_kernel_of_its_own_step(build):
+def test_the_state_of_a_recurrence_is_stored_by_the_kernel_of_its_own_step(build: Builder) -> None:
     """Computing it again from all steps before saves no launch, and keeps their gates alive; from a few it
     may pay.
     """
@@ -43,7 +45,7 @@ def test_the_state_of_a_recurrence_is_stored_by_the_kernel_of_its_own_step(build
         build.pointwise(f"entered{k}", *entered, dtype=DType.F32)
         before = state
 
-        def kept(i, j, k=k, before=before):
+        def kept(i: Expr, j: Expr, k: int = k, before: str | None = before) -> Scalar:
             added = at(f"entered{k}", i, j)
             return (
                 added if before is None else op("add", op("mul", at(before, i, j), c(0.5, DType.F32)), added)
@@ -64,7 +66,7 @@ def test_the_state_of_a_recurrence_is_stored_by_the_kernel_of_its_own_step(build
     assert max(len(gates.intersection(call.args)) for call in calls(made)) <= 4
 
 
-def test_of_two_values_the_narrower_is_stored(build, compare):
+def test_of_two_values_the_narrower_is_stored(build: Builder, compare: Compare) -> None:
     """Two reductions over rows and one over columns read a sum of four tensors, rounded to 16 bits and
     widened again.
     """
@@ -74,7 +76,7 @@ def test_of_two_values_the_narrower_is_stored(build, compare):
         build.input(name, rows, width, dtype=DType.F32)
     at = build.at
 
-    def rounded(i, j):
+    def rounded(i: Expr, j: Expr) -> Scalar:
         total = at("a", i, j)
         for name in names[1:]:
             total = op("add", total, at(name, i, j))

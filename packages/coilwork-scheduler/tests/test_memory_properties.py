@@ -10,10 +10,12 @@ import pytest
 import torch
 from allocator_simulation import measured_peak
 from declared import schedule
+from graph_builder import Builder
+from known_values import number_of
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import as_expr, as_int
-from coilwork_ir.loops import View
+from coilwork_ir.loops import Graph, View
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.program.nodes import Alloc, Reinterpret, Reuse
@@ -32,7 +34,7 @@ class Programs:
     overwritten memory.
     """
 
-    def __init__(self, build, seed):
+    def __init__(self, build: Builder, seed: int) -> None:
         self.build = build
         self.rng = Random(seed)
         self.live: list[str] = []
@@ -42,14 +44,14 @@ class Programs:
             build.input(name, *shape)
             self.add(name, name)
 
-    def add(self, name, root):
+    def add(self, name: str, root: str) -> None:
         self.live.append(name)
         self.root[name] = root
 
-    def shape(self, name):
-        return [e.value for e in self.build.buffers[name].shape]
+    def shape(self, name: str) -> list[int]:
+        return [number_of(e) for e in self.build.buffers[name].shape]
 
-    def step(self, name):
+    def step(self, name: str) -> None:
         rng, build = self.rng, self.build
         # mostly what was made lately, so that memory dies
         source = rng.choice(self.live[-5:] if rng.random() < 0.8 else self.live)
@@ -93,25 +95,25 @@ class Programs:
             return
         self.add(name, name)
 
-    def graph(self, steps):
+    def graph(self, steps: int) -> Graph:
         for k in range(steps):
             self.step(f"b{k}")
         made = [n for n in self.live if self.root[n].startswith("b")]
         return self.build.graph(*self.rng.sample(made, min(3, len(made))))
 
 
-def layout_is_plain(buffer):
+def layout_is_plain(buffer: Buffer) -> bool:
     """True if `buffer` has the layout that the builder gives a result."""
     return len(buffer.shape) < 2 or buffer.strides[0] is buffer.shape[1]
 
 
-def inputs():
+def inputs() -> list[torch.Tensor]:
     made = torch.Generator().manual_seed(3)
     return [torch.rand(shape, generator=made, dtype=torch.float64) for shape in SHAPES]
 
 
 @pytest.mark.parametrize("seed", range(80))
-def test_reuse_keeps_results_and_the_peak_is_predicted(build, seed):
+def test_reuse_keeps_results_and_the_peak_is_predicted(build: Builder, seed: int) -> None:
     graph = Programs(build, seed).graph(6 + seed % 25)
     options = ScheduleOptions(inline=False, fuse=seed % 3 == 0)
     made = schedule(graph, get_target(("sm_90", "x86-64-avx2")[seed % 2]), options)
@@ -139,7 +141,7 @@ def test_reuse_keeps_results_and_the_peak_is_predicted(build, seed):
         torch.testing.assert_close(got, wanted)
 
 
-def test_random_programs_hand_memory_on_in_both_ways(build):
+def test_random_programs_hand_memory_on_in_both_ways(build: Builder) -> None:
     """The property above would hold of a planner that reuses nothing."""
     counts = {Reuse: 0, Reinterpret: 0}
     for seed in range(60):
@@ -155,7 +157,7 @@ def test_random_programs_hand_memory_on_in_both_ways(build):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_pools_keep_results_and_the_peak(build, seed):
+def test_pools_keep_results_and_the_peak(build: Builder, seed: int) -> None:
     graph = Programs(build, seed).graph(8 + seed % 40)
     made = schedule(graph, get_target("sm_90"), ScheduleOptions(inline=False, fuse=seed % 3 == 0))
     slack = (0, 128)[seed % 2]
@@ -173,7 +175,7 @@ def test_pools_keep_results_and_the_peak(build, seed):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_pools_keep_the_peak_of_all_that_is_given_away(build, seed):
+def test_pools_keep_the_peak_of_all_that_is_given_away(build: Builder, seed: int) -> None:
     graph = Programs(build, seed).graph(8 + seed % 40)
     names = tuple(b.name for b in graph.inputs if isinstance(b, Buffer))
     options = ScheduleOptions(inline=False, fuse=seed % 3 == 0, donated_inputs=names)
@@ -193,7 +195,7 @@ def test_pools_keep_the_peak_of_all_that_is_given_away(build, seed):
         torch.testing.assert_close(got, wanted)
 
 
-def test_random_programs_come_to_have_pools(build):
+def test_random_programs_come_to_have_pools(build: Builder) -> None:
     """The property above would hold of programs without any."""
     allocations = {False: 0, True: 0}
     for seed in range(40):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Unpack
 
 import pytest
 import torch
-from declared import schedule
+from declared import ScheduleFields, schedule
 from torch import Tensor
 
 from coilwork_ir.kernels import Schedule
@@ -60,9 +60,10 @@ GRADIENTS = """graph @g {
 """
 
 
-def scheduled(text: str, **options: Any) -> tuple[Schedule, list[str]]:
+def scheduled(text: str, **options: Unpack[ScheduleFields]) -> tuple[Schedule, list[str]]:
     """The schedule of the graph in `text`, and the operators that it calls."""
-    chosen = ScheduleOptions(**{"calls_onednn": True, **options})
+    options.setdefault("calls_onednn", True)
+    chosen = ScheduleOptions(**options)
     made = schedule(parse_graph(text), TARGETS[CPU], chosen)
     verify_schedule(made)
     return made, [step.target for step in made.steps if isinstance(step, Extern)]
@@ -114,7 +115,7 @@ def test_a_result_by_columns_is_copied(has_bias: bool) -> None:
 @pytest.mark.parametrize(
     "options", [{"calls_onednn": False}, {"numerics": "eager"}, {"batch_invariant": True}]
 )
-def test_a_captured_call_stays_where_bits_are_those_of_eager(options: dict[str, Any]) -> None:
+def test_a_captured_call_stays_where_bits_are_those_of_eager(options: ScheduleFields) -> None:
     assert ONEDNN not in scheduled(LINEAR, **options)[1]
 
 

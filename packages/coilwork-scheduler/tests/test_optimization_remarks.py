@@ -7,7 +7,7 @@ from coilwork_scheduler import explain
 from coilwork_scheduler.optimization_remarks import Remarks
 
 
-def test_a_line_per_decision():
+def test_a_line_per_decision() -> None:
     made = Decision(rule="fuse", subjects=("a", "b"), accepted=True, reason="cheaper", numbers=(("us", 1.5),))
     head, line, rest = explain([made]).split("\n")
     assert head.split() == ["done", "rule", "buffers", "reason", "numbers"]
@@ -15,7 +15,7 @@ def test_a_line_per_decision():
     assert rest == ""
 
 
-def test_the_record_is_bounded_and_rejections_do_not_crowd_out_the_rest():
+def test_the_record_is_bounded_and_rejections_do_not_crowd_out_the_rest() -> None:
     remarks = Remarks(10)
     for _ in range(100):
         remarks.note("reject", (), False, "no")

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coilwork_ir.index import as_expr, as_int, evaluate, floordiv, get_extent, substitute, symbol
-from coilwork_scheduler.splitting.pieces import cut_axes, merge_axes
+from coilwork_ir.index import Expr, as_expr, as_int, evaluate, floordiv, get_extent, substitute, symbol
+from coilwork_scheduler.splitting.pieces import Pieces, cut_axes, merge_axes
 
 S0 = symbol("s0", lo=1)
 
 
-def cut(extents, wanted, *, order=None, hint=64, skip=True, held=0):
+def cut(
+    extents: Sequence[Expr | int],
+    wanted: float,
+    *,
+    order: Sequence[int] | None = None,
+    hint: int = 64,
+    skip: bool = True,
+    held: int = 0,
+) -> tuple[tuple[Expr, ...], Pieces | None]:
     axes = tuple(symbol(f"r{k}", extent=as_expr(e)) for k, e in enumerate(extents))
     sizes = {axis: evaluate(get_extent(axis), {"s0": hint}) for axis in axes}
     ordered = axes if order is None else tuple(axes[k] for k in order)
     return axes, cut_axes(axes, ordered, sizes, wanted=wanted, skip=skip, held=held)
 
 
-def shape(symbols, s0=1):
+def shape(symbols: Sequence[Expr], s0: int = 1) -> list[int]:
     return [evaluate(get_extent(s), {"s0": s0}) for s in symbols]
 
 
@@ -34,9 +43,11 @@ def shape(symbols, s0=1):
     st.booleans(),
     st.booleans(),
 )
-def test_every_point_is_in_one_piece(given_extents, wanted, hint, s0, backwards, skip):
+def test_every_point_is_in_one_piece(
+    given_extents: list[int | str], wanted: float, hint: int, s0: int, backwards: bool, skip: bool
+) -> None:
     named = {"s0": S0, "8*s0": S0 * 8}
-    extents = [named.get(e, e) for e in given_extents]
+    extents = [e if isinstance(e, int) else named[e] for e in given_extents]
     order = range(len(extents))[::-1] if backwards else None
     axes, pieces = cut(extents, wanted, order=order, hint=hint, skip=skip)
     if pieces is None:
@@ -62,33 +73,40 @@ def test_every_point_is_in_one_piece(given_extents, wanted, hint, s0, backwards,
         ((509,), 16, [16], [32]),
     ],
 )
-def test_outer_axes_first_then_a_divisor(extents, wanted, outer, inner):
+def test_outer_axes_first_then_a_divisor(
+    extents: tuple[int, ...], wanted: int, outer: list[int], inner: list[int]
+) -> None:
     _, pieces = cut(extents, wanted)
+    assert pieces is not None
     assert (shape(pieces.outer), shape(pieces.inner)) == (outer, inner)
 
 
-def test_an_axis_of_unknown_size_stays_whole_where_the_others_have_enough_points():
+def test_an_axis_of_unknown_size_stays_whole_where_the_others_have_enough_points() -> None:
     _, pieces = cut((S0, 56, 56), 14)
+    assert pieces is not None
     assert pieces.uneven is None and shape(pieces.inner, 3) == [3, 4, 56]
     _, pieces = cut((S0, 56, 56), 14, skip=False)
+    assert pieces is not None
     assert pieces.uneven is not None and pieces.outer[0].name == "r0_piece"
 
 
 @pytest.mark.parametrize(("hint", "count"), [(10, S0 * 2), (100, S0), (10000, as_expr(16))])
-def test_a_multiple_of_a_number_is_cut_evenly_though_its_size_is_unknown(hint, count):
+def test_a_multiple_of_a_number_is_cut_evenly_though_its_size_is_unknown(hint: int, count: Expr) -> None:
     _, pieces = cut((S0 * 16,), 15, hint=hint)
+    assert pieces is not None
     assert pieces.uneven is None and pieces.count is count
 
 
-def test_nothing_to_cut_is_no_pieces():
+def test_nothing_to_cut_is_no_pieces() -> None:
     assert cut((1, 1), 8)[1] is None
     assert cut((64,), 1)[1] is None
     # every point a piece leaves nothing to reduce in one
     assert cut((4, 2), 8)[1] is None
 
 
-def test_the_order_of_memory_says_which_axis_is_cut():
+def test_the_order_of_memory_says_which_axis_is_cut() -> None:
     axes, pieces = cut((64, 64), 8, order=(1, 0))
+    assert pieces is not None
     assert [c.axis for c in pieces.cuts] == [axes[1]]
 
 
@@ -105,8 +123,11 @@ def test_the_order_of_memory_says_which_axis_is_cut():
         ((96, 49), 33, [24], [4, 49]),
     ],
 )
-def test_pieces_on_chip_fill_their_blocks(extents, wanted, outer, inner):
+def test_pieces_on_chip_fill_their_blocks(
+    extents: tuple[int, ...], wanted: int, outer: list[int], inner: list[int]
+) -> None:
     _, pieces = cut(extents, wanted, held=512)
+    assert pieces is not None
     assert (shape(pieces.outer), shape(pieces.inner)) == (outer, inner)
 
 

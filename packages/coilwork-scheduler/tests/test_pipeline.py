@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
 from declared import schedule
+from graph_builder import Builder
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels.text import format_schedule
+from coilwork_ir.loops import Graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.passes import Before
 from coilwork_ir.scalar import const, op
@@ -20,7 +23,7 @@ H200 = get_target("sm_90")
 
 
 @pytest.fixture
-def overwriting(build):
+def overwriting(build: Builder) -> Graph:
     """A transposed update in place, a chain that is inlined, and a value that nobody needs."""
     at = build.at
     build.input("x", 4, 4)
@@ -31,10 +34,10 @@ def overwriting(build):
     return build.graph("y")
 
 
-def test_every_pass_leaves_a_graph_that_verifies(overwriting):
+def test_every_pass_leaves_a_graph_that_verifies(overwriting: Graph) -> None:
     seen = []
 
-    def check(name, graph):
+    def check(name: str, graph: Graph) -> None:
         verify_graph(graph)
         seen.append((name, len(graph.nodes)))
 
@@ -44,11 +47,11 @@ def test_every_pass_leaves_a_graph_that_verifies(overwriting):
     assert counts["separate"] == 5 and counts["dead"] == 4 and counts["dead-after-inline"] == 2
 
 
-def test_equal_arguments_give_equal_results(overwriting):
+def test_equal_arguments_give_equal_results(overwriting: Graph) -> None:
     assert format_schedule(schedule(overwriting, H200)) == format_schedule(schedule(overwriting, H200))
 
 
-def test_without_inlining_the_graph_keeps_its_nodes(overwriting):
+def test_without_inlining_the_graph_keeps_its_nodes(overwriting: Graph) -> None:
     counts = {}
     schedule(
         overwriting,
@@ -59,7 +62,7 @@ def test_without_inlining_the_graph_keeps_its_nodes(overwriting):
     assert counts["dead-after-inline"] == counts["dead"] == 4
 
 
-def test_reading_what_was_overwritten_is_refused(build):
+def test_reading_what_was_overwritten_is_refused(build: Builder) -> None:
     at = build.at
     build.input("x", 4)
     build.pointwise("y", [4], lambda i: op("exp", at("x", i)), into="x")
@@ -80,7 +83,7 @@ class Counting:
         return self.inner.kernel_us(work)
 
 
-def chain(build, count):
+def chain(build: Builder, count: int) -> Graph:
     last = "x"
     for k in range(count):
         build.pointwise(f"c{k}", [64], lambda i, s=last: op("mul", build.at(s, i), build.at("x", i)))
@@ -88,13 +91,13 @@ def chain(build, count):
     return build.graph(last)
 
 
-def wide(build, count):
+def wide(build: Builder, count: int) -> Graph:
     for k in range(count):
         build.pointwise(f"w{k}", [64], lambda i, k=k: op("mul", build.at("x", i), const(float(k), DType.F64)))
     return build.graph(*(f"w{k}" for k in range(count)))
 
 
-def layers(build, count):
+def layers(build: Builder, count: int) -> Graph:
     last = "x"
     for k in range(count // 4):
         build.reduce(f"s{k}", "sum", [], [64], lambda r, s=last: build.at(s, r))
@@ -106,7 +109,9 @@ def layers(build, count):
 
 
 @pytest.mark.parametrize("shape", [chain, wide, layers])
-def test_four_times_the_nodes_are_four_times_the_questions(build, shape):
+def test_four_times_the_nodes_are_four_times_the_questions(
+    build: Builder, shape: Callable[[Builder, int], Graph]
+) -> None:
     asked = []
     for count in (200, 800):
         fresh = type(build)()
@@ -117,7 +122,7 @@ def test_four_times_the_nodes_are_four_times_the_questions(build, shape):
     assert asked[0] >= 200 and asked[1] <= 4.5 * asked[0]
 
 
-def test_more_equal_layers_ask_nothing_more(build):
+def test_more_equal_layers_ask_nothing_more(build: Builder) -> None:
     asked = []
     for count in (200, 800):
         fresh = type(build)()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import pytest
-from declared import schedule
+from declared import ScheduleFields, schedule
 
 from coilwork_ir.kernels import KernelCall
 from coilwork_ir.loops import Extern
@@ -13,7 +15,7 @@ from coilwork_ir.target import TARGETS
 from coilwork_scheduler import ScheduleOptions
 
 
-def steps(graph: str, target: str = "sm_90", **options: object) -> list[str]:
+def steps(graph: str, target: str = "sm_90", **options: Unpack[ScheduleFields]) -> list[str]:
     """Each step of the schedule: the operator that is called, or `kernel`."""
     parsed = parse_graph(graph)
     verify_graph(parsed)
@@ -155,6 +157,6 @@ def test_what_is_added_is_read_by_the_product_s_kernel(weights: bool) -> None:
     [("sm_80", {}), ("sm_90", {"numerics": "eager"}), ("sm_90", {"contractions": "aten"})],
     ids=["no copy engine", "rounded as by eager", "calls asked for"],
 )
-def test_elsewhere_they_are_calls(target: str, options: dict[str, object]) -> None:
+def test_elsewhere_they_are_calls(target: str, options: ScheduleFields) -> None:
     assert steps(of_rows(1), target, **options) == ["mm"]
     assert steps(with_summand(64, 256, 128), target, **options) == ["baddbmm"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 import sys
 from types import FrameType
+from typing import Any
 
 import pytest
 from allocator_simulation import measured_peak
@@ -434,7 +435,7 @@ def test_work_of_large_launches_grows_with_their_members() -> None:
         assert max(len(launch.args) for launch in launches) >= members / 2
         counted = 0
 
-        def trace(frame: FrameType, event: str, argument: object) -> object:
+        def trace(frame: FrameType, event: str, argument: object) -> Any:
             nonlocal counted
             counted += 1
             return trace if frame.f_code.co_filename == plan.__code__.co_filename else None

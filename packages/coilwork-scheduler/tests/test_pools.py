@@ -44,7 +44,7 @@ def chain(shape: str, length: int, *, symbols: tuple[str, ...] = ()) -> str:
     return "\n".join([*lines, f"  return (%b{length})", "}"])
 
 
-def test_one_allocation_instead_of_many():
+def test_one_allocation_instead_of_many() -> None:
     program = planned(chain("64, 64", 10), reuse=False)
     (pool,) = of(program, AllocPool)
     assert len(of(program, PoolView)) == 9 and len(of(program, Alloc)) == 1
@@ -55,12 +55,12 @@ def test_one_allocation_instead_of_many():
     assert parse_program(format_program(program)) == program
 
 
-def test_results_and_single_buffers_stay_as_they_are():
+def test_results_and_single_buffers_stay_as_they_are() -> None:
     text = chain("64, 64", 2)
     assert planned(text) == planned(text, pools=False)
 
 
-def test_a_pool_ends_where_there_is_no_room_for_it():
+def test_a_pool_ends_where_there_is_no_room_for_it() -> None:
     # the first result is alive until the large one, which is the peak, is there
     lines = ["graph @g {", "  input %x: f32[64, 64]"]
     for k in range(6):
@@ -80,7 +80,7 @@ def test_a_pool_ends_where_there_is_no_room_for_it():
     assert as_int(program.peak_bytes) == measured_peak(program) == 4 * 64 * (64 + 100000)
 
 
-def test_the_peak_stays_where_it_is():
+def test_the_peak_stays_where_it_is() -> None:
     # one pool for all products would keep the middle ones' 900 KB until the large one is there, at 5 % more
     lines = ["graph @g {", "  input %b0: f32[480, 480]"]
     for k in range(6):
@@ -99,7 +99,7 @@ def test_the_peak_stays_where_it_is():
     assert measured_peak(pooled) <= plain + slack
 
 
-def test_little_memory_may_become_more_where_that_saves_most_allocations():
+def test_little_memory_may_become_more_where_that_saves_most_allocations() -> None:
     # layers of a transformer: attention's result is memory of its operator, beside a pool that is full when
     # the widest value is there
     def layers(width: int) -> str:
@@ -136,7 +136,7 @@ def test_little_memory_may_become_more_where_that_saves_most_allocations():
     assert planned(large, reuse=False, slack=0, small_slack=1 << 20) == planned(large, reuse=False, slack=0)
 
 
-def test_a_pool_is_as_large_as_what_is_beside_it_allows():
+def test_a_pool_is_as_large_as_what_is_beside_it_allows() -> None:
     # all would not fit beside what the operators between them have made; the wide ones are then allocated by
     # themselves
     lines = ["graph @g {", "  input %x: f32[64, 1024]"]
@@ -165,7 +165,7 @@ def test_a_pool_is_as_large_as_what_is_beside_it_allows():
     assert measured_peak(pooled) == measured_peak(planned(text, pools=False, reuse=False))
 
 
-def test_sizes_in_symbols():
+def test_sizes_in_symbols() -> None:
     text = chain("s0, 64", 8, symbols=("  symbol s0 in [2, 1000]",))
     program = planned(text, reuse=False)
     pools = [one for one in of(program, AllocPool) if isinstance(one, AllocPool)]
@@ -176,12 +176,12 @@ def test_sizes_in_symbols():
     assert program.peak_bytes is planned(text, pools=False, reuse=False).peak_bytes
 
 
-def test_a_size_that_may_leave_an_uneven_offset_is_allocated():
+def test_a_size_that_may_leave_an_uneven_offset_is_allocated() -> None:
     program = planned(chain("s0, 3", 8, symbols=("  symbol s0 in [2, 1000]",)), reuse=False)
     assert not of(program, AllocPool)
 
 
-def test_what_counts_from_the_start_of_a_storage_is_allocated():
+def test_what_counts_from_the_start_of_a_storage_is_allocated() -> None:
     text = """graph @g {
   input %x: f32[64, 64]
   extern "aten.mm.default" (%x, %x) aten defines (%a: f32[64, 64]) out "aten.mm.out" ("out")
@@ -197,7 +197,7 @@ def test_what_counts_from_the_start_of_a_storage_is_allocated():
     assert placed == {"a", "d"}
 
 
-def test_what_an_operator_might_keep_is_allocated():
+def test_what_an_operator_might_keep_is_allocated() -> None:
     text = """graph @g {
   input %x: f32[64, 64]
   extern "mine.first.default" (%x) custom defines (%a: f32[64, 64]) out "mine.first.out" ("out")
@@ -214,7 +214,7 @@ def test_what_an_operator_might_keep_is_allocated():
     assert placed == {"b", "c", "e", "f"}
 
 
-def test_a_pool_ends_while_what_was_given_is_there():
+def test_a_pool_ends_while_what_was_given_is_there() -> None:
     # Two wide values, one after the other, beside what was given; a result as wide is there when they are
     # gone. Later, with nothing beside them, two wide values at once: as much as that is no peak there.
     wide, given, out = "f32[64, 1024]", "f32[1024, 1024]", 'out "aten.mm.out" ("out")'

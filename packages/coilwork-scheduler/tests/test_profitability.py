@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import pytest
 from declared import declare
+from graph_builder import Builder
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.loops import Pointwise, Reduce
 from coilwork_ir.scalar import const, op
 from coilwork_ir.target import get_target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.fusion.alignment import find_alignments
-from coilwork_scheduler.fusion.fusion_candidate import make_candidate, merge_candidates
+from coilwork_scheduler.fusion.fusion_candidate import FusionCandidate, make_candidate, merge_candidates
 from coilwork_scheduler.fusion.profitability import Traffic
 from coilwork_scheduler.fusion_group import group_of, make_stage
 from coilwork_scheduler.options import make_size_hints
 
 
-def traffic(build, name="sm_90", kept_bytes=None):
+def traffic(build: Builder, name: str = "sm_90", kept_bytes: int | None = None) -> Traffic:
     targets = declare(get_target(name), kept_bytes=kept_bytes)
     return Traffic(buffers=build.buffers, sizes=make_size_hints(ScheduleOptions()), targets=targets)
 
 
-def candidates(build):
-    return [make_candidate(make_stage(k, node), "cuda:0") for k, node in enumerate(build.nodes)]
+def candidates(build: Builder) -> list[FusionCandidate]:
+    return [
+        make_candidate(make_stage(k, node), "cuda:0")
+        for k, node in enumerate(build.nodes)
+        if isinstance(node, Pointwise | Reduce)
+    ]
 
 
-def test_a_broadcast_operand_is_read_once(build):
+def test_a_broadcast_operand_is_read_once(build: Builder) -> None:
     build.input("x", 32, 64, dtype=DType.F32)
     build.input("w", 64, dtype=DType.F32)
     build.pointwise(
@@ -37,14 +43,14 @@ def test_a_broadcast_operand_is_read_once(build):
     assert (work.rows, work.row_length, work.operations) == (32 * 64, 1, 32 * 64)
 
 
-def test_what_nobody_wants_is_not_written(build):
+def test_what_nobody_wants_is_not_written(build: Builder) -> None:
     build.input("x", 8)
     build.pointwise("y", [8], lambda i: op("exp", build.at("x", i)))
     (only,) = candidates(build)
     assert traffic(build).work(only, ()).write_bytes == 0
 
 
-def test_a_slice_counts_with_the_points_that_are_read(build):
+def test_a_slice_counts_with_the_points_that_are_read(build: Builder) -> None:
     build.input("x", 1000)
     build.pointwise("y", [10], lambda i: op("exp", build.at("x", i + 5)))
     (only,) = candidates(build)
@@ -52,7 +58,7 @@ def test_a_slice_counts_with_the_points_that_are_read(build):
 
 
 @pytest.mark.parametrize(("kept_bytes", "passes"), [(1 << 16, 1), (64, 2)])
-def test_a_row_that_does_not_stay_on_chip_is_read_again(build, kept_bytes, passes):
+def test_a_row_that_does_not_stay_on_chip_is_read_again(build: Builder, kept_bytes: int, passes: int) -> None:
     build.input("x", 6, 100)
     build.reduce("s", "sum", [6], [100], lambda i, r: build.at("x", i, r))
     build.pointwise("y", [6, 100], lambda i, j: op("sub", build.at("x", i, j), build.at("s", i)))
@@ -68,7 +74,7 @@ def test_a_row_that_does_not_stay_on_chip_is_read_again(build, kept_bytes, passe
     assert (work.rows, work.row_length) == (6, 100)
 
 
-def test_shared_bytes_are_those_that_both_read(build):
+def test_shared_bytes_are_those_that_both_read(build: Builder) -> None:
     build.input("x", 16)
     build.input("z", 4)
     build.pointwise("a", [16], lambda i: op("exp", build.at("x", i)))
@@ -82,7 +88,9 @@ def test_shared_bytes_are_those_that_both_read(build):
 @pytest.mark.parametrize(
     ("columns", "name", "times"), [(2048, "sm_90", 2), (2048, "x86-64-avx512", 1), (256, "sm_90", 1)]
 )
-def test_rows_that_read_across_fetch_sectors_in_vain(build, columns, name, times):
+def test_rows_that_read_across_fetch_sectors_in_vain(
+    build: Builder, columns: int, name: str, times: int
+) -> None:
     """Of `z`, a block of two rows of 2,048 columns takes 16 bytes of each 32; a block of 16 shorter rows all
     of them.
     """
@@ -105,7 +113,9 @@ def test_rows_that_read_across_fetch_sectors_in_vain(build, columns, name, times
     ("shape", "name", "times"),
     [((10, 4096), "sm_90", 4), ((10, 4096), "x86-64-avx512", 1), ((10, 256), "sm_90", 1)],
 )
-def test_rows_in_two_orders_of_memory_fetch_sectors_in_vain(build, shape, name, times):
+def test_rows_in_two_orders_of_memory_fetch_sectors_in_vain(
+    build: Builder, shape: tuple[int, ...], name: str, times: int
+) -> None:
     """Of what lies in another order than the results, threads take 8 bytes of each 32: ten elements lie 4,096
     steps apart. Where they are 256 apart a block has all of them.
     """

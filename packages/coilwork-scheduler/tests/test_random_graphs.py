@@ -7,12 +7,15 @@ from itertools import pairwise
 from random import Random
 
 import pytest
+from graph_builder import Compare
+from known_values import number_of
 
 from coilwork_ir.buffers import Buffer, Ref, make_contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Extern, Graph, Mutation, Node, Pointwise, Reduce, Scan, Scatter, Sort, View
+from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder, where
 
 SHAPES = ((4, 6), (6, 4), (24,), (2, 12), (4,), (6,), (2, 2, 6), (4, 1, 6), (4, 4), (0, 4))
@@ -49,7 +52,7 @@ class Maker:
     def access(self, ranges: tuple[Expr, ...]) -> Scalar:
         """A load of some live buffer at coordinates that stay inside it."""
         rng = self.rng
-        extents = [r.extent.value for r in ranges]
+        extents = [number_of(r.extent) for r in ranges]
         name = rng.choice(sorted(self.live))
         source = self.live[name]
         shape = [e.value for e in source.shape]
@@ -79,8 +82,8 @@ class Maker:
         if choice < 0.5 and shape:
             # masked: only where the flat position is inside
             shift = rng.randrange(0, 3)
-            position = index_value(flat + shift)
-            inside = op("lt", position, const(size, DType.I64))
+            shifted = index_value(flat + shift)
+            inside = op("lt", shifted, const(size, DType.I64))
             return load(name, self.unflatten(flat + shift, shape), FLOAT, mask=inside, other=0.25)
         wrapped = flat if size == count else flat % size
         return load(name, self.unflatten(wrapped, shape), FLOAT)
@@ -109,14 +112,14 @@ class Maker:
     def step(self) -> None:
         rng = self.rng
         choice = rng.random()
-        shape = rng.choice(SHAPES)
+        shape: tuple[int, ...] = rng.choice(SHAPES)
         ranges = self.ranges(shape)
         if choice < 0.5:
             body = self.body(ranges)
             self.nodes.append(Pointwise(output=self.buffer(shape), ranges=ranges, body=body))
         elif choice < 0.7:
             cut = rng.randrange(len(shape) + 1)
-            kind = (
+            kind: ReduceKind = (
                 rng.choice(("sum", "welford")) if 0 in shape else rng.choice(("sum", "max", "welford", "sum"))
             )
             if 0 in shape:
@@ -147,7 +150,7 @@ class Maker:
 
     def sort(self) -> None:
         rng = self.rng
-        shape = rng.choice([s for s in SHAPES if s and 0 not in s])
+        shape = rng.choice([s for s in SHAPES if len(s) and 0 not in s])
         ranges = self.ranges(shape)
         axis = rng.randrange(len(shape))
         count = rng.choice((None, rng.randint(1, shape[axis])))
@@ -287,12 +290,12 @@ class Maker:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_scheduling_keeps_the_numbers(seed, compare):
+def test_scheduling_keeps_the_numbers(seed: int, compare: Compare) -> None:
     compare(Maker(seed).graph(4 + seed % 17), name=("sm_90", "x86-64-avx2")[seed % 2])
 
 
 @pytest.mark.parametrize("seed", range(60, 80))
-def test_buffers_filled_part_by_part_keep_the_numbers(seed, compare):
+def test_buffers_filled_part_by_part_keep_the_numbers(seed: int, compare: Compare) -> None:
     maker = Maker(seed)
     maker.step()
     maker.fill()
@@ -302,7 +305,7 @@ def test_buffers_filled_part_by_part_keep_the_numbers(seed, compare):
 
 
 @pytest.mark.parametrize("seed", range(300, 340))
-def test_sorts_among_others_keep_the_numbers(seed, compare):
+def test_sorts_among_others_keep_the_numbers(seed: int, compare: Compare) -> None:
     maker = Maker(seed)
     maker.step()
     for _ in range(4):
@@ -312,10 +315,10 @@ def test_sorts_among_others_keep_the_numbers(seed, compare):
 
 
 @pytest.mark.parametrize("seed", range(100, 115))
-def test_scheduling_without_fusion_keeps_the_numbers(seed, compare):
+def test_scheduling_without_fusion_keeps_the_numbers(seed: int, compare: Compare) -> None:
     compare(Maker(seed).graph(10), inline=False, fuse=False)
 
 
 @pytest.mark.parametrize("seed", range(200, 220))
-def test_fusion_alone_keeps_the_numbers(seed, compare):
+def test_fusion_alone_keeps_the_numbers(seed: int, compare: Compare) -> None:
     compare(Maker(seed).graph(14), inline=False)

@@ -26,7 +26,7 @@ from coilwork_scheduler.contractions.registry import (
 )
 from coilwork_scheduler.cost_model import RooflineCost
 from coilwork_scheduler.dependence import analyse
-from coilwork_scheduler.options import make_size_hints
+from coilwork_scheduler.options import ContractionChoice, make_size_hints
 
 PRODUCT = """graph @g {
   input %x: f32[64, 32]
@@ -76,7 +76,7 @@ class Backend:
 
 @pytest.mark.parametrize(("kind", "called"), [("theirs", "theirs.mm.default"), ("cuda", "aten.mm.default")])
 @pytest.mark.parametrize("asked", ["auto", "aten"])
-def test_they_serve_their_own_devices_alone(kind: str, called: str, asked: str) -> None:
+def test_they_serve_their_own_devices_alone(kind: str, called: str, asked: ContractionChoice) -> None:
     backend = Backend()
     assert isinstance(backend, ImplementationProvider)
     device = replace(get_target("sm_90"), kind=kind)

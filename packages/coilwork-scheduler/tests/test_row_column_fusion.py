@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
 import pytest
 from declared import schedule
+from graph_builder import Builder, Compare
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_expr, floordiv, mod, symbol
-from coilwork_ir.kernels import KernelCall
+from coilwork_ir.index import Expr, as_expr, floordiv, mod, symbol
+from coilwork_ir.kernels import Kernel, KernelCall, Schedule
+from coilwork_ir.kernels.nodes import Decision
 from coilwork_ir.kernels.verify import verify_schedule
-from coilwork_ir.scalar import const, op
+from coilwork_ir.loops import Graph
+from coilwork_ir.ops import ReduceKind
+from coilwork_ir.scalar import Scalar, const, op
 from coilwork_ir.target import get_target
 
 F32, F64, BF16 = DType.F32, DType.F64, DType.BF16
@@ -21,7 +26,16 @@ H200 = get_target("sm_90")
 SMALL = replace(H200, multiprocessors=2, launch_us=1e-6, bandwidth_gb_s=1.0)
 
 
-def norm_backward(build, rows, columns, *, dtype=F64, kept="both", around=False, results=()):
+def norm_backward(
+    build: Builder,
+    rows: Sequence[Expr | int],
+    columns: int,
+    *,
+    dtype: DType = F64,
+    kept: str = "both",
+    around: bool = False,
+    results: Sequence[str] = (),
+) -> Graph:
     """Gradients of layer_norm(x) * w + b over `columns`, from what flows back in `dy`; with `around`, beside
     that of `x` itself.
 
@@ -35,13 +49,13 @@ def norm_backward(build, rows, columns, *, dtype=F64, kept="both", around=False,
     for name in ("mean", "rstd"):
         build.input(name, *rows, dtype=wide)
 
-    def normal(*i):
+    def normal(*i: Expr) -> Scalar:
         return op("mul", op("sub", at("x", *i), at("mean", *i[:-1])), at("rstd", *i[:-1]))
 
-    def scaled(*i):
+    def scaled(*i: Expr) -> Scalar:
         return op("mul", at("dy", *i), at("w", i[-1]))
 
-    def gradient(*i):
+    def gradient(*i: Expr) -> Scalar:
         share = const(1.0 / columns, wide)
         level = op("mul", at("total", *i[:-1]), share)
         slope = op("mul", normal(*i), op("mul", at("slope", *i[:-1]), share))
@@ -63,7 +77,7 @@ def norm_backward(build, rows, columns, *, dtype=F64, kept="both", around=False,
     return build.graph(*names, *results)
 
 
-def sequential(made):
+def sequential(made: Schedule) -> list[tuple[Kernel, dict[str, list[Expr | None]]]]:
     """The kernels with sequential ranges, with the extents of their ranges by kind."""
     found = []
     for kernel in made.kernels:
@@ -76,23 +90,25 @@ def sequential(made):
     return found
 
 
-def verdicts(made, rule):
+def verdicts(made: Schedule, rule: str) -> list[Decision]:
     return [d for d in made.decisions if d.rule == rule]
 
 
-def args_of(made):
+def args_of(made: Schedule) -> list[set[str]]:
     return [set(step.args) for step in made.steps if isinstance(step, KernelCall)]
 
 
 @pytest.mark.parametrize("around", [False, True])
 @pytest.mark.parametrize("rows", [(131,), (128,), (4, 33), (5, 3, 11)])
-def test_numbers_are_those_of_the_graph(build, compare, rows, around):
+def test_numbers_are_those_of_the_graph(
+    build: Builder, compare: Compare, rows: tuple[int, ...], around: bool
+) -> None:
     made = compare(norm_backward(build, list(rows), 5, around=around), name=SMALL)
     assert len(sequential(made)) == 1
 
 
 @pytest.mark.parametrize("rows", [3, 128, 131, 400])
-def test_any_number_of_rows(build, compare, rows):
+def test_any_number_of_rows(build: Builder, compare: Compare, rows: int) -> None:
     many = symbol("s0", lo=2)
     made = compare(replace(norm_backward(build, [many], 4), symbols=(many,)), name=SMALL, sizes={"s0": rows})
     ((_, extents),) = sequential(made)
@@ -100,7 +116,7 @@ def test_any_number_of_rows(build, compare, rows):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_rows_and_columns(build, compare, seed):
+def test_random_rows_and_columns(build: Builder, compare: Compare, seed: int) -> None:
     """Chains of reductions along rows and columns of a few matrices, in any order."""
     rng = Random(seed)
     rows, columns = rng.choice([(128,), (137,), (2, 70), (3, 45)]), rng.randint(1, 5)
@@ -108,10 +124,11 @@ def test_random_rows_and_columns(build, compare, seed):
     for name in ("a", "b"):
         build.input(name, *shape)
     build.input("v", columns)
-    matrices, vectors, lines = ["a", "b"], [], ["v"]
+    matrices, lines = ["a", "b"], ["v"]
+    vectors: list[str] = []
     outputs = []
 
-    def body(*i):
+    def body(*i: Expr) -> Scalar:
         value = build.at(rng.choice(matrices), *i)
         for _ in range(rng.randint(0, 2)):
             other = [build.at(rng.choice(matrices), *i), build.at(rng.choice(lines), i[-1])]
@@ -122,7 +139,7 @@ def test_random_rows_and_columns(build, compare, seed):
     for number in range(rng.randint(3, 8)):
         name = f"t{number}"
         what = rng.choice(("row", "row", "column", "column", "matrix"))
-        kind = rng.choice(("sum", "sum", "max", "min"))
+        kind: ReduceKind = rng.choice(("sum", "sum", "max", "min"))
         if what == "row":
             build.reduce(name, kind, rows, [columns], body)
             vectors.append(name)
@@ -138,14 +155,14 @@ def test_random_rows_and_columns(build, compare, seed):
     compare(build.graph(*(outputs or [f"t{number}"])), name=SMALL)
 
 
-def test_rows_are_not_cut_for_their_columns(build):
+def test_rows_are_not_cut_for_their_columns(build: Builder) -> None:
     """Which of two crossing reductions is the columns is what memory says."""
     made = schedule(norm_backward(build, [8192], 2048, dtype=BF16, kept="weight"), H200)
     assert [d.subjects for d in verdicts(made, "split-row-column")] == [("dw",)]
     assert len(sequential(made)) == 1 and len(args_of(made)) == 2
 
 
-def test_rows_of_batches_and_rows_in_one_line_are_cut_alike(build, compare):
+def test_rows_of_batches_and_rows_in_one_line_are_cut_alike(build: Builder, compare: Compare) -> None:
     """As where a linear layer before the norm sees `[batch * tokens]`: its bias's gradient joins the same
     kernel.
     """
@@ -162,7 +179,7 @@ def test_rows_of_batches_and_rows_in_one_line_are_cut_alike(build, compare):
     assert any({"flat", "dw_part", "db_part", "before_part"} <= args for args in args_of(made))
 
 
-def test_rows_and_columns_of_a_square_matrix_are_told_apart(build):
+def test_rows_and_columns_of_a_square_matrix_are_told_apart(build: Builder) -> None:
     made = schedule(norm_backward(build, [8192], 8192, dtype=BF16, kept="weight"), H200)
     (one,) = sequential(made)
     assert len(one[0].stores) == 2
@@ -172,16 +189,18 @@ def test_rows_and_columns_of_a_square_matrix_are_told_apart(build):
 
 @pytest.mark.parametrize("shape", [(4, 40, 40), (3, 3, 3), (2, 12, 12, 12), (131, 131)])
 @pytest.mark.parametrize("columns_first", [False, True])
-def test_rows_and_columns_of_equal_sizes_are_told_apart(build, compare, shape, columns_first):
+def test_rows_and_columns_of_equal_sizes_are_told_apart(
+    build: Builder, compare: Compare, shape: tuple[int, ...], columns_first: bool
+) -> None:
     """What the one goes through and what the other reduces are ranges of one name and size."""
     *batch, n, m = shape
     build.input("x", *shape)
     build.pointwise("y", shape, lambda *i: op("exp", build.at("x", *i)))
 
-    def rows():
+    def rows() -> None:
         build.reduce("rows", "sum", [*batch, n], [m], lambda *i: build.at("y", *i))
 
-    def columns():
+    def columns() -> None:
         build.reduce("columns", "sum", [*batch, m], [n], lambda *i: build.at("y", *i[:-2], i[-1], i[-2]))
 
     for add in (columns, rows) if columns_first else (rows, columns):

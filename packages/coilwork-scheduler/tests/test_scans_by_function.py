@@ -7,9 +7,10 @@ from __future__ import annotations
 import pytest
 import torch
 from declared import schedule
+from known_values import number_of
 from scan_graphs import EAGER, SHORT_ROWS, tensor
 
-from coilwork_ir.buffers import Ref
+from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.kernels import KernelCall, Schedule
@@ -66,7 +67,9 @@ def scheduled(
     verify_graph(graph)
     made = schedule(graph, device, options or ScheduleOptions(), kept_bytes=kept_bytes)
     verify_schedule(made)
-    x = torch.randn([n.value for n in graph.inputs[0].shape], generator=torch.Generator().manual_seed(0))
+    (given, *_) = [one for one in graph.inputs if isinstance(one, Buffer)]
+    shape = [number_of(n) for n in given.shape]
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(interpret_schedule(made, [x]), interpret_graph(graph, [x]))
     return made
 

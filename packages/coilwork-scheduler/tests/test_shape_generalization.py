@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 
 import pytest
-from declared import schedule
+from declared import ScheduleFields, schedule
+from graph_builder import Builder, Compare
+from known_values import kernel_calls, number_of
 from test_horizontal_fusion import launches
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_expr, as_int, substitute
-from coilwork_ir.scalar import IndexValue, const, index_value, iterate_postorder, load, op, where
+from coilwork_ir.index import Expr, as_expr, as_int, substitute
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.loops import Graph
+from coilwork_ir.scalar import IndexValue, Scalar, const, index_value, iterate_postorder, load, op, where
 from coilwork_ir.target import get_target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.shape_generalization import find_pattern, generalize
 
 # a kernel for each node
-ALONE = {"name": "x86-64-avx512", "inline": False, "fuse": False}
+CPU = "x86-64-avx512"
+ALONE: ScheduleFields = {"inline": False, "fuse": False}
 STEPS = 12
 
 
-def appended(build, steps):
+def appended(build: Builder, steps: int) -> Graph:
     """Columns that sums of rows append: `x = cat([x, x.sum(1, keepdim=True)], 1)`."""
     build.input("x0", 3, 4)
     for k in range(steps):
         width = 4 + k
         build.reduce(f"s{k}", "sum", [3], [width], lambda i, r, k=k: build.at(f"x{k}", i, r))
 
-        def body(i, j, k=k, width=width):
+        def body(i: Expr, j: Expr, k: int = k, width: int = width) -> Scalar:
             inside = op("lt", index_value(j), const(width, DType.I64))
             old = load(f"x{k}", [i, j], DType.F64, mask=inside)
             return where(inside, old, build.at(f"s{k}", i))
@@ -37,7 +43,7 @@ def appended(build, steps):
     return build.graph(f"x{steps}")
 
 
-def scaled(build, factors, *, name="mul", dtype=DType.F32):
+def scaled(build: Builder, factors: Sequence[float], *, name: str = "mul", dtype: DType = DType.F32) -> Graph:
     """Results of one operation on a value and each of some numbers, one after the other."""
     build.input("y0", 40, dtype=dtype)
     for k, factor in enumerate(factors):
@@ -51,8 +57,10 @@ def scaled(build, factors, *, name="mul", dtype=DType.F32):
 
 
 @pytest.mark.parametrize("steps", [STEPS, 3 * STEPS])
-def test_steps_that_append_are_a_few_kernels_however_many_there_are(build, compare, steps):
-    made = compare(appended(build, steps), **ALONE)
+def test_steps_that_append_are_a_few_kernels_however_many_there_are(
+    build: Builder, compare: Compare, steps: int
+) -> None:
+    made = compare(appended(build, steps), name=CPU, **ALONE)
     assert launches(made) == [1] * 2 * steps
     opened = [kernel for kernel in made.kernels if kernel.sizes]
     assert len(opened) == 2, "sums, and what puts them behind the rows"
@@ -60,12 +68,12 @@ def test_steps_that_append_are_a_few_kernels_however_many_there_are(build, compa
     assert len(made.kernels) <= 3 + 2 * (steps // 16 + 1), "rows of whole vectors have texts of their own"
 
 
-def test_a_few_steps_are_worth_a_text_each(build, compare):
-    made = compare(appended(build, STEPS), **ALONE, most_sizes=3 * STEPS)
+def test_a_few_steps_are_worth_a_text_each(build: Builder, compare: Compare) -> None:
+    made = compare(appended(build, STEPS), name=CPU, inline=False, fuse=False, most_sizes=3 * STEPS)
     assert len(made.kernels) == 2 * STEPS
 
 
-def test_gpus_keep_a_text_for_each(build, compare):
+def test_gpus_keep_a_text_for_each(build: Builder, compare: Compare) -> None:
     made = compare(appended(build, STEPS), inline=False, fuse=False)
     assert not any(kernel.sizes for kernel in made.kernels)
 
@@ -75,53 +83,55 @@ SIGNED = (*FLOATS, *(-value for value in FLOATS))
 
 
 @pytest.mark.parametrize(("dtype", "formats"), [(DType.F32, "<f<i"), (DType.F64, "<d<q")])
-def test_constants_are_arguments_bit_for_bit(build, dtype, formats):
+def test_constants_are_arguments_bit_for_bit(build: Builder, dtype: DType, formats: str) -> None:
     options = ScheduleOptions(inline=False, fuse=False)
-    made = schedule(scaled(build, SIGNED, dtype=dtype), get_target(ALONE["name"]), options)
+    made = schedule(scaled(build, SIGNED, dtype=dtype), get_target(CPU), options)
     # nobody knows how the input lies that the first one reads
     assert len(made.kernels) == 2 and not made.kernels[0].sizes
     kernels = {kernel.name: kernel for kernel in made.kernels}
-    calls = sorted(made.steps, key=lambda step: int(step.args[-1][1:]))
+    calls = sorted(kernel_calls(made), key=lambda step: int(step.args[-1][1:]))
     for call, factor in list(zip(calls, SIGNED, strict=True))[1:]:
         kernel = kernels[call.kernel]
         (size,), (store,) = kernel.sizes, kernel.stores
         (bits,) = [node.expr for node in iterate_postorder((store.value,)) if isinstance(node, IndexValue)]
-        found = as_int(substitute(bits, {size: call.sizes[0]}))
-        assert size.lo <= as_int(call.sizes[0]) <= size.hi
+        found = number_of(substitute(bits, {size: call.sizes[0]}))
+        assert number_of(size.lo) <= number_of(call.sizes[0]) <= number_of(size.hi)
         assert struct.pack(formats[2:], found) == struct.pack(formats[:2], factor)
 
 
-def test_what_a_constant_decides_stays_in_the_text(build, compare):
+def test_what_a_constant_decides_stays_in_the_text(build: Builder, compare: Compare) -> None:
     """Nothing is an argument of a division, which may become a product."""
-    made = compare(scaled(build, [0.5 * k for k in range(2, 14)], name="div"), **ALONE)
+    made = compare(scaled(build, [0.5 * k for k in range(2, 14)], name="div"), name=CPU, **ALONE)
     assert len(made.kernels) == 12 and not any(kernel.sizes for kernel in made.kernels)
 
 
-def test_a_divisor_stays_a_number(build, compare):
+def test_a_divisor_stays_a_number(build: Builder, compare: Compare) -> None:
     build.input("x", 40)
     for k in range(STEPS):
         build.pointwise(f"y{k}", [40], lambda i, k=k: build.at("x", i // (k + 3)))
-    made = compare(build.graph(*(f"y{k}" for k in range(STEPS))), **ALONE)
+    made = compare(build.graph(*(f"y{k}" for k in range(STEPS))), name=CPU, **ALONE)
     assert len(made.kernels) == STEPS and not any(kernel.sizes for kernel in made.kernels)
     (refused,) = [d for d in made.decisions if d.rule == "open-size"]
     assert not refused.accepted and "divisor" in refused.reason
 
 
-def test_offsets_are_arguments(build, compare):
+def test_offsets_are_arguments(build: Builder, compare: Compare) -> None:
     """Rows taken from a tensor, each by a kernel: only where they begin differs."""
     build.input("x", 400)
     for k in range(STEPS):
         build.pointwise(f"y{k}", [8], lambda i, k=k: op("exp", build.at("x", i + 7 * k + 3)))
-    made = compare(build.graph(*(f"y{k}" for k in range(STEPS))), **ALONE, horizontal=False)
+    made = compare(
+        build.graph(*(f"y{k}" for k in range(STEPS))), name=CPU, inline=False, fuse=False, horizontal=False
+    )
     (kernel,) = made.kernels
     assert (kernel.sizes[0].lo, kernel.sizes[0].hi) == (3, 7 * (STEPS - 1) + 3)
     assert as_int(kernel.ranges[0].extent) == 8
 
 
-def test_the_general_kernel_with_its_numbers_is_each_of_them(build, compare):
+def test_the_general_kernel_with_its_numbers_is_each_of_them(build: Builder, compare: Compare) -> None:
     """Substituting what the new sizes are gives back the extents and spans of each kernel."""
-    made = compare(appended(build, STEPS), **ALONE, most_sizes=3 * STEPS)
-    by_text = {}
+    made = compare(appended(build, STEPS), name=CPU, inline=False, fuse=False, most_sizes=3 * STEPS)
+    by_text: dict[str, list[tuple[Kernel, tuple[int, ...]]]] = {}
     for kernel in made.kernels:
         pattern = find_pattern(kernel)
         assert pattern is not None
@@ -133,9 +143,9 @@ def test_the_general_kernel_with_its_numbers_is_each_of_them(build, compare):
     general, values = found
     for (kernel, _), own in zip(family, values, strict=True):
         given = dict(zip(general.sizes, own, strict=True))
-        assert all(size.lo <= value <= size.hi for size, value in given.items())
+        assert all(number_of(size.lo) <= value <= number_of(size.hi) for size, value in given.items())
         exprs = {size: as_expr(value) for size, value in given.items()}
         for wide, narrow in zip(general.args, kernel.args, strict=True):
             assert as_int(substitute(wide.span, exprs)) == as_int(narrow.span)
-        for wide, narrow in zip(general.ranges, kernel.ranges, strict=True):
-            assert as_int(substitute(wide.extent, exprs)) == as_int(narrow.extent)
+        for whole, part in zip(general.ranges, kernel.ranges, strict=True):
+            assert as_int(substitute(whole.extent, exprs)) == as_int(part.extent)

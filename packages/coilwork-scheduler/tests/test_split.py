@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 import pytest
 import torch
 from declared import GRIDS, schedule
+from graph_builder import Builder
+from known_values import kernel_calls, number_of, tensors_of
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_int, evaluate, find_stride, multiply_all, symbol
-from coilwork_ir.kernels import KernelCall
+from coilwork_ir.index import Expr, as_expr, as_int, evaluate, find_stride, multiply_all, symbol
+from coilwork_ir.kernels import KernelCall, Schedule
 from coilwork_ir.kernels.interpreter import interpret_schedule
+from coilwork_ir.kernels.nodes import Decision
 from coilwork_ir.kernels.text import format_schedule
 from coilwork_ir.kernels.verify import verify_schedule
-from coilwork_ir.loops import Check
+from coilwork_ir.loops import Check, Graph
+from coilwork_ir.loops import Reduce as ReduceNode
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_ir.ops import REDUCE_OPS
-from coilwork_ir.scalar import Load, Op, Reduce, cast, const, iterate_postorder, op
+from coilwork_ir.ops import REDUCE_OPS, ReduceKind
+from coilwork_ir.scalar import Load, Op, Reduce, Scalar, cast, const, iterate_postorder, op
 from coilwork_ir.target import get_target
 from coilwork_scheduler import RooflineCost, ScheduleOptions
 from coilwork_scheduler.splitting.pieces import cut_axes
@@ -31,34 +36,34 @@ H200 = get_target("sm_90")
 EAGER = replace(H200, launch_us=1e-6, bandwidth_gb_s=1.0)
 
 
-def args_of(made):
+def args_of(made: Schedule) -> list[tuple[str, ...]]:
     return [step.args for step in made.steps if isinstance(step, KernelCall)]
 
 
-def splits(made):
+def splits(made: Schedule) -> list[Decision]:
     return [d for d in made.decisions if d.rule == "split"]
 
 
-def ways(made):
+def ways(made: Schedule) -> list[str]:
     """In which ways reductions are cut."""
     return [d.rule for d in made.decisions if d.rule.startswith("split") and d.accepted]
 
 
-def ranges_of(made, step):
+def ranges_of(made: Schedule, step: int) -> tuple[list[int], list[int]]:
     """Extents of the kernel's parallel and reduction ranges."""
-    kernel = next(k for k in made.kernels if k.name == made.steps[step].kernel)
+    (kernel,) = (k for k in made.kernels if k.name == kernel_calls(made)[step].kernel)
     sizes = {
-        kind: [evaluate(r.symbol.extent, {}) for r in kernel.ranges if r.kind == kind]
+        kind: [number_of(r.symbol.extent) for r in kernel.ranges if r.kind == kind]
         for kind in ("parallel", "reduction")
     }
     return sizes["parallel"], sizes["reduction"]
 
 
-def image_strides(n, c, h, w, *, channels_last):
+def image_strides(n: int, c: int, h: int, w: int, *, channels_last: bool) -> tuple[int, ...]:
     return (h * w * c, 1, w * c, c) if channels_last else (c * h * w, h * w, w, 1)
 
 
-def batch_norm_forward(build, n, c, h, w, *, channels_last):
+def batch_norm_forward(build: Builder, n: int, c: int, h: int, w: int, *, channels_last: bool) -> Graph:
     """As lowered: moments of f32 values, an update of the running mean, and the normalised image."""
     at, shape = build.at, [n, c, h, w]
     strides = image_strides(n, c, h, w, channels_last=channels_last)
@@ -85,7 +90,7 @@ def batch_norm_forward(build, n, c, h, w, *, channels_last):
     return build.graph("y", "updated")
 
 
-def batch_norm_backward(build, n, c, h, w, *, channels_last):
+def batch_norm_backward(build: Builder, n: int, c: int, h: int, w: int, *, channels_last: bool) -> Graph:
     """The gradient passes a relu first; both sums read it, and so does the gradient of the image."""
     at, shape = build.at, [n, c, h, w]
     strides = image_strides(n, c, h, w, channels_last=channels_last)
@@ -126,7 +131,7 @@ def batch_norm_backward(build, n, c, h, w, *, channels_last):
     return build.graph("dx", "bias_grad", "weight_grad")
 
 
-def _kept(at, point):
+def _kept(at: Callable[..., Scalar], point: Sequence[Expr]) -> Scalar:
     from coilwork_ir.scalar import where
 
     zero = const(0.0, F32)
@@ -134,7 +139,7 @@ def _kept(at, point):
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_forward_of_batch_norm_is_three_kernels_of_full_width(build, channels_last):
+def test_forward_of_batch_norm_is_three_kernels_of_full_width(build: Builder, channels_last: bool) -> None:
     graph = batch_norm_forward(build, 256, 64, 56, 56, channels_last=channels_last)
     made = schedule(graph, H200, observe=lambda _, passed: verify_graph(passed))
     verify_schedule(made)
@@ -145,10 +150,10 @@ def test_forward_of_batch_norm_is_three_kernels_of_full_width(build, channels_la
     ]
     parallel, reduced = ranges_of(made, 0)
     assert reduced != [] and 64 in parallel
-    first = next(k for k in made.kernels if k.name == made.steps[0].kernel)
+    first = next(k for k in made.kernels if k.name == kernel_calls(made)[0].kernel)
     # the pieces of few channels stay in registers
     assert GRIDS.rows.keeps(
-        prod(r.extent.value for r in first.ranges if r.kind == "reduction"), across=channels_last
+        prod(number_of(r.extent) for r in first.ranges if r.kind == "reduction"), across=channels_last
     )
     # nothing of the image's size rides along with the 64 results
     assert ranges_of(made, 1)[0] == [64]
@@ -156,7 +161,9 @@ def test_forward_of_batch_norm_is_three_kernels_of_full_width(build, channels_la
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_backward_of_batch_norm_reads_the_image_twice_in_three_kernels(build, channels_last):
+def test_backward_of_batch_norm_reads_the_image_twice_in_three_kernels(
+    build: Builder, channels_last: bool
+) -> None:
     graph = batch_norm_backward(build, 256, 64, 56, 56, channels_last=channels_last)
     made = schedule(graph, H200, observe=lambda _, passed: verify_graph(passed))
     verify_schedule(made)
@@ -171,7 +178,9 @@ def test_backward_of_batch_norm_reads_the_image_twice_in_three_kernels(build, ch
 
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("which", [batch_norm_forward, batch_norm_backward])
-def test_batch_norm_keeps_its_numbers(build, which, channels_last):
+def test_batch_norm_keeps_its_numbers(
+    build: Builder, which: Callable[..., Graph], channels_last: bool
+) -> None:
     graph = which(build, 8, 3, 28, 28, channels_last=channels_last)
     made = schedule(graph, EAGER, kept_bytes=16)
     assert splits(made)[0].accepted
@@ -180,7 +189,7 @@ def test_batch_norm_keeps_its_numbers(build, which, channels_last):
 
 @pytest.mark.parametrize("name", ["x86-64-avx512", "x86-64-avx2", "aarch64-neon"])
 @pytest.mark.parametrize("which", [batch_norm_forward, batch_norm_backward])
-def test_schedules_for_cpus_are_untouched(build, which, name):
+def test_schedules_for_cpus_are_untouched(build: Builder, which: Callable[..., Graph], name: str) -> None:
     graph = which(build, 32, 64, 28, 28, channels_last=True)
     made = [schedule(graph, get_target(name), ScheduleOptions(split=split)) for split in (False, True)]
     assert format_schedule(made[0]) == format_schedule(made[1])
@@ -197,19 +206,21 @@ def test_schedules_for_cpus_are_untouched(build, which, name):
         ([], [2048], "short"),
     ],
 )
-def test_what_fills_the_device_or_is_small_stays_whole(build, kept, axes, why):
+def test_what_fills_the_device_or_is_small_stays_whole(
+    build: Builder, kept: list[int], axes: list[int], why: str
+) -> None:
     build.input("x", *kept, *axes, dtype=F32)
     build.reduce("s", "sum", kept, axes, lambda *r: build.at("x", *r), dtype=F32)
     assert len(args_of(schedule(build.graph("s"), H200))) == 1, why
 
 
-def test_enough_columns_fill_the_device(build):
+def test_enough_columns_fill_the_device(build: Builder) -> None:
     build.input("x", 4096, 65536, dtype=F32)
     build.reduce("s", "sum", [65536], [4096], lambda i, r: build.at("x", r, i), dtype=F32)
     assert len(args_of(schedule(build.graph("s"), H200))) == 1
 
 
-def test_a_softmax_with_enough_rows_stays_one_kernel(build):
+def test_a_softmax_with_enough_rows_stays_one_kernel(build: Builder) -> None:
     at = build.at
     build.input("x", 512, 8192, dtype=F32)
     build.reduce("m", "max", [512], [8192], lambda i, r: at("x", i, r), dtype=F32)
@@ -219,7 +230,7 @@ def test_a_softmax_with_enough_rows_stays_one_kernel(build):
     assert len(args_of(schedule(build.graph("y"), H200))) == 1
 
 
-def long_softmax(build, rows, columns, *, dtype=F32):
+def long_softmax(build: Builder, rows: int, columns: int, *, dtype: DType = F32) -> Graph:
     at = build.at
     build.input("x", rows, columns, dtype=dtype)
     wide = lambda i, j: cast(at("x", i, j), F32)  # noqa: E731
@@ -231,7 +242,7 @@ def long_softmax(build, rows, columns, *, dtype=F32):
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])
-def test_a_softmax_of_few_long_rows_reads_them_twice(build, dtype):
+def test_a_softmax_of_few_long_rows_reads_them_twice(build: Builder, dtype: DType) -> None:
     made = schedule(long_softmax(build, 64, 262144, dtype=dtype), H200, observe=lambda _, g: verify_graph(g))
     assert args_of(made) == [
         ("x", "m_part", "m_sum"),
@@ -242,20 +253,20 @@ def test_a_softmax_of_few_long_rows_reads_them_twice(build, dtype):
 
 
 @pytest.mark.parametrize("length", [4096, 5003])
-def test_a_split_softmax_keeps_its_numbers(build, length):
+def test_a_split_softmax_keeps_its_numbers(build: Builder, length: int) -> None:
     graph = long_softmax(build, 3, length)
     made = schedule(graph, EAGER, kept_bytes=16)
     assert [d.subjects for d in splits(made)] == [("m", "s")]
     agree(graph, made)
 
 
-def test_numerics_of_eager_keep_the_two_reductions_of_a_softmax_apart(build):
+def test_numerics_of_eager_keep_the_two_reductions_of_a_softmax_apart(build: Builder) -> None:
     graph = long_softmax(build, 64, 262144)
     made = schedule(graph, H200, ScheduleOptions(numerics="eager"))
     assert len(args_of(made)) == 5
 
 
-def test_an_exponential_of_something_else_stays(build):
+def test_an_exponential_of_something_else_stays(build: Builder) -> None:
     at = build.at
     for name in ("x", "z"):
         build.input(name, 4, 1 << 20, dtype=F32)
@@ -266,7 +277,7 @@ def test_an_exponential_of_something_else_stays(build):
     assert ("m",) in [d.subjects for d in splits(made)]
 
 
-def test_a_sum_of_everything_is_two_kernels(build):
+def test_a_sum_of_everything_is_two_kernels(build: Builder) -> None:
     build.input("x", 1 << 26, dtype=F32)
     build.reduce("s", "sum", [], [1 << 26], lambda r: build.at("x", r), dtype=F32)
     made = schedule(build.graph("s"), H200)
@@ -277,7 +288,7 @@ def test_a_sum_of_everything_is_two_kernels(build):
     assert decision.accepted and numbers["pieces"] == 4096 and numbers["split_us"] < numbers["whole_us"] / 50
 
 
-def test_a_refusal_is_recorded_with_its_figures(build):
+def test_a_refusal_is_recorded_with_its_figures(build: Builder) -> None:
     build.input("x", 8192, 64, dtype=F32)
     build.reduce("s", "sum", [64], [8192], lambda i, r: build.at("x", r, i), dtype=F32)
     made = schedule(build.graph("s"), replace(H200, launch_us=1000.0))
@@ -286,9 +297,9 @@ def test_a_refusal_is_recorded_with_its_figures(build):
     assert len(args_of(made)) == 1
 
 
-def test_a_model_of_the_caller_decides(build):
+def test_a_model_of_the_caller_decides(build: Builder) -> None:
     class Launches:
-        def kernel_us(self, work):
+        def kernel_us(self, work: object) -> float:
             return 1.0
 
     build.input("x", 1 << 24, dtype=F32)
@@ -298,7 +309,7 @@ def test_a_model_of_the_caller_decides(build):
     assert len(args_of(schedule(build.graph("s"), H200, ScheduleOptions(split=False)))) == 1
 
 
-def test_a_stored_producer_shares_the_kernel_of_the_pieces(build):
+def test_a_stored_producer_shares_the_kernel_of_the_pieces(build: Builder) -> None:
     """As the gradient of an activation, which matrix products need, and its bias's gradient."""
     at, many = build.at, [8, 1024, 3072]
     for name in ("x", "dy"):
@@ -310,7 +321,7 @@ def test_a_stored_producer_shares_the_kernel_of_the_pieces(build):
     assert args_of(made) == [("x", "dy", "g", "db_part"), ("db_part", "db")]
 
 
-def test_so_does_one_that_the_sum_reads_through_a_view(build):
+def test_so_does_one_that_the_sum_reads_through_a_view(build: Builder) -> None:
     """As linear layers sum the rows of all sequences of a batch."""
     at, many = build.at, [8, 1024, 3072]
     for name in ("x", "dy"):
@@ -328,7 +339,7 @@ def test_so_does_one_that_the_sum_reads_through_a_view(build):
     assert total.operands[0] is cast(stored, F32)
 
 
-def test_unrelated_reductions_of_one_shape_are_judged_apart(build):
+def test_unrelated_reductions_of_one_shape_are_judged_apart(build: Builder) -> None:
     for name in ("x", "z"):
         build.input(name, 1 << 22, dtype=F32)
         build.reduce(f"s{name}", "sum", [], [1 << 22], lambda r, n=name: build.at(n, r), dtype=F32)
@@ -336,7 +347,7 @@ def test_unrelated_reductions_of_one_shape_are_judged_apart(build):
     assert [d.subjects for d in splits(made)] == [("sx",), ("sz",)]
 
 
-def crossed_sums(build, n, c, h, w, *, last):
+def crossed_sums(build: Builder, n: int, c: int, h: int, w: int, *, last: Sequence[str]) -> Graph:
     """Both sums of a batch norm's backward, of a gradient and an image; `last` has its channels last."""
     at, shape = build.at, [n, c, h, w]
     for name in ("dy", "x"):
@@ -351,7 +362,9 @@ def crossed_sums(build, n, c, h, w, *, last):
 @pytest.mark.parametrize(
     "shape", [(64, 256, 56, 56), (64, 512, 28, 28), (64, 1024, 14, 14), (128, 3, 224, 224)]
 )
-def test_sums_of_two_layouts_fill_the_device_from_one_reading(build, last, shape):
+def test_sums_of_two_layouts_fill_the_device_from_one_reading(
+    build: Builder, last: str, shape: tuple[int, ...]
+) -> None:
     """A program has a block of neighbouring results, as half of what is read lies so: blocks are cut."""
     made = schedule(crossed_sums(build, *shape, last=[last]), H200, observe=lambda _, g: verify_graph(g))
     assert [set(args) & {"dy", "x"} for args in args_of(made)] == [{"dy", "x"}, set()]
@@ -361,14 +374,14 @@ def test_sums_of_two_layouts_fill_the_device_from_one_reading(build, last, shape
 
 
 @pytest.mark.parametrize("last", ["dy", "x"])
-def test_sums_of_two_layouts_keep_their_numbers(build, last):
+def test_sums_of_two_layouts_keep_their_numbers(build: Builder, last: str) -> None:
     graph = crossed_sums(build, 8, 4, 16, 16, last=[last])
     made = schedule(graph, EAGER)
     assert len(made.kernels) > 1
     agree(graph, made)
 
 
-def squared_error(build, n, c, h, w):
+def squared_error(build: Builder, n: int, c: int, h: int, w: int) -> Graph:
     """The sum over everything of what two images, one of them channels-last, differ by."""
     at, shape = build.at, [n, c, h, w]
     for name in ("x", "y"):
@@ -379,7 +392,7 @@ def squared_error(build, n, c, h, w):
     return build.graph("s")
 
 
-def middle_dots(build, a, b, c):
+def middle_dots(build: Builder, a: int, b: int, c: int) -> Graph:
     """Sums around a kept axis of a cube times another one, which is turned."""
     at = build.at
     build.input("x", a, b, c, dtype=BF16)
@@ -401,40 +414,40 @@ CROSSED = {
 
 
 @pytest.mark.parametrize("name", CROSSED)
-def test_blocks_have_neighbours_of_both_layouts(build, name):
+def test_blocks_have_neighbours_of_both_layouts(build: Builder, name: str) -> None:
     """One operand has its neighbours along the rows of a block, the other one along what is summed, so that
     both are read by lines; the pieces lie side by side in memory as well.
     """
     made = schedule(CROSSED[name](build), H200, observe=lambda _, g: verify_graph(g))
     assert ways(made) == ["split-crossed"] and len(made.kernels) == 2
     pieces, _ = made.kernels
-    unit = lambda index, r: as_int(find_stride(index, r.symbol)) == 1  # noqa: E731
+    unit = lambda index, r: find_stride(index, r.symbol) == as_expr(1)  # noqa: E731
     loads = [n for n in iterate_postorder([s.value for s in pieces.stores]) if isinstance(n, Load)]
     near = [{r.kind for r in pieces.ranges if unit(load.index[0], r)} for load in loads]
     assert sorted(near, key=min) == [{"parallel"}, {"reduction"}]
     innermost = [r for r in pieces.ranges if r.kind == "parallel"][-1]
     assert unit(pieces.stores[0].index, innermost)
-    assert as_int(innermost.symbol.extent) >= H200.machine.memory.fetched_bytes // 2
+    assert number_of(innermost.symbol.extent) >= H200.machine.memory.fetched_bytes // 2
     # as many blocks of 32 neighbours as multiprocessors, and rows that one program sums up
     parallel, _ = ranges_of(made, 0)
     assert prod(parallel) // 32 >= H200.multiprocessors
     assert prod(ranges_of(made, 1)[1]) <= H200.machine.reductions.most_pieces
 
 
-def test_an_axis_of_less_than_a_sector_stays_in_each_piece(build):
+def test_an_axis_of_less_than_a_sector_stays_in_each_piece(build: Builder) -> None:
     made = schedule(squared_error(build, 128, 3, 224, 224), H200)
     assert ways(made) == ["split"]
     assert 3 in ranges_of(made, 0)[1]
 
 
 @pytest.mark.parametrize("shape", [(8, 64, 64), (64, 8, 16)])
-def test_a_little_read_across_memory_is_not_worth_a_kernel(build, shape):
+def test_a_little_read_across_memory_is_not_worth_a_kernel(build: Builder, shape: tuple[int, ...]) -> None:
     made = schedule(middle_dots(build, *shape), H200)
     assert len(made.kernels) == 1
 
 
 @pytest.mark.parametrize(("kind", "most"), [("sum", 8192), ("max", 8192), ("welford", 8192), ("sum", 24)])
-def test_sums_of_both_layouts_keep_their_numbers(build, kind, most):
+def test_sums_of_both_layouts_keep_their_numbers(build: Builder, kind: ReduceKind, most: int) -> None:
     """Of an axis whose pieces are single points, or points of one remainder if there would be too many,
     beside pieces of another axis.
     """
@@ -445,8 +458,9 @@ def test_sums_of_both_layouts_keep_their_numbers(build, kind, most):
     body = lambda *i: op("sub", cast(at("x", *i), F32), cast(at("y", *i), F32))  # noqa: E731
     build.reduce(outputs, kind, [], shape, body, dtype=F32)
     graph = build.graph(*outputs)
-    figures = {"lines_per_us": 1e-6, "least_across": 4, "most_pieces": most, "block_results": 16}
-    reductions = replace(EAGER.machine.reductions, **figures)
+    reductions = replace(
+        EAGER.machine.reductions, lines_per_us=1e-6, least_across=4, most_pieces=most, block_results=16
+    )
     machine = replace(EAGER.machine, reductions=reductions)
     made = schedule(graph, replace(EAGER, model=machine), kept_bytes=16)
     assert ways(made) == ["split-crossed"]
@@ -454,7 +468,7 @@ def test_sums_of_both_layouts_keep_their_numbers(build, kind, most):
 
 
 @pytest.mark.parametrize("step", [2, 3])
-def test_columns_of_every_second_element_are_columns(build, step):
+def test_columns_of_every_second_element_are_columns(build: Builder, step: int) -> None:
     """Neighbours some elements apart share sectors of memory, too."""
     build.input("x", 131072, 512, dtype=BF16, strides=(512 * step, step))
     build.reduce("s", "sum", [512], [131072], lambda i, r: build.at("x", r, i), dtype=F32)
@@ -462,10 +476,10 @@ def test_columns_of_every_second_element_are_columns(build, step):
     pieces = made.kernels[0]
     (load,) = (n for n in iterate_postorder([s.value for s in pieces.stores]) if isinstance(n, Load))
     inner = [r.symbol for r in pieces.ranges if r.kind == "parallel"][-1]
-    assert as_int(find_stride(load.index[0], inner)) == step and len(made.kernels) == 2
+    assert find_stride(load.index[0], inner) == as_expr(step) and len(made.kernels) == 2
 
 
-def test_rows_and_columns_of_a_square_are_judged_apart(build):
+def test_rows_and_columns_of_a_square_are_judged_apart(build: Builder) -> None:
     build.input("x", 2048, 2048, dtype=BF16)
     for name, at in (("rows", lambda i, r: (i, r)), ("columns", lambda i, r: (r, i))):
         build.reduce(name, "sum", [2048], [2048], lambda i, r, at=at: build.at("x", *at(i, r)), dtype=F32)
@@ -473,23 +487,24 @@ def test_rows_and_columns_of_a_square_are_judged_apart(build):
     assert all(len(decision.subjects) == 1 for decision in splits(made))
 
 
-def test_a_reduction_with_checks_stays_whole(build):
+def test_a_reduction_with_checks_stays_whole(build: Builder) -> None:
     build.input("x", 1 << 22, dtype=F32)
     build.reduce("s", "sum", [], [1 << 22], lambda r: build.at("x", r), dtype=F32)
     (node,) = build.nodes
+    assert isinstance(node, ReduceNode)
     build.nodes[0] = replace(
         node, checks=(Check(condition=op("lt", node.body, const(9.0, F32)), message="too large"),)
     )
     assert not splits(schedule(build.graph("s"), H200))
 
 
-def test_names_of_pieces_are_free(build):
+def test_names_of_pieces_are_free(build: Builder) -> None:
     build.input("s_part", 1 << 22, dtype=F32)
     build.reduce("s", "sum", [], [1 << 22], lambda r: build.at("s_part", r), dtype=F32)
     assert args_of(schedule(build.graph("s"), H200)) == [("s_part", "s_part_2"), ("s_part_2", "s")]
 
 
-def test_pieces_do_not_depend_on_what_else_is_in_the_graph(build):
+def test_pieces_do_not_depend_on_what_else_is_in_the_graph(build: Builder) -> None:
     """Nor on the run: equal arguments give equal text."""
     graph = batch_norm_backward(build, 64, 96, 20, 20, channels_last=True)
     assert len({format_schedule(schedule(graph, H200)) for _ in range(3)}) == 1
@@ -497,12 +512,13 @@ def test_pieces_do_not_depend_on_what_else_is_in_the_graph(build):
 
 @pytest.mark.parametrize("batch", [1, 5, 64])
 @pytest.mark.parametrize("kind", ["sum", "welford"])
-def test_one_schedule_serves_every_batch(build, kind, batch):
+def test_one_schedule_serves_every_batch(build: Builder, kind: ReduceKind, batch: int) -> None:
     """The batch stays whole in each piece where the image has points enough, else its last pieces
     are short.
     """
     s0 = symbol("s0", lo=1)
-    for name, shape in (("wide", [s0, 40, 40, 8]), ("flat", [s0, 8])):
+    shapes: dict[str, list[Expr | int]] = {"wide": [s0, 40, 40, 8], "flat": [s0, 8]}
+    for name, shape in shapes.items():
         build.input(name, *shape, dtype=F32)
     outputs = 2 if kind == "welford" else 1
     for name, rest in (("wide", [40, 40]), ("flat", [])):
@@ -525,7 +541,9 @@ def test_one_schedule_serves_every_batch(build, kind, batch):
 @pytest.mark.parametrize(
     ("rows", "length", "across"), [(2, 4096, False), (1, 12289, False), (3, 4096, True), (2, 5003, True)]
 )
-def test_scheduled_pieces_give_what_the_graph_gives(build, kind, rows, length, across):
+def test_scheduled_pieces_give_what_the_graph_gives(
+    build: Builder, kind: ReduceKind, rows: int, length: int, across: bool
+) -> None:
     """Whole and uneven pieces of rows and columns, through every pass and the interpreter of kernels."""
     dtype = DType.BOOL if kind in ("any", "all") else F32
     build.input("x", *((length, rows) if across else (rows, length)), dtype=dtype)
@@ -534,7 +552,7 @@ def test_scheduled_pieces_give_what_the_graph_gives(build, kind, rows, length, a
     if kind == "xor_sum":
         result = DType.I64
 
-    def body(i, r):
+    def body(i: Expr, r: Expr) -> Scalar:
         value = build.at("x", r, i) if across else build.at("x", i, r)
         return cast(value, DType.I64) if kind == "xor_sum" else value
 
@@ -545,7 +563,7 @@ def test_scheduled_pieces_give_what_the_graph_gives(build, kind, rows, length, a
     agree(graph, made)
 
 
-def agree(graph, made, sizes=None):
+def agree(graph: Graph, made: Schedule, sizes: Mapping[str, int] | None = None) -> None:
     """The schedule verifies and gives what the graph gives."""
     verify_schedule(made)
     generator = torch.Generator().manual_seed(0)
@@ -562,7 +580,7 @@ def agree(graph, made, sizes=None):
         given_values.append(torch.empty_strided(shape, strides, dtype=kind).copy_(drawn))
     expected = interpret_graph(graph, [v.clone() for v in given_values])
     got = interpret_schedule(made, [v.clone() for v in given_values])
-    for one, other in zip(expected, got, strict=True):
+    for one, other in zip(tensors_of(expected), tensors_of(got), strict=True):
         if one.dtype.is_floating_point:
             torch.testing.assert_close(
                 other.double(), one.double(), rtol=2e-2 if one.dtype is torch.bfloat16 else 1e-4, atol=1e-3
@@ -596,7 +614,7 @@ def test_long_pieces_of_unequal_size_are_whole_blocks() -> None:
     assert (as_int(cut.count), as_int(cut.length)) == (16, 1024)
 
 
-def test_sums_of_pieces_load_zeros_where_there_is_nothing(build):
+def test_sums_of_pieces_load_zeros_where_there_is_nothing(build: Builder) -> None:
     at = build.at
     build.input("x", 6007, 64, dtype=F32)
     build.reduce("s", "sum", [64], [6007], lambda i, r: at("x", r, i))
@@ -607,7 +625,7 @@ def test_sums_of_pieces_load_zeros_where_there_is_nothing(build):
     assert not any(isinstance(node, Op) and node.op == "where" for node in iterate_postorder((value,)))
 
 
-def test_maxima_of_pieces_are_lowest_where_there_is_nothing(build):
+def test_maxima_of_pieces_are_lowest_where_there_is_nothing(build: Builder) -> None:
     at = build.at
     build.input("x", 6007, 64, dtype=F32)
     build.reduce("m", "max", [64], [6007], lambda i, r: at("x", r, i))
@@ -620,7 +638,9 @@ def test_maxima_of_pieces_are_lowest_where_there_is_nothing(build):
     ("rows", "columns", "beside"),
     [(4096, 2048, "results"), (16384, 4096, "pieces"), (32 * 56 * 56, 64, "pieces")],
 )
-def test_results_of_a_piece_lie_together_where_storing_them_is_much_of_its_time(build, rows, columns, beside):
+def test_results_of_a_piece_lie_together_where_storing_them_is_much_of_its_time(
+    build: Builder, rows: int, columns: int, beside: str
+) -> None:
     """That is: not where more is read than stays in a cache, nor where so many pieces want a program that
     walks along them.
     """
@@ -628,6 +648,6 @@ def test_results_of_a_piece_lie_together_where_storing_them_is_much_of_its_time(
     build.reduce("s", "sum", [columns], [rows], lambda i, r: cast(build.at("x", r, i), F32))
     made = schedule(build.graph("s"), H200)
     (store,) = made.kernels[0].stores
-    ranges = {r.symbol: evaluate(r.symbol.extent, {}) for r in made.kernels[0].ranges if r.kind == "parallel"}
-    (nearest,) = [r for r in ranges if as_int(find_stride(store.index, r)) == 1]
+    ranges = {r.symbol: number_of(r.symbol.extent) for r in made.kernels[0].ranges if r.kind == "parallel"}
+    (nearest,) = [r for r in ranges if find_stride(store.index, r) == as_expr(1)]
     assert (ranges[nearest] == columns) is (beside == "results")

@@ -4,18 +4,23 @@ same.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 import torch
 from declared import schedule
+from graph_builder import Builder
+from known_values import kernel_calls, number_of
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import evaluate, symbol
-from coilwork_ir.kernels import KernelCall
+from coilwork_ir.index import Expr, evaluate, symbol
+from coilwork_ir.kernels import KernelCall, Schedule
 from coilwork_ir.kernels.interpreter import interpret_schedule
+from coilwork_ir.kernels.nodes import Decision
 from coilwork_ir.kernels.verify import verify_schedule
+from coilwork_ir.loops import Graph
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.scalar import cast, op
 from coilwork_ir.target import get_target
@@ -25,7 +30,16 @@ BF16, F32 = DType.BF16, DType.F32
 H200 = get_target("sm_90")
 
 
-def moments(build, n, c, h, w, *, dtype=BF16, symbols=()):
+def moments(
+    build: Builder,
+    n: Expr | int,
+    c: int,
+    h: int,
+    w: int,
+    *,
+    dtype: DType = BF16,
+    symbols: Sequence[Expr] = (),
+) -> Graph:
     """Means and squared differences of each channel of images, channels first."""
     build.input("x", n, c, h, w, dtype=dtype)
     build.reduce(
@@ -39,7 +53,7 @@ def moments(build, n, c, h, w, *, dtype=BF16, symbols=()):
     return build.graph("mean", "m2", symbols=list(symbols))
 
 
-def group_sums(build, n, points, groups, each, *, dtype=BF16):
+def group_sums(build: Builder, n: int, points: int, groups: int, each: int, *, dtype: DType = BF16) -> Graph:
     """Sums and sums of products of groups of channels, which lie side by side."""
     for name in ("x", "g"):
         build.input(name, n, points, groups, each, dtype=dtype)
@@ -58,19 +72,19 @@ def group_sums(build, n, points, groups, each, *, dtype=BF16):
     return build.graph("sums", "dots")
 
 
-def extents(made, step):
-    kernel = next(k for k in made.kernels if k.name == made.steps[step].kernel)
+def extents(made: Schedule, step: int) -> list[list[int]]:
+    (kernel,) = (k for k in made.kernels if k.name == kernel_calls(made)[step].kernel)
     return [
-        [evaluate(r.symbol.extent, {}) for r in kernel.ranges if r.kind == kind]
+        [number_of(r.symbol.extent) for r in kernel.ranges if r.kind == kind]
         for kind in ("parallel", "reduction")
     ]
 
 
-def decisions(made):
+def decisions(made: Schedule) -> list[Decision]:
     return [d for d in made.decisions if d.rule == "split-runs"]
 
 
-def test_images_of_49_points_are_reduced_across_images_first(build):
+def test_images_of_49_points_are_reduced_across_images_first(build: Builder) -> None:
     made = schedule(moments(build, 256, 2048, 7, 7), H200)
     verify_schedule(made)
     assert extents(made, 0) == [[2048 * 49], [256]]
@@ -79,7 +93,7 @@ def test_images_of_49_points_are_reduced_across_images_first(build):
     assert decision.accepted and dict(decision.numbers)["pieces"] == 49
 
 
-def test_groups_of_10_channels_are_reduced_across_points_first(build):
+def test_groups_of_10_channels_are_reduced_across_points_first(build: Builder) -> None:
     made = schedule(group_sums(build, 32, 4096, 32, 10), H200)
     verify_schedule(made)
     parallel, reduced = extents(made, 0)
@@ -99,16 +113,16 @@ def test_groups_of_10_channels_are_reduced_across_points_first(build):
         (8, 256, 7, 7),
     ],
 )
-def test_what_wide_loads_fit_or_is_small_stays(build, shape):
+def test_what_wide_loads_fit_or_is_small_stays(build: Builder, shape: tuple[int, ...]) -> None:
     made = schedule(moments(build, *shape), H200)
     assert not any(d.accepted for d in decisions(made))
 
 
-def test_wide_elements_stay(build):
+def test_wide_elements_stay(build: Builder) -> None:
     assert not decisions(schedule(moments(build, 256, 2048, 7, 7, dtype=F32), H200))
 
 
-def test_every_batch_is_served(build):
+def test_every_batch_is_served(build: Builder) -> None:
     n = symbol("n", lo=1)
     graph = moments(build, n, 16, 7, 7, symbols=[n])
     slow = replace(H200, bandwidth_gb_s=1.0, launch_us=1e-6)
@@ -119,14 +133,14 @@ def test_every_batch_is_served(build):
 
 
 @pytest.mark.parametrize("make", [moments, group_sums])
-def test_numbers_stay(build, make):
+def test_splitting_changes_no_numbers(build: Builder, make: Callable[..., Graph]) -> None:
     graph = make(build, 70, 16, 7, 7) if make is moments else make(build, 4, 200, 16, 10)
     made = schedule(graph, replace(H200, bandwidth_gb_s=1.0, launch_us=1e-6))
     assert decisions(made)[0].accepted
     agree(graph, made, {})
 
 
-def agree(graph, made, sizes):
+def agree(graph: Graph, made: Schedule, sizes: Mapping[str, int]) -> None:
     verify_schedule(made)
     generator = torch.Generator().manual_seed(0)
     inputs = [

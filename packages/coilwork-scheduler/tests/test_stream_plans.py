@@ -9,15 +9,18 @@ from random import Random
 import pytest
 import torch
 from declared import schedule
+from graph_builder import Builder
 from test_memory_properties import Programs, inputs
 
 from coilwork_ir.buffers import Ref
 from coilwork_ir.kernels import KernelCall, Schedule
+from coilwork_ir.kernels.nodes import Step
 from coilwork_ir.kernels.text import format_schedule, parse_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Graph
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import format_graph, parse_graph
+from coilwork_ir.program import Return
 from coilwork_ir.program.interpreter import Hooks, interpret_program
 from coilwork_ir.program.nodes import Alloc, Launch, PoolView, Reinterpret, Reuse
 from coilwork_ir.program.verify import verify_program
@@ -40,7 +43,7 @@ def on_streams(made: Schedule, rng: Random) -> Schedule:
     roles = {kernel.name: tuple(arg.role for arg in kernel.args) for kernel in made.kernels}
     table = analyse_liveness(made)
     last: dict[int, set[str]] = {}
-    steps = [ForkStream(stream=stream, device=GPU) for stream in STREAMS]
+    steps: list[Step] = [ForkStream(stream=stream, device=GPU) for stream in STREAMS]
     events = 0
 
     def wait(stream: str, others: set[str]) -> None:
@@ -71,7 +74,7 @@ def on_gpu(graph: Graph) -> Graph:
 
 
 @pytest.mark.parametrize("pools", [False, True])
-def test_memory_of_streams_is_handed_on_when_nothing_uses_it(build, pools) -> None:
+def test_memory_of_streams_is_handed_on_when_nothing_uses_it(build: Builder, pools: bool) -> None:
     counts = {Reuse: 0, Reinterpret: 0, PoolView: 0, Launch: 0}
     for seed in range(40):
         graph = on_gpu(Programs(type(build)(), seed).graph(6 + seed % 20))
@@ -113,7 +116,7 @@ graph @g {
 """
 
 
-def test_memory_is_allocated_before_the_event_that_its_stream_is_behind(build) -> None:
+def test_memory_is_allocated_before_the_event_that_its_stream_is_behind(build: Builder) -> None:
     made = schedule(parse_graph(TWO), get_target("sm_90"), ScheduleOptions())
     first, product, last = made.steps
     assert isinstance(first, KernelCall) and isinstance(last, KernelCall)
@@ -131,11 +134,13 @@ def test_memory_is_allocated_before_the_event_that_its_stream_is_behind(build) -
     program = plan(replace(made, steps=steps), PlanOptions())
     verify_program(program)
     kinds = [
-        (type(i).__name__, getattr(i, "buffer", None) and i.buffer.name)
+        (type(i).__name__, i.buffer.name if isinstance(i, Alloc | Reuse) else None)
         for i in program.instructions
         if isinstance(i, Alloc | Reuse | ForkStream | RecordEvent | WaitEvent)
     ]
-    returned = program.instructions[-1].values[0]
+    end = program.instructions[-1]
+    assert isinstance(end, Return)
+    returned = end.values[0]
     assert isinstance(returned, Ref)
     names = [name for _, name in kinds if name]
     assert [kind for kind, _ in kinds][:2] == ["Alloc", "ForkStream"]

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 import pytest
 import torch
-from declared import declare, schedule
+from declared import ScheduleFields, declare, schedule
 from torch import Tensor
 from torch.nn import functional
 
@@ -19,7 +20,7 @@ from coilwork_ir.conformance import CONVOLUTION_CASES, check_attention, check_co
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Kernel, KernelCall, Schedule
 from coilwork_ir.kernels.interpreter import interpret_schedule
-from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore, ConvolutionCore
+from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore, ConvolutionCore, Numerics
 from coilwork_ir.kernels.text import format_schedule, parse_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Attention, AttentionGradient, Convolution, Extern, Graph
@@ -103,7 +104,11 @@ def targets(name: str, kinds: frozenset[str] = KINDS) -> Targets:
 
 
 def scheduled(
-    graph: Graph, *templates: type, target: str = "sm_90", kinds: frozenset[str] = KINDS, **options: object
+    graph: Graph,
+    *templates: type,
+    target: str = "sm_90",
+    kinds: frozenset[str] = KINDS,
+    **options: Unpack[ScheduleFields],
 ) -> Schedule:
     verify_graph(graph)
     made = schedule(
@@ -179,7 +184,7 @@ def convolution_inputs() -> list[Tensor]:
 
 @pytest.mark.parametrize("target", ["sm_90", "x86-64-avx512"])
 @pytest.mark.parametrize("numerics", ["fast", "eager", "strict"])
-def test_a_convolution_is_one_kernel_with_its_neighbours(target: str, numerics: str) -> None:
+def test_a_convolution_is_one_kernel_with_its_neighbours(target: str, numerics: Numerics) -> None:
     made = scheduled(parse_graph(CONVOLUTION), WindowsInBlocks, target=target, numerics=numerics)
     (kernel,) = kernels_of(made)
     core = kernel.core
@@ -220,7 +225,7 @@ def test_a_neighbour_that_the_template_does_not_claim_stays_apart() -> None:
 @pytest.mark.parametrize(
     ("limits", "kernels"), [({"max_args": 5}, 2), ({"max_args": 4}, 3), ({"max_ops": 1}, 3)]
 )
-def test_a_kernel_grows_no_larger_than_others_may(limits: dict[str, int], kernels: int) -> None:
+def test_a_kernel_grows_no_larger_than_others_may(limits: ScheduleFields, kernels: int) -> None:
     made = scheduled(parse_graph(CONVOLUTION), WindowsInBlocks, **limits)
     assert len(kernels_of(made)) == kernels
     assert all(len(kernel.args) <= limits.get("max_args", 64) for kernel in made.kernels)
@@ -557,7 +562,8 @@ def test_what_is_rounded_between_is_wide_in_fast_numerics_only() -> None:
     )
     graph = parse_graph(text)
     inputs = [value.bfloat16() for value in convolution_inputs()]
-    for numerics, roundings in (("fast", 1), ("eager", 2)):
+    expected: tuple[tuple[Numerics, int], ...] = (("fast", 1), ("eager", 2))
+    for numerics, roundings in expected:
         made = scheduled(graph, WindowsInBlocks, numerics=numerics)
         (kernel,) = kernels_of(made)
         values = iterate_postorder((kernel.stores[0].value,))

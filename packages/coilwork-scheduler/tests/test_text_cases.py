@@ -16,6 +16,7 @@ import ast
 import re
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from declared import declare
@@ -49,7 +50,7 @@ KNOWN = ("pass", "target", "kept_bytes", "show", *OPTIONS, *(f"device.{name}" fo
 DIGEST = re.compile(r"@(\w+)_[0-9a-f]{8}\b")
 
 
-def option(text: str) -> object:
+def option(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):
@@ -59,10 +60,13 @@ def option(text: str) -> object:
 def apply_passes(given: Graph | Kernel, chosen: TextSettings) -> Transformed:
     """The graph that the chosen passes make of `given`, or the schedule if the last of them runs."""
     assert isinstance(given, Graph)
-    options = ScheduleOptions(**{name: option(chosen[name]) for name in OPTIONS if name in chosen})
+    given_options: dict[str, Any] = {name: option(chosen[name]) for name in OPTIONS if name in chosen}
+    options = ScheduleOptions(**given_options)
     kept_bytes = int(chosen["kept_bytes"]) if "kept_bytes" in chosen else None
     device = get_target(chosen["target"])
-    changed = {name: option(chosen[f"device.{name}"]) for name in DEVICE if f"device.{name}" in chosen}
+    changed: dict[str, Any] = {
+        name: option(chosen[f"device.{name}"]) for name in DEVICE if f"device.{name}" in chosen
+    }
     targets = declare(replace(device, **changed), kept_bytes=kept_bytes)
     settings = Settings(
         targets=targets,
@@ -143,6 +147,6 @@ def without_digests(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_passes(name: str, request: pytest.FixtureRequest) -> None:
+def test_passes_make_what_the_text_expects(name: str, request: pytest.FixtureRequest) -> None:
     update = request.config.getoption("--update", default=False)
     check_text_case(CASES[name], apply_passes, known=KNOWN, update=update)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from declared import schedule
+from graph_builder import Builder, Compare
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels import KernelCall
+from coilwork_ir.kernels import Kernel, KernelCall, Schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.program.nodes import AllocPool
 from coilwork_ir.program.verify import verify_program
@@ -20,14 +23,14 @@ BOTH = Targets(
 )
 
 
-def kernels_on(made, build):
+def kernels_on(made: Schedule, build: Builder) -> dict[str, list[Kernel]]:
     """The kernels of each device's calls, in order."""
     verify_schedule(made)
     program = plan(made)
     verify_program(program)
     kernels = {kernel.name: kernel for kernel in made.kernels}
     devices = {buffer.name: buffer.device for buffer in (*made.buffers, *build.inputs)}
-    found = {HOST: [], GPU: []}
+    found: dict[str, list[Kernel]] = {HOST: [], GPU: []}
     for step in made.steps:
         if isinstance(step, KernelCall):
             (device,) = {devices[name] for name in step.args}
@@ -35,7 +38,7 @@ def kernels_on(made, build):
     return found
 
 
-def halves(build, device, sizes):
+def halves(build: Builder, device: str, sizes: Sequence[int]) -> list[str]:
     for k, size in enumerate(sizes):
         name = f"{device[:3]}{k}"
         build.input(f"{name}_x", size, device=device)
@@ -48,20 +51,20 @@ def halves(build, device, sizes):
     return [f"{device[:3]}{k}_y" for k in range(len(sizes))]
 
 
-def test_launches_are_shared_on_the_gpu_alone(build, compare):
+def test_launches_are_shared_on_the_gpu_alone(build: Builder, compare: Compare) -> None:
     names = halves(build, HOST, [16, 48, 33]) + halves(build, GPU, [16, 48, 33])
     found = kernels_on(compare(build.graph(*names), name=BOTH), build)
     assert [kernel.combined for kernel in found[HOST]] == [None] * 3
     assert [len(kernel.combined.members) for kernel in found[GPU] if kernel.combined is not None] == [2]
 
 
-def test_what_two_devices_compute_alike_is_a_kernel_of_each(build, compare):
+def test_what_two_devices_compute_alike_is_a_kernel_of_each(build: Builder, compare: Compare) -> None:
     names = halves(build, HOST, [40]) + halves(build, GPU, [40])
     found = kernels_on(compare(build.graph(*names), name=BOTH), build)
     assert len({kernel.name for on_one in found.values() for kernel in on_one}) == 2
 
 
-def test_two_devices_of_one_kind_share_kernels(build, compare):
+def test_two_devices_of_one_kind_share_kernels(build: Builder, compare: Compare) -> None:
     alike = Targets(
         main=get_target("sm_90"), by_device=((HOST, get_target("sm_90")), (GPU, get_target("sm_90")))
     )
@@ -69,7 +72,7 @@ def test_two_devices_of_one_kind_share_kernels(build, compare):
     assert len(compare(build.graph(*names), name=alike).kernels) == 1
 
 
-def test_reductions_are_cut_as_their_device_wants(build, compare):
+def test_reductions_are_cut_as_their_device_wants(build: Builder, compare: Compare) -> None:
     for device in (HOST, GPU):
         name = device[:3]
         build.input(f"{name}_x", 4, 60, dtype=DType.F32, device=device)
@@ -99,7 +102,9 @@ def test_reductions_are_cut_as_their_device_wants(build, compare):
 
 
 @pytest.mark.parametrize("device", [HOST, GPU])
-def test_rows_and_columns_share_a_kernel_where_programs_walk(build, compare, device):
+def test_rows_and_columns_share_a_kernel_where_programs_walk(
+    build: Builder, compare: Compare, device: str
+) -> None:
     rows, columns = 512, 64
     build.input("x", rows, columns, dtype=DType.F32, device=device)
     build.input("away", 8, device=GPU if device == HOST else HOST)
@@ -120,7 +125,7 @@ def test_rows_and_columns_share_a_kernel_where_programs_walk(build, compare, dev
     assert any(sequential) == (device == GPU)
 
 
-def test_a_pool_is_on_one_device(build):
+def test_a_pool_is_on_one_device(build: Builder) -> None:
     outputs = []
     for device in (HOST, GPU):
         name = device[:3]

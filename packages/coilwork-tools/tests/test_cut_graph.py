@@ -7,6 +7,7 @@ import operator
 import pytest
 import torch
 from torch import fx
+from torch.fx.node import Target
 
 from coilwork_ir.loc import Origin
 from coilwork_tools.op_fallback.cut_graph import cut_around, cut_at, split_at
@@ -14,7 +15,7 @@ from coilwork_tools.op_fallback.cut_graph import cut_around, cut_at, split_at
 aten = torch.ops.aten
 
 
-def graph_of(*calls: tuple[str, object, tuple[object, ...]], results: tuple[str, ...]) -> fx.GraphModule:
+def graph_of(*calls: tuple[str, Target, tuple[str | int, ...]], results: tuple[str, ...]) -> fx.GraphModule:
     """The calls, by name, with operands by name; `x` is given."""
     graph = fx.Graph()
     nodes = {"x": graph.placeholder("x")}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 
-def test_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_readmes_example_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
     text = (Path(__file__).resolve().parents[1] / "README.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     exec(compile(program, "README.md", "exec"), {"__name__": "readme"})

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, evaluate, substitute, symbol
+from coilwork_ir.index import Expr, as_expr, evaluate, substitute, symbol
 from coilwork_ir.kernel_source import Config, KernelSource
 from coilwork_ir.kernels import Kernel, Range, TensorArg
 from coilwork_ir.kernels.nodes import ArgRole, RangeKind
@@ -63,7 +63,7 @@ def declare_topk_range(kernel: Kernel, first: Expr | None) -> Kernel:
         index = substitute(store.index, {first: row})
         mask = store.mask
         if first in store.index.free_symbols:
-            mask = op("lt", index_value(row), const(as_int(first.extent), DType.I64))
+            mask = op("lt", index_value(row), const(int(str(first.extent)), DType.I64))
         stores.append(replace(store, value=value, index=index, mask=mask))
     return replace(kernel, stores=tuple(stores))
 

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from coilwork_ir.errors import EmitError, VerifyError
 from coilwork_ir.index import evaluate, find_bounds, get_extent, multiply_all
@@ -40,7 +41,7 @@ from coilwork_ir.mapping import (
     format_mapping,
 )
 from coilwork_ir.scalar import Load, Scan, find_contraction, iterate_postorder
-from coilwork_ir.target import Target
+from coilwork_ir.target import Capabilities, Target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.codegen import find_mapping
 from coilwork_triton.facts.kernel_analysis import list_roots
@@ -81,6 +82,9 @@ class RandomlyMapped:
 
     def supports(self, target: Target) -> bool:
         return TritonCodegen().supports(target)
+
+    def capabilities(self, target: Target) -> Capabilities:
+        return TritonCodegen().capabilities(target)
 
     def emit(self, kernel: Kernel, target: Target, options: MappingOf[str, object]) -> KernelSource:
         rng = random.Random(f"{self.seed} {kernel.name} {len(kernel.args)}")
@@ -158,7 +162,7 @@ def _fixed(rng: random.Random, kernel: Kernel, mapping: Mapping) -> Mapping:
     """
     loop = mapping.find(Loop)
     names = [r.symbol.name for r in kernel.ranges if r.kind == "parallel"]
-    if loop is None or _points(kernel, tuple(names)) > MOST_PROGRAMS:
+    if loop is None or not isinstance(loop.by, int) or _points(kernel, tuple(names)) > MOST_PROGRAMS:
         return mapping
     kept = [
         one for one in mapping.directives if not isinstance(one, Tile | Lanes | Straddle | FlatGrid | Coarsen)
@@ -171,7 +175,8 @@ def _fixed(rng: random.Random, kernel: Kernel, mapping: Mapping) -> Mapping:
 def _resized(rng: random.Random, one: Directive) -> Directive:
     """`one` with larger or smaller blocks."""
     match one:
-        case Tile() | Loop():
+        case Tile(by=int()) | Loop(by=int()):
+            assert isinstance(one.by, int)
             return replace(one, by=max(1, min(1 << 12, int(one.by * rng.choice([0.25, 0.5, 1, 2, 4])))))
         case Warps():
             return replace(one, count=rng.choice([1, 2, 4, 8]))
@@ -242,7 +247,7 @@ def _rows(rng: random.Random, kernel: Kernel, proposed: Mapping) -> list[Directi
     if any(isinstance(node, Scan) for node in iterate_postorder(list_roots(kernel))) and rng.random() < 0.4:
         found.append(Runs(range=names[-1], by=rng.choice([2, 4, 8])))
     if isinstance(sort, Sort):
-        keys = rng.choice(["integer", "float"])
+        keys: Literal["integer", "float"] = rng.choice(("integer", "float"))
         found.append(replace(sort, threads=rng.choice([1, 2, 8, 32]), width=rng.choice([1, 2, 4]), keys=keys))
     if isinstance(select, Select):
         room = rng.choice([0, 0, 32, 64])

@@ -36,11 +36,12 @@ def bilinear(dtype: DType, rows: int, columns: int) -> Kernel:
 
     above, below, vertical = places(x0.symbol, rows)
     before, after, horizontal = places(x1.symbol, columns)
-    lines = [
-        between(*(cast(load("in0", [row * columns + c], dtype), F32) for c in (before, after)), horizontal)
-        for row in (above, below)
-    ]
-    value = cast(between(*lines, vertical), dtype)
+
+    def element(row: Expr, column: Expr) -> Scalar:
+        return cast(load("in0", [row * columns + column], dtype), F32)
+
+    upper, lower = (between(element(row, before), element(row, after), horizontal) for row in (above, below))
+    value = cast(between(upper, lower, vertical), dtype)
     return kernel_over((x0, x1), [value], [arg("in0", dtype, rows * columns)], columns=2 * columns)
 
 

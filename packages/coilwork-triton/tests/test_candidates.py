@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from contraction_kernels import Product, int8_linear, product_kernel, product_over_two_ranges
+from source_checks import versions_of
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
@@ -34,7 +35,7 @@ def test_candidates_are_launched_in_their_order() -> None:
 
 
 def test_a_search_may_try_other_blocks() -> None:
-    mapping = CODEGEN.emit(PRODUCT, H200, {"candidates": [SMALL]}).versions.versions[0].mapping
+    mapping = versions_of(CODEGEN.emit(PRODUCT, H200, {"candidates": [SMALL]})).versions[0].mapping
     (columns,) = [one for one in mapping.open_numbers if one.name == BLOCKS["x"]]
     assert columns.values[0] == 64 and 128 in columns.values
 

@@ -16,7 +16,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.mapping import Keep, Loop, Share, Unit, find_fault
-from coilwork_ir.scalar import load, op, reduce
+from coilwork_ir.scalar import Scalar, load, op, reduce
 from coilwork_ir.target import get_target
 from coilwork_triton.capabilities import get_capabilities
 from coilwork_triton.codegen import TritonCodegen, find_mapping
@@ -30,7 +30,7 @@ def sums(length: int, *, across: bool = False, values: int = 1) -> Kernel:
     """Sums of 4096 rows of so many points, or columns, of products of so many values."""
     x, r = along("x0", 4096), along("r0", length, "reduction")
     at = r.symbol * 4096 + x.symbol if across else x.symbol * length + r.symbol
-    product = load("in0", [at], F32)
+    product: Scalar = load("in0", [at], F32)
     for k in range(1, values):
         product = op("add", product, load(f"in{k}", [at], F32))
     return Kernel(

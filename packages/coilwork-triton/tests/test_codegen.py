@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +17,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, floordiv, minimum, mod, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.loops import Check
-from coilwork_ir.ops import REDUCE_OPS, SCAN_KINDS, StoreMode
+from coilwork_ir.ops import REDUCE_OPS, SCAN_KINDS, ReduceKind, ScanKind, StoreMode
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder, reduce, scan, where
 from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
@@ -43,8 +46,12 @@ def kernel_of(
 
 
 def run(
-    process: TritonProcess, kernel: Kernel, *tensors: torch.Tensor, sizes: tuple[int, ...] = (), **options
-):
+    process: TritonProcess,
+    kernel: Kernel,
+    *tensors: torch.Tensor,
+    sizes: tuple[int, ...] = (),
+    **options: Any,
+) -> torch.Tensor:
     """The last tensor after each candidate configuration; they must agree."""
     source = TritonCodegen().emit(kernel, get_target("sm_90"), options)
     found = [
@@ -56,7 +63,7 @@ def run(
     return found[0]
 
 
-def test_pointwise_broadcast(engine: TritonProcess) -> None:
+def test_broadcast_operands_are_read_at_their_own_ranges(engine: TritonProcess) -> None:
     x0, x1 = along("x0", 7), along("x1", 33)
     i, j = x0.symbol, x1.symbol
     value = op("mul", op("add", load("in0", [i * 33 + j], F32), load("in1", [j], F32)), load("in2", [i], F32))
@@ -77,7 +84,9 @@ def test_three_ranges_in_one_tile(engine: TritonProcess) -> None:
 
 
 @pytest.mark.parametrize(("rows", "width", "pitch"), [(5, 300, 304), (3, 1001, 1008), (2, 2047, 2047)])
-def test_padded_rows(engine: TritonProcess, rows: int, width: int, pitch: int) -> None:
+def test_rows_are_padded_with_what_masked_loads_give(
+    engine: TritonProcess, rows: int, width: int, pitch: int
+) -> None:
     x0, x1 = along("x0", rows), along("x1", pitch)
     i, j = x0.symbol, x1.symbol
     inside = op("lt", index_value(j), const(width, I64))
@@ -90,7 +99,7 @@ def test_padded_rows(engine: TritonProcess, rows: int, width: int, pitch: int) -
 
 
 @pytest.mark.parametrize("shape", [(40, 70), (1, 70), (64, 64)])
-def test_transposed_tile(engine: TritonProcess, shape: tuple[int, int]) -> None:
+def test_a_transposed_operand_is_read_in_tiles(engine: TritonProcess, shape: tuple[int, int]) -> None:
     rows, columns = shape
     y, x = along("y0", rows), along("x0", columns)
     value = op(
@@ -104,7 +113,7 @@ def test_transposed_tile(engine: TritonProcess, shape: tuple[int, int]) -> None:
     torch.testing.assert_close(run(engine, kernel, a, b, torch.zeros(shape)), a + b.t())
 
 
-def test_three_tiles(engine: TritonProcess) -> None:
+def test_three_ranges_are_three_tiles(engine: TritonProcess) -> None:
     z, y, x = along("z0", 3), along("y0", 20), along("x0", 17)
     i, j, k = z.symbol, y.symbol, x.symbol
     value = op("neg", load("in0", [i * 340 + k * 20 + j], F32))
@@ -136,7 +145,7 @@ def test_many_rows_of_a_tile_share_the_first_grid_axis(engine: TritonProcess) ->
 
 @pytest.mark.parametrize("choice", ["auto", "i32", "i64"])
 @pytest.mark.parametrize("size", [0, 1, 5, 300])
-def test_symbolic_size(engine: TritonProcess, size: int, choice: str) -> None:
+def test_one_kernel_serves_every_size(engine: TritonProcess, size: int, choice: str) -> None:
     n = symbol("n0", lo=0)
     x = along("x0", n)
     value = op("add", load("in0", [x.symbol], F32), cast(index_value(x.symbol * n), F32))
@@ -244,7 +253,13 @@ def test_floordiv_and_mod_of_negative_indices(engine: TritonProcess) -> None:
     assert torch.equal(run(engine, kernel, torch.zeros(11, dtype=torch.int64)), want)
 
 
-def rows_kernel(rows: int, width: Expr | int, value, out: DType, per_row: bool, dtype: DType = F32) -> Kernel:
+# of an element and its place in the row
+RowValue = Callable[[Scalar, Expr], Scalar]
+
+
+def rows_kernel(
+    rows: int, width: Expr | int, value: RowValue, out: DType, per_row: bool, dtype: DType = F32
+) -> Kernel:
     """`value(element, r)` stored per row or per element of a `rows` x `width` matrix."""
     x, r = along("x0", rows), along("r0", width, "reduction")
     flat = x.symbol * width + r.symbol
@@ -274,14 +289,16 @@ def one_pass_softmax(element: Scalar, r: Expr) -> Scalar:
 
 def layer_norm(element: Scalar, r: Expr) -> Scalar:
     mean, m2 = (reduce("welford", [element], [r], output=k) for k in (0, 1))
-    variance = op("div", m2, const(r.extent.value, F32))
+    variance = op("div", m2, const(int(str(r.extent)), F32))
     return op("mul", op("sub", element, mean), op("rsqrt", op("add", variance, const(1e-5, F32))))
 
 
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 @pytest.mark.parametrize("width", [1, 48, 64])
 @pytest.mark.parametrize("function", [softmax, one_pass_softmax])
-def test_row_softmax(engine: TritonProcess, function, width: int, hint: str) -> None:
+def test_a_softmax_of_rows_is_torchs(
+    engine: TritonProcess, function: RowValue, width: int, hint: str
+) -> None:
     a = torch.randn(3, width)
     a[0, : width // 2] = -math.inf
     kernel = rows_kernel(3, width, function, F32, per_row=False)
@@ -305,7 +322,7 @@ def test_softmax_of_long_rows_is_rescaled_once_per_chunk(engine: TritonProcess, 
 
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 @pytest.mark.parametrize("width", [100, 3000])
-def test_layer_norm(engine: TritonProcess, width: int, hint: str) -> None:
+def test_a_layer_norm_is_near_the_exact_one(engine: TritonProcess, width: int, hint: str) -> None:
     a = torch.randn(3, width) * 3 + 1e2
     kernel = rows_kernel(3, width, layer_norm, F32, per_row=False)
     got = run(engine, kernel, a, torch.zeros(3, width), **WALKS[hint])
@@ -352,7 +369,9 @@ def test_no_reduction_or_scan_is_missing() -> None:
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 @pytest.mark.parametrize("width", [1, 20, 70])
 @pytest.mark.parametrize("kind", sorted(REDUCE_OPS))
-def test_every_reduction(engine: TritonProcess, kind: str, width: int, hint: str) -> None:
+def test_every_reduction_of_rows_is_torchs(
+    engine: TritonProcess, kind: ReduceKind, width: int, hint: str
+) -> None:
     torch.manual_seed(0)
     dtype, data = F32, torch.randn(5, width)
     if kind in ("any", "all"):
@@ -376,7 +395,7 @@ def test_reduction_of_nothing_reads_nothing(engine: TritonProcess, hint: str) ->
 
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 @pytest.mark.parametrize("kind", ["min", "max", "argmin", "argmax"])
-def test_extremes_follow_torch_on_ties_and_nan(engine: TritonProcess, kind: str, hint: str) -> None:
+def test_extremes_follow_torch_on_ties_and_nan(engine: TritonProcess, kind: ReduceKind, hint: str) -> None:
     data = torch.randint(-2, 3, (6, 40)).float()
     data[1, 7] = data[1, 20] = math.nan
     data[2] = -math.inf
@@ -390,7 +409,7 @@ def test_extremes_follow_torch_on_ties_and_nan(engine: TritonProcess, kind: str,
 
 
 @pytest.mark.parametrize("kind", ["sum", "max", "argmax", "any", "welford"])
-def test_reduction_across_contiguous_columns(engine: TritonProcess, kind: str) -> None:
+def test_reduction_across_contiguous_columns(engine: TritonProcess, kind: ReduceKind) -> None:
     x, r = along("x0", 37), along("r0", 50, "reduction")
     dtype = DType.BOOL if kind == "any" else F32
     out = I64 if kind == "argmax" else dtype
@@ -460,7 +479,9 @@ SCANS = {
     [(kind, back) for kind in SCAN_KINDS for back in (False, True) if not (back and kind.startswith("arg"))],
 )
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
-def test_every_scan(engine: TritonProcess, kind: str, hint: str, reverse: bool) -> None:
+def test_every_scan_of_rows_is_torchs_in_both_directions(
+    engine: TritonProcess, kind: ScanKind, hint: str, reverse: bool
+) -> None:
     width = 2100 if (hint, kind) == ("looped", "sum") else 45
     data = torch.randn(2, width)
     data[0, 3] = -math.inf
@@ -472,6 +493,10 @@ def test_every_scan(engine: TritonProcess, kind: str, hint: str, reverse: bool) 
     torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-4, atol=1e-4)
 
 
+def extreme_so_far(output: int, element: Scalar, r: Expr) -> Scalar:
+    return scan("max", element, r, output=output)
+
+
 def test_running_maximum_gives_value_and_position(engine: TritonProcess) -> None:
     data = torch.randint(0, 5, (2, 30)).float()
     data[1, 11] = math.nan
@@ -479,7 +504,7 @@ def test_running_maximum_gives_value_and_position(engine: TritonProcess) -> None
         kernel = rows_kernel(
             2,
             30,
-            lambda e, r, k=output: scan("max", e, r, output=k),
+            partial(extreme_so_far, output),
             I64 if output else F32,
             per_row=False,
         )
@@ -488,7 +513,7 @@ def test_running_maximum_gives_value_and_position(engine: TritonProcess) -> None
 
 
 @pytest.mark.parametrize("mode", ["add", "min", "max"])
-def test_atomic_updates(engine: TritonProcess, mode: str) -> None:
+def test_updates_that_collide_are_all_counted(engine: TritonProcess, mode: StoreMode) -> None:
     x = along("x0", 50)
     store = Store(
         buffer="io0",
@@ -640,7 +665,7 @@ def test_constants_of_every_float_type(engine: TritonProcess, dtype: DType) -> N
 @pytest.mark.parametrize(
     "mode,dtype", [("mul", F32), ("add", DType.BF16), ("add", DType.I8), ("max", DType.F16)]
 )
-def test_updates_without_an_instruction_are_refused(mode: str, dtype: DType) -> None:
+def test_updates_without_an_instruction_are_refused(mode: StoreMode, dtype: DType) -> None:
     x = along("x0", 4)
     store = Store(buffer="io0", index=x.symbol, value=load("in0", [x.symbol], dtype), mode=mode)
     kernel = kernel_of((x,), (arg("in0", dtype, 4), arg("io0", dtype, 4)), store)
@@ -662,7 +687,7 @@ def test_refusals_name_the_cause() -> None:
 
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 @pytest.mark.parametrize("kind", ["sum", "max", "welford", "online_softmax", "argmax"])
-def test_rows_before_padding(engine: TritonProcess, kind: str, hint: str) -> None:
+def test_rows_before_padding(engine: TritonProcess, kind: ReduceKind, hint: str) -> None:
     """Loads go on into the padding, which must not count."""
     x, r = along("x0", 3), along("r0", 1001, "reduction")
     element = load("in0", [x.symbol * 1004 + r.symbol], F32)
@@ -686,10 +711,10 @@ def test_rows_before_padding(engine: TritonProcess, kind: str, hint: str) -> Non
 
 @pytest.mark.parametrize("others", [1, 3])
 @pytest.mark.parametrize("kind", sorted(SCANS))
-def test_scan_along_one_point(engine: TritonProcess, kind: str, others: int) -> None:
+def test_scan_along_one_point(engine: TritonProcess, kind: ScanKind, others: int) -> None:
     x, one, r = along("x0", 5), along("r0", 1, "reduction"), along("r1", others, "reduction")
     at = x.symbol * others + r.symbol
-    value = scan(kind, load("in0", [at], F32), one.symbol)
+    value: Scalar = scan(kind, load("in0", [at], F32), one.symbol)
     if kind.startswith("arg"):
         # the position, whatever the value
         value = cast(value, F32)

@@ -46,7 +46,7 @@ def emitted(kernel: Kernel, **options: object) -> KernelSource:
 
 @pytest.mark.parametrize("dtype", [F32, BF16])
 @pytest.mark.parametrize("columns", [257, 1021])
-def test_sums(engine: TritonProcess, columns: int, dtype: DType) -> None:
+def test_sums_of_columns_in_pieces_are_right(engine: TritonProcess, columns: int, dtype: DType) -> None:
     rows = PIECE * PIECES - 7
     kernel = column_sums(columns, rows, dtype)
     source = emitted(kernel)
@@ -72,7 +72,7 @@ def test_others_are_one_line(columns: int) -> None:
     assert "program_id(1)" not in emitted(column_sums(columns, 280)).text
 
 
-def test_open_lengths(engine: TritonProcess) -> None:
+def test_one_kernel_sums_columns_of_every_length(engine: TritonProcess) -> None:
     n = symbol("n0", lo=2)
     p, x = along("x0", PIECES), along("x1", n)
     r = along("r0", PIECE, "reduction")

@@ -18,6 +18,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.mapping import parse_mapping
+from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import cast, const, index_value, load, op, placeholder, reduce
 from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
@@ -160,7 +161,8 @@ def test_atomic_extremes_compile_with_nan_of_the_sign_that_wins(
 ) -> None:
     x = along("x0", 4096)
     sign = {DType.F32: "FFC00000", DType.F64: "FFF8000000000000"}[dtype]
-    for mode, nan in (("min", sign), ("max", f"7{sign[1:]}")):
+    modes: tuple[tuple[StoreMode, str], ...] = (("min", sign), ("max", f"7{sign[1:]}"))
+    for mode, nan in modes:
         store = Store(
             buffer="io0",
             index=placeholder(0),

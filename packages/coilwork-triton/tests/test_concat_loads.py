@@ -65,7 +65,9 @@ def loads(kernel: Kernel) -> int:
 
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("widths", [(4, 8), (16, 4, 12), (8, 8, 8, 8, 40)])
-def test_one_load(engine: TritonProcess, widths: tuple[int, ...], dim: int) -> None:
+def test_parts_of_a_concatenation_are_one_load(
+    engine: TritonProcess, widths: tuple[int, ...], dim: int
+) -> None:
     kernel = joined(widths, dim=dim)
     assert loads(kernel) == 1
     tensors = [torch.randn((ROWS, w) if dim == 1 else (w, 16)) for w in widths]

@@ -66,7 +66,7 @@ def check(engine: TritonProcess, case: Case, numerics: Numerics) -> None:
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case.name not in NOT_RUN], ids=lambda case: str(case.name)
 )
-def test_conformance_kit(engine: TritonProcess, case: Case) -> None:
+def test_the_generator_passes_the_conformance_kit(engine: TritonProcess, case: Case) -> None:
     check(engine, case, "fast")
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from contraction_kernels import Product, gated_products, int8_linear, product_kernel, product_over_two_ranges
 from kernel_bench import TARGETS, TritonProcess, compile_source, corners, grid_of, run_source
+from source_checks import prefix_with, versions_of
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
@@ -38,7 +40,7 @@ def tensors_of(kernel: Kernel) -> list[torch.Tensor]:
     return found
 
 
-def agree(process: TritonProcess, kernel: Kernel, on: Target | None = None, **options) -> None:
+def agree(process: TritonProcess, kernel: Kernel, on: Target | None = None, **options: Any) -> None:
     """Fail unless every candidate does what the kernel means."""
     verify_kernel(kernel)
     source = TritonCodegen().emit(kernel, on or get_target("sm_90"), options)
@@ -54,21 +56,21 @@ def agree_as_written(process: TritonProcess, kernel: Kernel, source: KernelSourc
     for number in range(len(source.configs)):
         found = run_source(process, source, [t.clone() for t in tensors], (), number)
         for (name, wanted), got in zip(expected.items(), found, strict=True):
-            close = (
-                {"rtol": 1e-2, "atol": 1e-2} if wanted.dtype.itemsize == 2 else {"rtol": 1e-4, "atol": 1e-3}
-            )
-            torch.testing.assert_close(got, wanted, **close, msg=lambda m, name=name: f"{name}: {m}")
+            rtol, atol = (1e-2, 1e-2) if wanted.dtype.itemsize == 2 else (1e-4, 1e-3)
+            torch.testing.assert_close(got, wanted, rtol=rtol, atol=atol, msg=prefix_with(name))
 
 
 @pytest.mark.parametrize("dtype", [F32, F16, BF16])
 @pytest.mark.parametrize("m, n, k", [(16, 32, 64), (5, 33, 17), (70, 65, 50), (2, 2, 2)])
-def test_products(engine: TritonProcess, m: int, n: int, k: int, dtype: DType) -> None:
+def test_products_of_any_size_are_right(engine: TritonProcess, m: int, n: int, k: int, dtype: DType) -> None:
     agree(engine, product_kernel(Product(m=m, n=n, k=k, left=dtype, right=dtype)))
 
 
 @pytest.mark.parametrize("left_by_rows", [True, False])
 @pytest.mark.parametrize("right_by_rows", [True, False])
-def test_transposed_factors(engine: TritonProcess, left_by_rows: bool, right_by_rows: bool) -> None:
+def test_products_of_transposed_factors_are_right(
+    engine: TritonProcess, left_by_rows: bool, right_by_rows: bool
+) -> None:
     shape = Product(
         m=40, n=27, k=35, left=F16, right=F16, left_by_rows=left_by_rows, right_by_rows=right_by_rows
     )
@@ -76,7 +78,7 @@ def test_transposed_factors(engine: TritonProcess, left_by_rows: bool, right_by_
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_batches(engine: TritonProcess, batch: int) -> None:
+def test_each_product_of_a_batch_is_right(engine: TritonProcess, batch: int) -> None:
     agree(engine, product_kernel(Product(m=20, n=17, k=19, batch=batch, left=F32, right=F32)))
 
 
@@ -157,7 +159,7 @@ def test_warps_with_roles(engine: TritonProcess, rows: int, columns: int, pingpo
 )
 def test_roles_are_proposed_where_arithmetic_bounds(m: int, n: int, k: int, wanted: str) -> None:
     source = TritonCodegen().emit(gated_products(m=m, n=n, k=k, half=BF16), get_target("sm_90"), {})
-    directives = source.versions.versions[0].mapping.directives
+    directives = versions_of(source).versions[0].mapping.directives
     shown = " ".join(one.text for one in directives if isinstance(one, Tile | Specialise))
     assert shown == wanted if wanted else "specialise" not in shown
 

@@ -69,9 +69,9 @@ def kernel_of(
         assert r.symbol.extent is not None
         position = position * r.symbol.extent + r.symbol
         points = points * r.symbol.extent
-    number = load("in0", [position], dtype)
+    element = load("in0", [position], dtype)
     # as positions are: 64 bits
-    number = number if dtype is I64 else cast(number, I64)
+    number = element if dtype is I64 else cast(element, I64)
     store = Store(
         buffer="io0",
         index=AT + rows,
@@ -218,7 +218,7 @@ def test_a_mask_leaves_points_out(engine: TritonProcess) -> None:
     check_all(engine, source, data, start, wanted(start, data[:12345]))
 
 
-def test_several_stores(engine: TritonProcess) -> None:
+def test_several_histograms_are_counted_in_one_kernel(engine: TritonProcess) -> None:
     x = flat()
     one = kernel_of(x, bins=30)
     number = load("in1", [x.symbol], I32)
@@ -237,7 +237,7 @@ def test_several_stores(engine: TritonProcess) -> None:
     assert torch.equal(got[3], wanted(starts[1], second.long(), 2))
 
 
-def test_open_sizes(engine: TritonProcess) -> None:
+def test_one_kernel_counts_any_number_of_points(engine: TritonProcess) -> None:
     n0 = symbol("n0", lo=0)
     kernel = kernel_of(along("x0", n0), sizes=(n0,))
     source = emitted(kernel, likely=(32768,))
@@ -252,7 +252,7 @@ def test_open_sizes(engine: TritonProcess) -> None:
         check_all(engine, source, data, start, wanted(start, data), sizes=[points], configs=right)
 
 
-def test_open_rows(engine: TritonProcess) -> None:
+def test_one_kernel_counts_any_number_of_rows(engine: TritonProcess) -> None:
     n0 = symbol("n0", lo=0)
     x0, x1 = along("x0", n0), along("x1", 5000)
     kernel = kernel_of(x0, x1, rows=100 * x0.symbol, span=100 * n0, sizes=(n0,))
@@ -299,7 +299,7 @@ def test_narrowed_and_signed_numbers_are_not_certain() -> None:
 # Launches
 
 
-def test_checks_stay() -> None:
+def test_a_histogram_keeps_its_checks() -> None:
     assert "tl.device_assert" in emitted(kernel_of(flat())).text
 
 

@@ -5,6 +5,7 @@ configuration.
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from kernel_bench import WALKS
@@ -60,7 +61,7 @@ OPEN_SOFTMAX = """kernel @softmax fast {
 }
 """
 # what its sizes likely are
-LIKELY = {"likely": (16, 64)}
+LIKELY: dict[str, Any] = {"likely": (16, 64)}
 # a position that is a value, and is too large for 32 bits unless a guard says otherwise
 WITH_A_POSITION = """t6 = index [n1*x0 + r0]
     t7 = cast(t6) : f32
@@ -68,7 +69,7 @@ WITH_A_POSITION = """t6 = index [n1*x0 + r0]
     t5 = div(t8, t4)"""
 
 
-def mapped(kernel: Kernel, walk: str = "persistent", **options: object) -> Mapped:
+def mapped(kernel: Kernel, walk: str = "persistent", **options: Any) -> Mapped:
     return find_mapping(kernel, H200, parse_options({**WALKS[walk], **options}))
 
 
@@ -180,7 +181,8 @@ def test_a_mapping_is_of_the_kernel_that_passes_leave() -> None:
 
 @pytest.mark.parametrize("name", [*SAMPLES, "open"])
 def test_candidates_and_the_search_space_are_the_numbers_of_an_open_mapping(name: str) -> None:
-    kernel, options = (open_softmax(), LIKELY) if name == "open" else (SAMPLES[name], {})
+    options: dict[str, Any] = LIKELY if name == "open" else {}
+    kernel = open_softmax() if name == "open" else SAMPLES[name]
     source, found = TritonCodegen().emit(kernel, H200, options), mapped(kernel, **options)
     versions = source.versions
     assert versions is not None

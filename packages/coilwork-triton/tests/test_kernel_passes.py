@@ -9,6 +9,7 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.loops import Check
+from coilwork_ir.passes import PassTable
 from coilwork_ir.scalar import (
     Scalar,
     cast,
@@ -114,9 +116,9 @@ def draw_windows(draw: random.Random) -> Kernel:
         mask = functools.reduce(lambda one, other: op("bitwise_and", one, other), inside)
         at = (x0.symbol * height + places[0]) * width + places[1]
         at = at * channels + x3.symbol if last else at + x3.symbol * (4 * height * width)
-        tap = cast(load("in1", [x3.symbol + (3 * row + column + 4) * channels], BF16), F32)
+        factor = cast(load("in1", [x3.symbol + (3 * row + column + 4) * channels], BF16), F32)
         value = op(
-            "add", value, op("mul", where(mask, load("in0", [at], F32, mask=mask), const(0.0, F32)), tap)
+            "add", value, op("mul", where(mask, load("in0", [at], F32, mask=mask), const(0.0, F32)), factor)
         )
     place = ((x0.symbol * rows + x1.symbol) * columns + x2.symbol) * channels + x3.symbol
     size = 4 * rows * columns * channels
@@ -192,9 +194,10 @@ def draw_dealt(draw: random.Random) -> Kernel:
 def draw_counting(draw: random.Random) -> Kernel:
     """A kernel that counts numbers, of each row or of all, some of them under a mask."""
     bins, rows = draw.choice([2, 100, 1000]), draw.choice([1, 3])
-    row, point = along("x0", rows), along("x1", draw.choice([1 << 13, 1 << 14]))
+    length = draw.choice([1 << 13, 1 << 14])
+    row, point = along("x0", rows), along("x1", length)
     own = draw.random() < 0.5
-    number = load("in0", [row.symbol * as_int(point.symbol.extent) + point.symbol], I64)
+    number = load("in0", [row.symbol * length + point.symbol], I64)
     inside = [op("ge", number, const(0, I64)), op("lt", number, const(bins, I64))]
     store = Store(
         buffer="io0",
@@ -208,7 +211,7 @@ def draw_counting(draw: random.Random) -> Kernel:
         name="counting",
         ranges=(row, point),
         args=(
-            arg("in0", I64, rows * as_int(point.symbol.extent)),
+            arg("in0", I64, rows * length),
             arg("io0", DType.I32, bins * (rows if own else 1)),
         ),
         stores=(store,),
@@ -221,7 +224,7 @@ def draw_topk(draw: random.Random) -> Kernel:
     rows, length, first = draw.randint(1, 4), draw.choice([24, 100]), draw.choice([1, 3, 8, 20])
     x0, r0 = along("x0", rows), along("r0", length, "reduction")
     element = load("in0", [x0.symbol * length + r0.symbol], F32)
-    value = sort(element, r0.symbol, descending=draw.random() < 0.5)
+    value: Scalar = sort(element, r0.symbol, descending=draw.random() < 0.5)
     if draw.random() < 0.5:
         value = op("sub", value, reduce(draw.choice(["sum", "max"]), [element], [r0.symbol]))
     if draw.random() < 0.5:
@@ -245,7 +248,8 @@ def draw_topk(draw: random.Random) -> Kernel:
 
 def without_idle_arguments(kernel: Kernel) -> Kernel:
     """`kernel` with the arguments that it touches."""
-    touched = {one.buffer for one in (*kernel.stores, *list_loads([store.value for store in kernel.stores]))}
+    touched = {one.buffer for one in kernel.stores}
+    touched |= {one.buffer for one in list_loads([store.value for store in kernel.stores])}
     touched |= {one.buffer for store in kernel.stores for one in list_loads(store.indirect)}
     return replace(kernel, args=tuple(a for a in kernel.args if a.name in touched))
 
@@ -318,5 +322,5 @@ def test_all_passes_in_turn_compute_the_same() -> None:
 
 
 @pytest.mark.parametrize("table", [LEGALIZATION, KERNEL_PASSES, MEMBER_PASSES])
-def test_the_order_of_passes_has_reasons(table: object) -> None:
+def test_the_order_of_passes_has_reasons(table: PassTable[Any, Any]) -> None:
     assert table.violations() == ()

@@ -5,7 +5,7 @@ far they are.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def kernel_of(*ranges: Range, value: Scalar, checks: list[Scalar], checked: bool
     place, size = index_value(ranges[0].symbol).expr * 0, 1
     for r in ranges:
         if r.kind != "reduction":
-            place, size = place * r.symbol.extent + r.symbol, size * int(str(r.symbol.extent))
+            place, size = place * r.extent + r.symbol, size * int(str(r.extent))
     found = Kernel(
         name="rows",
         ranges=ranges,
@@ -124,7 +124,7 @@ def products(checked: bool = True) -> Kernel:
     return kernel_of(y, x, r, value=value, checks=[is_within(at, 200)], checked=checked)
 
 
-KERNELS = {
+KERNELS: dict[str, Callable[..., Kernel]] = {
     "looked up": looked_up,
     "looked up twice": looked_up_twice,
     "elements": elements,

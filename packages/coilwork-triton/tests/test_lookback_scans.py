@@ -57,7 +57,8 @@ def found(
     options: Mapping[str, object] = MappingProxyType({}),
 ) -> list[torch.Tensor]:
     """What the kernel gives for `x`, after a comparison with what it means."""
-    kernel = shared_rows(kind, *x.shape, piece, dtype, reverse=reverse)
+    rows, length = x.shape
+    kernel = shared_rows(kind, rows, length, piece, dtype, reverse=reverse)
     return results(engine, kernel, x, options)
 
 

@@ -31,7 +31,7 @@ def test_comparisons_with_constants_and_positions(comparison: str) -> None:
     assert narrow(op(comparison, index_value(AT), index_value(AT + 1)))
 
 
-def test_floats() -> None:
+def test_positions_become_f32_but_no_narrower_float() -> None:
     assert narrow(cast(index_value(AT), DType.F32))
     assert not narrow(cast(index_value(AT), DType.BF16))
 

@@ -5,7 +5,7 @@ included.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr
 from coilwork_ir.interpretation.ops import SCALAR_FUNCTIONS
 from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import load, op
 from coilwork_ir.target import get_target
@@ -26,7 +27,7 @@ TORCH = {
     DType.I8: torch.int8, DType.U8: torch.uint8, DType.BOOL: torch.bool,
 }  # fmt: skip
 
-REFERENCES = {
+REFERENCES: dict[str, Callable[..., torch.Tensor]] = {
     "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
     "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     "div": torch.true_divide,
@@ -65,7 +66,7 @@ INTEGERS = [0, 1, -1, 2, -2, 3, 5, -5, 7, 11, -13, 63, 100, -100, 127, -128]
 
 
 def emit_op(
-    name: str, dtype: DType, count: int, numerics: str = "fast", scalars: Collection[int] = ()
+    name: str, dtype: DType, count: int, numerics: Numerics = "fast", scalars: Collection[int] = ()
 ) -> tuple[Kernel, DType]:
     """A kernel that applies `name` to its inputs element by element; of those number `scalars` to the first
     element.
@@ -88,8 +89,8 @@ def emit_op(
 
 
 def apply(
-    process: TritonProcess, name: str, dtype: DType, inputs: list[torch.Tensor], numerics: str = "fast"
-):
+    process: TritonProcess, name: str, dtype: DType, inputs: list[torch.Tensor], numerics: Numerics = "fast"
+) -> torch.Tensor:
     count = inputs[0].numel()
     kernel, result = emit_op(name, dtype, count, numerics)
     source = TritonCodegen().emit(kernel, get_target("sm_90"), {})
@@ -208,7 +209,7 @@ def test_double_ops_agree_with_torch(engine: TritonProcess, name: str) -> None:
 
 @pytest.mark.parametrize("numerics", ["fast", "eager", "strict"])
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
-def test_a_number_less_itself_is_zero(engine: TritonProcess, dtype: DType, numerics: str) -> None:
+def test_a_number_less_itself_is_zero(engine: TritonProcess, dtype: DType, numerics: Numerics) -> None:
     x = along("x0", len(SPECIAL))
     value = load("in0", [x.symbol], dtype)
     kernel = Kernel(

@@ -133,7 +133,9 @@ def test_reflections_are_distances() -> None:
         ((37, 58, 130), BF16),
     ],
 )
-def test_reflected_rows(engine: TritonProcess, shape: tuple[int, int, int], dtype: DType) -> None:
+def test_reflected_rows_are_right_in_every_candidate(
+    engine: TritonProcess, shape: tuple[int, int, int], dtype: DType
+) -> None:
     kernel = reflected(shape, dtype)
     source = emitted(kernel)
     tensors = [torch.randn(as_int(a.span) or 0).to(TYPES[dtype]) for a in kernel.args]

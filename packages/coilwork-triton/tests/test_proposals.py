@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from kernel_bench import along, arg
@@ -34,7 +35,7 @@ SINGLE = [
 ]
 
 
-def setting_of(kernel: Kernel, **options: bool) -> Setting:
+def setting_of(kernel: Kernel, **options: Any) -> Setting:
     draft = KERNEL_PASSES.run(begin_draft(LEGALIZATION.run(kernel, H200)), H200)
     return Setting(draft=draft, target=H200, options=TritonOptions(**options))
 
@@ -124,7 +125,7 @@ def test_every_rule_is_the_first_for_some_kernel(
     table: RuleTable[object, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: set[str] = set()
-    first: Callable[..., object] = RuleTable.first
+    first: Callable[..., Any] = RuleTable.first
 
     def recorded(self: object, question: object) -> object:
         rule = first(self, question)

@@ -5,6 +5,7 @@ they are off.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from kernel_bench import TritonProcess, along, arg, compile_source, run_source
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.scalar import Scalar, cast, const, iterate_postorder, load, op, reduce
 from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
@@ -71,7 +73,7 @@ def test_sums_with_one() -> None:
     assert not find_one_plus(rounded(twice), index_users(tuple(iterate_postorder((twice,)))))
 
 
-def test_factors() -> None:
+def test_one_factor_of_a_rounded_product_is_found() -> None:
     tanh = op("tanh", V)
     for root, fits in (
         (tanh, True),
@@ -92,7 +94,9 @@ def test_reciprocals_are_of_normal_numbers() -> None:
         assert find_reciprocal(value) is None
 
 
-def source_of(value: Scalar, result: DType, count: int, given: DType, numerics: str = "fast") -> KernelSource:
+def source_of(
+    value: Scalar, result: DType, count: int, given: DType, numerics: Numerics = "fast"
+) -> KernelSource:
     x = X.symbol
     kernel = Kernel(
         name="short",
@@ -109,7 +113,7 @@ def _gelu(v: Scalar, inner: Scalar) -> Scalar:
     return op("mul", op("mul", v, const(0.5, F32)), op("add", inner, ONE))
 
 
-FUNCTIONS = {
+FUNCTIONS: dict[str, tuple[Callable[[Scalar], Scalar], Callable[[torch.Tensor], torch.Tensor]]] = {
     "exp": (lambda v: op("exp", v), torch.exp),
     "sigmoid": (lambda v: op("sigmoid", v), torch.sigmoid),
     "tanh": (lambda v: op("tanh", v), torch.tanh),
@@ -191,7 +195,7 @@ def test_zeros_keep_their_sign(engine: TritonProcess, name: str) -> None:
 
 
 @pytest.mark.parametrize("numerics", ["eager", "strict"])
-def test_other_levels_keep_the_exact_forms(numerics: str) -> None:
+def test_other_levels_keep_the_exact_forms(numerics: Numerics) -> None:
     for build, _ in FUNCTIONS.values():
         value = cast(build(V), BF16)
         assert "_rounded(" not in source_of(value, BF16, 4096, BF16, numerics).text

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from kernel_bench import TritonProcess, along, arg, compile_source, run_source
+from source_checks import prefix_with
 from triton_sample_kernels import layer_norm_backward
 
 from coilwork_ir.dtypes import DType
@@ -13,7 +16,7 @@ from coilwork_ir.index import symbol
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
-from coilwork_ir.ops import SELF_COMBINING
+from coilwork_ir.ops import SELF_COMBINING, ReduceKind
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, reduce
 from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
@@ -27,7 +30,7 @@ def run_all(
     kernel: Kernel,
     tensors: list[torch.Tensor],
     sizes: tuple[int, ...] = (),
-    **options,
+    **options: Any,
 ) -> list[list[torch.Tensor]]:
     """What the arguments hold after each candidate."""
     source = TritonCodegen().emit(kernel, get_target("sm_90"), options)
@@ -42,7 +45,7 @@ def agree(
     kernel: Kernel,
     tensors: list[torch.Tensor],
     sizes: tuple[int, ...] = (),
-    **options,
+    **options: Any,
 ) -> None:
     """Fail unless every candidate does what the kernel means; all outputs start as nan."""
     verify_kernel(kernel)
@@ -51,7 +54,7 @@ def agree(
     for found in run_all(process, kernel, tensors, sizes, **options):
         for (name, wanted), got in zip(expected.items(), found, strict=True):
             torch.testing.assert_close(
-                got, wanted, rtol=1e-4, atol=1e-4, equal_nan=True, msg=lambda m, name=name: f"{name}: {m}"
+                got, wanted, rtol=1e-4, atol=1e-4, equal_nan=True, msg=prefix_with(name)
             )
 
 
@@ -114,7 +117,7 @@ def test_the_gradient_of_a_layer_norm(engine: TritonProcess) -> None:
 
 @pytest.mark.parametrize("width", [5, 300])
 @pytest.mark.parametrize("kind", sorted(SELF_COMBINING))
-def test_every_kind_along_the_walk(engine: TritonProcess, kind: str, width: int) -> None:
+def test_every_kind_along_the_walk(engine: TritonProcess, kind: ReduceKind, width: int) -> None:
     x0, w0, r0 = along("x0", 3), along("w0", 7, "sequential"), along("r0", width, "reduction")
     value: Scalar = load("in0", [(x0.symbol * 7 + w0.symbol) * width + r0.symbol], F32)
     row = reduce("max", [value], [r0.symbol])

@@ -90,7 +90,12 @@ def test_rows_of_two_ranges_and_a_number_that_several_share(engine: TritonProces
     shared = load("in2", [floordiv(b.symbol, as_expr(2))], F32)
     number = cast(index_value(a.symbol * 10 + b.symbol), F32)
     value = op("add", op("mul", load("in0", [at], F32), first), op("add", shared, number))
-    args = (arg("in0", F32, 11655), arg("in1", F32, 15), arg("in2", F32, 3), arg("out0", F32, 11655))
+    args: tuple[TensorArg, ...] = (
+        arg("in0", F32, 11655),
+        arg("in1", F32, 15),
+        arg("in2", F32, 3),
+        arg("out0", F32, 11655),
+    )
     kernel = kernel_of((a, b, c), args, value, at)
     text = emitted(kernel).text
     assert "beyond" in text
@@ -123,7 +128,7 @@ def test_rows_apart_in_one_tensor_and_under_masks(engine: TritonProcess) -> None
     odd = op("eq", op("bitwise_and", index_value(x.symbol), const(1, I64)), const(1, I64))
     masked = load("in1", [x.symbol], F32, mask=odd, other=5.0)
     value = op("add", load("in0", [x.symbol * 1500 + c.symbol], F32), masked)
-    args = (arg("in0", F32, 6000), arg("in1", F32, 4), arg("out0", F32, 4100))
+    args: tuple[TensorArg, ...] = (arg("in0", F32, 6000), arg("in1", F32, 4), arg("out0", F32, 4100))
     data, numbers = torch.randn(4, 1500), torch.randn(4)
     wanted = data[:, :1025] + torch.tensor([5.0, numbers[1], 5.0, numbers[3]])[:, None]
     for got in results(engine, kernel_of((x, c), args, value, at), data, numbers, torch.zeros(4, 1025)):
@@ -135,7 +140,7 @@ def test_what_stays_as_it_was() -> None:
     assert "beyond" not in emitted(scaled(100, 311)).text
     x, c = along("x0", 8), along("x1", 1025)
     at = x.symbol * 1025 + c.symbol
-    args = (arg("in0", F32, 8200), arg("out0", F32, 8200))
+    args: tuple[TensorArg, ...] = (arg("in0", F32, 8200), arg("out0", F32, 8200))
     assert "beyond" not in emitted(kernel_of((x, c), args, load("in0", [at], F32), at)).text
     x, c = along("x0", 8), along("x1", 1000)
     at = x.symbol * 1000 + c.symbol

@@ -45,7 +45,8 @@ def running(
     numerics: Numerics = "fast",
     reverse: bool = False,
 ) -> torch.Tensor:
-    kernel = kernel_for(*data.shape, numerics, reverse)
+    rows, length = data.shape
+    kernel = kernel_for(rows, length, numerics, reverse)
     source = TritonCodegen().emit(kernel, get_target("sm_90"), WALKS[hint])
     found = run_source(engine, source, [data.reshape(-1), torch.zeros(data.numel())])[1]
     return found.cpu().view(data.shape)

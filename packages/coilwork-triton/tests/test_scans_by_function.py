@@ -236,7 +236,9 @@ def narrow(source: KernelSource) -> KernelSource:
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_machine_code(compiler: TritonProcess, columns: bool, reverse: bool, name: str) -> None:
+def test_scans_by_a_function_become_machine_code(
+    compiler: TritonProcess, columns: bool, reverse: bool, name: str
+) -> None:
     """One function in the configuration of the best guess, and others."""
     shape = (300, 40) if columns else (5, 9000)
     odd, later_odd = parameter(0, BOOL), parameter(2, BOOL)

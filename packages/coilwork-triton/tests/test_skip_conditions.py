@@ -98,6 +98,6 @@ def test_the_branch_is_taken_where_it_is_needed(engine: TritonProcess, needed: i
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
-def test_it_compiles(compiler: TritonProcess, name: str) -> None:
+def test_a_kernel_with_a_skipped_part_compiles(compiler: TritonProcess, name: str) -> None:
     made = kernel(NEEDED, check=op("bitwise_or", op("bitwise_not", NEEDED), INSIDE))
     assert compile_source(compiler, emitted(made, name), name)

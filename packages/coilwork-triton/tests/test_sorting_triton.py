@@ -60,12 +60,12 @@ def agrees(
 
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("dtype", [F32, BF16, DType.I16, DType.I32, DType.U8, DType.BOOL])
-def test_rows(engine: TritonProcess, dtype: DType, descending: bool) -> None:
+def test_rows_of_every_type_are_sorted(engine: TritonProcess, dtype: DType, descending: bool) -> None:
     agrees(engine, sorted_rows(7, 60, dtype, descending=descending))
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 33, 256])
-def test_lengths(engine: TritonProcess, length: int) -> None:
+def test_rows_of_every_length_are_sorted(engine: TritonProcess, length: int) -> None:
     agrees(engine, sorted_rows(3, length, BF16))
 
 
@@ -73,7 +73,9 @@ def test_lengths(engine: TritonProcess, length: int) -> None:
     "rows, length, first",
     [(3, 300, 8), (3, 300, 11), (5, 256, 64), (20, 33, 1), (20, 33, 2), (2, 40, 30), (1, 512, 5)],
 )
-def test_first_elements(engine: TritonProcess, rows: int, length: int, first: int) -> None:
+def test_the_first_elements_are_those_of_sorted_rows(
+    engine: TritonProcess, rows: int, length: int, first: int
+) -> None:
     agrees(engine, sorted_rows(rows, length, BF16, first=first, descending=True))
     agrees(engine, sorted_rows(rows, length, F32, first=first))
 
@@ -171,7 +173,7 @@ def test_few_of_a_long_row(engine: TritonProcess, dtype: DType, first: int) -> N
         agrees(engine, kernel)
 
 
-def test_columns(engine: TritonProcess) -> None:
+def test_columns_are_sorted_as_rows_are(engine: TritonProcess) -> None:
     x0, r0 = along("x0", 50), along("r0", 12, "reduction")
     value = load("in0", [r0.symbol * 50 + x0.symbol], F32)
     kernel = Kernel(

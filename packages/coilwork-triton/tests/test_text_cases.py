@@ -16,7 +16,7 @@ import pytest
 from kernel_bench import declare_topk_range
 
 from coilwork_ir.conformance.text_cases import Settings, Transformed, check_text_case, find_text_cases
-from coilwork_ir.index import format_expr
+from coilwork_ir.index import format_expr, get_extent
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.loops import Graph
@@ -37,7 +37,7 @@ def apply_passes(given: Graph | Kernel, chosen: Settings) -> Transformed:
         return Transformed(text="unchanged\n", result=given)
     lines = []
     if draft.topk is not None:
-        lines.append(f"first elements along {draft.topk.name}: {format_expr(draft.topk.extent)}")
+        lines.append(f"first elements along {draft.topk.name}: {format_expr(get_extent(draft.topk))}")
     if draft.coarsening > 1:
         lines.append(f"points in one: {draft.coarsening}")
     if draft.bins:
@@ -47,6 +47,6 @@ def apply_passes(given: Graph | Kernel, chosen: Settings) -> Transformed:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_passes(name: str, request: pytest.FixtureRequest) -> None:
+def test_passes_make_what_the_text_expects(name: str, request: pytest.FixtureRequest) -> None:
     update = request.config.getoption("--update", default=False)
     check_text_case(CASES[name], apply_passes, known=("pass", "target", "likely"), update=update)

@@ -60,7 +60,7 @@ def run(engine: TritonProcess, kernel: Kernel, *tensors: torch.Tensor) -> list[l
 
 
 @pytest.mark.parametrize("dtype", [DType.U8, BF16, F32, I64])
-def test_nearest(engine: TritonProcess, dtype: DType) -> None:
+def test_each_element_is_repeated_as_nearest_upsampling_does(engine: TritonProcess, dtype: DType) -> None:
     x = torch.randint(0, 100, (40, 48)).to(TYPES[dtype])
     for (got,) in run(engine, nearest(dtype, 40, 48), x):
         assert torch.equal(got.reshape(40, 96), x.repeat_interleave(2, 1))
@@ -68,7 +68,7 @@ def test_nearest(engine: TritonProcess, dtype: DType) -> None:
 
 @pytest.mark.parametrize("dtype", [BF16, F32])
 @pytest.mark.parametrize("shape", [(32, 32), (20, 60), (1, 512)])
-def test_bilinear(engine: TritonProcess, dtype: DType, shape: tuple[int, int]) -> None:
+def test_bilinear_upsampling_is_torchs(engine: TritonProcess, dtype: DType, shape: tuple[int, int]) -> None:
     x = torch.randn(shape, dtype=TYPES[dtype])
     kernel = bilinear(dtype, *shape)
     wanted = F.interpolate(x[None, None], scale_factor=2.0, mode="bilinear", align_corners=False)[0, 0]
@@ -79,7 +79,9 @@ def test_bilinear(engine: TritonProcess, dtype: DType, shape: tuple[int, int]) -
 
 @pytest.mark.parametrize("dtype", [BF16, F32])
 @pytest.mark.parametrize(("columns", "length"), [(64, 3), (60, 2), (100, 5)])
-def test_windows(engine: TritonProcess, dtype: DType, columns: int, length: int) -> None:
+def test_overlapping_windows_are_those_of_the_padded_rows(
+    engine: TritonProcess, dtype: DType, columns: int, length: int
+) -> None:
     x = torch.randn(20, columns, dtype=TYPES[dtype])
     padded = F.pad(x, (1, length))
     wanted = torch.stack([padded[:, k : k + columns] for k in range(length)], 1)
@@ -96,7 +98,7 @@ def test_infinities_stay_where_they_are(engine: TritonProcess) -> None:
 
 
 @pytest.mark.parametrize("shape", [(32, 32), (33, 36), (1500, 2)])
-def test_pooling(engine: TritonProcess, shape: tuple[int, int]) -> None:
+def test_maxima_of_windows_are_torchs(engine: TritonProcess, shape: tuple[int, int]) -> None:
     rows, columns = shape
     x = torch.randn(rows, 2 * columns)
     wanted = F.max_pool1d(x[None], 3, 2, padding=1)[0]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from contraction_kernels import Product, product_kernel
 from kernel_bench import TritonProcess, run_source
+from source_checks import versions_of
 from test_shape_versions import LIKELY, kernel_of
 from triton_sample_kernels import SAMPLES, sorted_rows
 
@@ -167,7 +168,7 @@ def test_limits_of_an_open_mapping_are_over_parameters() -> None:
     # the generator's own searches have more: no more threads than elements
     assert len(found) > 1
     tied = emitted(SOFTMAX, OPEN.replace("?w in 2 4", "?rows in 2 4"))
-    assert "choose XBLOCK, num_warps as 4, 4" in format_mapping(tied.versions.general)
+    assert "choose XBLOCK, num_warps as 4, 4" in format_mapping(versions_of(tied).general)
     assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in tied.configs] == [(2, 2), (4, 4)]
     assert [name for name, _ in tied.space.values] == ["R0_BLOCK"]
 
@@ -259,15 +260,15 @@ def test_how_much_is_said_decides_the_text() -> None:
     either = emitted(kernel, text.replace("tile x2 by 64", "tile x2 by ?n in 16 64"))
     assert "x2 < 48" not in whole.text
     assert "x2 < 48" in masked.text and "x2 < 48" in either.text
-    closed = either.versions.general.close({"XBLOCK": 16})
+    closed = versions_of(either).general.close({"XBLOCK": 16})
     assert CODEGEN.emit_mapping(kernel, closed, H200).text == whole.text
-    assert CODEGEN.emit_mapping(kernel, either.versions.general, H200).text == either.text
+    assert CODEGEN.emit_mapping(kernel, versions_of(either).general, H200).text == either.text
 
 
 def test_a_combined_kernel_is_written_as_its_mapping_says() -> None:
     kernel = SAMPLES["together"]
     source = CODEGEN.emit(kernel, H200, {"max_configs": 1})
-    mapping = source.versions.general.first_choice
+    mapping = versions_of(source).general.first_choice
     again = CODEGEN.emit_mapping(kernel, mapping, H200)
     assert (again.text, again.grid) == (source.text, source.grid)
     block = dict(source.configs[0].meta)["XBLOCK"]

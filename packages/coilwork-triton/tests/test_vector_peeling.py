@@ -17,6 +17,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, symbol
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
+from coilwork_ir.ops import ReduceKind, ScanKind
 from coilwork_ir.scalar import cast, const, load, op, placeholder, reduce, scan
 from coilwork_ir.target import get_target
 from coilwork_triton import TritonCodegen
@@ -63,7 +64,7 @@ def results(
     ]
 
 
-def row_sums(length: int, kind: str, dtype: DType = F32, rows: int = 5) -> Kernel:
+def row_sums(length: int, kind: ReduceKind, dtype: DType = F32, rows: int = 5) -> Kernel:
     x, r = along("x0", rows), along("r0", length, "reduction")
     element = cast(load("in0", [x.symbol * length + r.symbol], dtype), F32)
     out = I64 if kind.startswith("arg") else F32
@@ -96,7 +97,9 @@ def normalised(
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_reduced(engine: TritonProcess, kind: str, length: int, hint: str, dtype: DType) -> None:
+def test_vectors_at_the_ends_of_rows_reduce_no_neighbours(
+    engine: TritonProcess, kind: ReduceKind, length: int, hint: str, dtype: DType
+) -> None:
     """Every other row is of NaNs, which a neighbour's vectors hold."""
     data = torch.randn(5, length, generator=torch.Generator().manual_seed(length)).to(TORCH[dtype])
     data[1::2] = math.nan
@@ -107,7 +110,7 @@ def test_rows_reduced(engine: TritonProcess, kind: str, length: int, hint: str, 
 
 
 @pytest.mark.parametrize("kind", ["argmax", "argmin"])
-def test_rows_of_the_extremum_alone_report_their_first(engine: TritonProcess, kind: str) -> None:
+def test_rows_of_the_extremum_alone_report_their_first(engine: TritonProcess, kind: ReduceKind) -> None:
     data = torch.full((5, 9001), -math.inf if kind == "argmax" else math.inf)
     memory = torch.full((5,), 7, dtype=torch.int64)
     for got in results(engine, row_sums(9001, kind), data, memory, hint="looped"):
@@ -117,7 +120,9 @@ def test_rows_of_the_extremum_alone_report_their_first(engine: TritonProcess, ki
 @pytest.mark.parametrize("dtype", [F32, BF16])
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 @pytest.mark.parametrize("length", LENGTHS)
-def test_rows_stored(engine: TritonProcess, length: int, hint: str, dtype: DType) -> None:
+def test_vectors_at_the_ends_of_rows_store_no_neighbours(
+    engine: TritonProcess, length: int, hint: str, dtype: DType
+) -> None:
     generator = torch.Generator().manual_seed(length)
     data = torch.randn(5, length, generator=generator).to(TORCH[dtype])
     weight = torch.randn(length, generator=generator)
@@ -175,7 +180,7 @@ def test_columns_of_several_types_and_distances(engine: TritonProcess) -> None:
 
 
 @pytest.mark.parametrize("kind", ["min", "sum"])
-def test_scans_keep_their_rows(engine: TritonProcess, kind: str) -> None:
+def test_scans_keep_their_rows(engine: TritonProcess, kind: ScanKind) -> None:
     """What stands before the first element would be scanned with it."""
     n0, n1 = symbol("n0", lo=1), symbol("n1", lo=1)
     x, r = along("x0", n0), along("r0", n1, "reduction")
@@ -195,7 +200,7 @@ def test_scans_keep_their_rows(engine: TritonProcess, kind: str) -> None:
             torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-3)
 
 
-def test_open_lengths(engine: TritonProcess) -> None:
+def test_rows_of_open_lengths_are_peeled_at_run_time(engine: TritonProcess) -> None:
     n0, n1 = symbol("n0", lo=1), symbol("n1", lo=1)
     x, r = along("x0", n0), along("r0", n1, "reduction")
     kernel = kernel_of(

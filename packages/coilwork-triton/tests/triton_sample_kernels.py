@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from contraction_kernels import Product, int8_linear, product_kernel
 from kernel_bench import WALKS, along, arg
@@ -17,7 +17,7 @@ from coilwork_ir.index import Expr, as_expr, ceildiv, maximum, provably_divisibl
 from coilwork_ir.kernels import ComboKernel, Kernel, Member, Range, Store, TensorArg
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check
-from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS
+from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, ScanKind
 from coilwork_ir.scalar import (
     Scalar,
     cast,
@@ -35,7 +35,7 @@ from coilwork_ir.scalar import (
 BF16, F32, I64 = DType.BF16, DType.F32, DType.I64
 
 
-def wide(buffer: str, offset: Expr, **options: object) -> Scalar:
+def wide(buffer: str, offset: Expr, **options: Any) -> Scalar:
     """A bf16 element as f32."""
     return cast(load(buffer, [offset], BF16, **options), F32)
 
@@ -292,7 +292,7 @@ def looked_up_across() -> Kernel:
     )
 
 
-def cumulative(kind: str, *, reverse: bool = False) -> Kernel:
+def cumulative(kind: ScanKind, *, reverse: bool = False) -> Kernel:
     """A running reduction of each row."""
     x0, r0, flat = rows(5000)
     out = I64 if kind.startswith("arg") else F32
@@ -303,7 +303,7 @@ def cumulative(kind: str, *, reverse: bool = False) -> Kernel:
     return Kernel(name=f"cumulative_{kind}", ranges=(x0, r0), args=args, stores=(store,))
 
 
-def cumulative_columns(kind: str, length: int) -> Kernel:
+def cumulative_columns(kind: ScanKind, length: int) -> Kernel:
     """A running reduction of each column, which may be written over what it is made of."""
     x0, r0 = along("x0", 4096), along("r0", length, "reduction")
     at = r0.symbol * 4096 + x0.symbol
@@ -379,7 +379,7 @@ def every_op(
     values = [load(f"in{k}", [place], dtype) for k, place in enumerate(places)]
     chosen = load("in3", [places[0]], DType.BOOL)
     args = [*(arg(f"in{k}", dtype, 1024) for k in range(3)), arg("in3", DType.BOOL, 1024)]
-    stores = []
+    stores: list[Store] = []
     for name, row in SCALAR_OPS.items():
         if row.rule == "select":
             value = op(name, chosen, *values[1:])
@@ -408,10 +408,12 @@ def every_reduction(*, across: bool = False) -> Kernel:
         x0, r0 = along("x0", 4096), along("r0", width, "reduction")
         flat = r0.symbol * 4096 + x0.symbol
     inputs = {"any": DType.BOOL, "all": DType.BOOL, "xor_sum": I64}
-    stores, args = (
-        [],
-        [arg("in0", F32, 4096 * width), arg("in1", DType.BOOL, 4096 * width), arg("in2", I64, 4096 * width)],
-    )
+    stores: list[Store] = []
+    args = [
+        arg("in0", F32, 4096 * width),
+        arg("in1", DType.BOOL, 4096 * width),
+        arg("in2", I64, 4096 * width),
+    ]
     for kind, row in REDUCE_OPS.items():
         dtype = inputs.get(kind, F32)
         value = load({F32: "in0", DType.BOOL: "in1", I64: "in2"}[dtype], [flat], dtype)

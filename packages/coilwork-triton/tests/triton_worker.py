@@ -80,8 +80,8 @@ def round_as_gpus_do() -> None:
         if source.dtype.scalar == tl.bfloat16:
             wide = torch.from_numpy(source.data.view("int16").copy()).view(torch.bfloat16).float().numpy()
             return convert(TensorHandle(wide, tl.float32), dtype)
-        wide = torch.from_numpy(convert(source, tl.float32).data.copy())
-        return TensorHandle(wide.bfloat16().view(torch.int16).numpy().view("uint16"), tl.bfloat16)
+        rounded = torch.from_numpy(convert(source, tl.float32).data.copy())
+        return TensorHandle(rounded.bfloat16().view(torch.int16).numpy().view("uint16"), tl.bfloat16)
 
     multiply = interpreter_builder.create_dot
 

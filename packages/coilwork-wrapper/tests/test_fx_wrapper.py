@@ -56,7 +56,8 @@ def options(**given: Any) -> WrapOptions:
 
 def test_what_it_refuses_is_named() -> None:
     program = program_of(NESTED)
-    assert isinstance(FX, Wrapper) and FX.name == "fx" and FX.refuses(program) == ""
+    wrapper: object = FX
+    assert isinstance(wrapper, Wrapper) and FX.name == "fx" and FX.refuses(program) == ""
     nested = program.instructions[3]
     assert isinstance(nested, CondCall)
     assert "size n is not bound" in FX.refuses(nested.then)

@@ -42,7 +42,7 @@ def test_launches_allocations_views_and_reuse() -> None:
     )
 
 
-def test_pools() -> None:
+def test_pools_are_carved_alike_by_all_wrappers() -> None:
     check_agreement(
         """program @p {
           symbol s0 in [1, inf]

@@ -35,7 +35,7 @@ print(hashlib.sha256(emit_native(parse_program(sys.argv[1]))).hexdigest())
 """
 
 
-def test_the_heading() -> None:
+def test_the_bytes_begin_with_magic_version_and_length() -> None:
     data = emit_native(program_of(TEXT))
     assert data[:16] == MAGIC + u32(VERSION) + u32(len(data) - 16)
 

@@ -107,7 +107,7 @@ def test_sizes_reach_programs_inside_of_nested_programs() -> None:
 
 
 @pytest.mark.parametrize("times", [0, 1, 2, 4])
-def test_loops(times: int) -> None:
+def test_loops_run_as_often_as_their_condition_holds(times: int) -> None:
     check_agreement(LOOP, [torch.tensor(times), torch.rand(5), torch.tensor(1)])
 
 

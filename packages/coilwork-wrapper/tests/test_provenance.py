@@ -29,7 +29,7 @@ def test_many_lines_are_cut_short() -> None:
     assert lines[-1] == f"… and {20 - MOST_LINES + 1} more source lines"
 
 
-def test_short_names() -> None:
+def test_names_of_operators_are_shortened() -> None:
     assert shorten_name("aten.mul.Tensor") == "mul"
     assert shorten_name("mylib.attend.default") == "mylib.attend"
     assert shorten_name("cond") == "cond"

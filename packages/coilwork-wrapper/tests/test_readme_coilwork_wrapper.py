@@ -14,9 +14,7 @@ def readme() -> str:
     beside = Path(__file__).parent.parent / "README.md"
     if beside.exists():
         return beside.read_text(encoding="utf-8")
-    text = importlib.metadata.metadata("coilwork-wrapper").get_payload()
-    assert isinstance(text, str)
-    return text
+    return importlib.metadata.metadata("coilwork-wrapper")["Description"]
 
 
 def test_the_example_emits_what_is_shown() -> None:

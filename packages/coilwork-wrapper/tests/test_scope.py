@@ -42,12 +42,12 @@ def argument_text(argument: Argument) -> str:
     ],
     ids=str,
 )
-def test_arguments(argument: Argument, value: object) -> None:
+def test_the_text_of_an_argument_evaluates_to_it(argument: Argument, value: object) -> None:
     text = argument_text(argument)
     assert eval(text, {"torch": torch, "X": "X", "T": torch.tensor(2.5), "s0": 3}) == value
 
 
-def test_nan() -> None:
+def test_the_text_of_nan_evaluates_to_nan() -> None:
     assert math.isnan(eval(argument_text(math.nan)))
     assert math.isnan(eval(argument_text(complex(math.nan, 1))).real)
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import torch
 import wrapper_stand_in
 
-from coilwork_ir.conformance.wrappers import RELU_ADD
+from coilwork_ir.conformance.wrappers import RELU_ADD as RELU_ADD
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.program.interpreter import interpret_program

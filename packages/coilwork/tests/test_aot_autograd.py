@@ -57,7 +57,7 @@ def compile_strictly(function: Callable[..., object]) -> Callable[..., object]:
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
-def test_complex_matrices(dtype: torch.dtype) -> None:
+def test_functions_of_complex_matrices_are_those_of_eager(dtype: torch.dtype) -> None:
     def function(a: Tensor) -> tuple[Tensor, ...]:
         return tuple(2 * one for one in of_one_matrix(a))
 
@@ -71,7 +71,7 @@ def test_complex_matrices(dtype: torch.dtype) -> None:
             )
 
 
-def test_least_squares() -> None:
+def test_least_squares_of_complex_matrices_are_those_of_eager() -> None:
     """A graph of their own, as the number of residuals comes from data."""
     a = torch.randn(4, 4, dtype=torch.complex128, generator=torch.Generator().manual_seed(8))
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):

@@ -63,7 +63,9 @@ LAYOUTS: Sequence[tuple[str, Callable[[], torch.Tensor]]] = (
 
 
 @pytest.mark.parametrize(("name", "make"), LAYOUTS, ids=[name for name, _ in LAYOUTS])
-def test_layouts(name: str, make: Callable[[], torch.Tensor], strictly: Compile) -> None:
+def test_inputs_of_any_layout_give_eagers_results_and_strides(
+    name: str, make: Callable[[], torch.Tensor], strictly: Compile
+) -> None:
     x = make()
     ours, eagers = strictly(mixed)(x), mixed(x)
     tolerance = {"rtol": 0.02, "atol": 0.02} if x.dtype is torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
@@ -71,7 +73,7 @@ def test_layouts(name: str, make: Callable[[], torch.Tensor], strictly: Compile)
         torch.testing.assert_close(result, expected, check_stride=x.numel() > 0, equal_nan=True, **tolerance)
 
 
-def test_empty_tensors(strictly: Compile) -> None:
+def test_empty_tensors_give_eagers_results(strictly: Compile) -> None:
     agrees(
         strictly(lambda x: (x.relu() + 1, x.sum(), x @ x.t())),
         lambda x: (x.relu() + 1, x.sum(), x @ x.t()),
@@ -170,7 +172,7 @@ def test_numbers_and_none(strictly: Compile) -> None:
     agrees(strictly(function), function, torch.randn(3, 4), 3, 0.5)
 
 
-def test_tensor_literals(strictly: Compile) -> None:
+def test_tensors_written_in_the_program_are_constants(strictly: Compile) -> None:
     table = torch.tensor([1.0, 2.0, 3.0])
 
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -252,7 +254,7 @@ def test_dropout_uses_the_same_mask_backward(strictly: Compile) -> None:
 # Training
 
 
-def test_training_steps(strictly: Compile) -> None:
+def test_steps_of_training_change_a_model_as_eager_does(strictly: Compile) -> None:
     eager = torch.nn.Sequential(
         torch.nn.Linear(8, 16),
         torch.nn.GELU(),

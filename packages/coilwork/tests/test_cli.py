@@ -78,13 +78,13 @@ def test_options_as_markdown() -> None:
     assert len(lines) == 2 + len(fields(CompileOptions))
 
 
-def test_unknown_command() -> None:
+def test_an_unknown_command_is_refused_by_name() -> None:
     result = run("optoins")
     assert result.exit_code == 2
     assert "optoins" in result.output
 
 
-def test_cache_stats(folder: Path) -> None:
+def test_the_cache_is_counted_by_kind(folder: Path) -> None:
     result = run("cache", "--dir", str(folder), "stats")
     assert result.exit_code == 0
     assert [line for line in result.output.splitlines() if "kernel" in line and " 2 " in line]
@@ -127,7 +127,7 @@ def test_cache_mappings_shows_and_writes_what_searches_found(folder: Path, tmp_p
     assert chosen == (("softmax_a1", "tile x0 by 128\nwarps 4\n"),)
 
 
-def test_cache_clear(folder: Path) -> None:
+def test_the_cache_is_cleared_by_kind(folder: Path) -> None:
     assert "removed 0 entries" in run("cache", "--dir", str(folder), "clear", "--kind", "graph").output
     assert "removed 2 entries" in run("cache", "--dir", str(folder), "clear").output
 
@@ -182,7 +182,7 @@ def test_expected_errors_are_told_without_a_traceback(tmp_path: Path) -> None:
         assert said in result.output
 
 
-def test_version() -> None:
+def test_the_version_is_the_packages() -> None:
     assert run("--version").output == f"coilwork, version {coilwork.__version__}\n"
 
 

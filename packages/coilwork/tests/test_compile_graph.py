@@ -261,7 +261,9 @@ def test_no_cpp_compiler_strict(strictly: Compile, monkeypatch: pytest.MonkeyPat
     assert isinstance(raised_by_backend(caught.value).__cause__, MissingCompilerError)
 
 
-def test_no_triton(leniently: Compile, strictly: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_triton_a_fallback_says_how_to_install_it(
+    leniently: Compile, strictly: Compile, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     x = inputs()
     with fallback_warning(r"[Tt]riton is not installed") as caught:

@@ -28,7 +28,9 @@ def gated(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     ("wrapper", "written"),
     [("python", "module.py"), ("native", "module.py"), ("fx", "fx.py"), ("cpp", "program.cpp")],
 )
-def test_wrappers(wrapper: str, written: str, strictly: Compile, tmp_path: Path) -> None:
+def test_each_wrapper_trains_and_writes_its_program(
+    wrapper: str, written: str, strictly: Compile, tmp_path: Path
+) -> None:
     x, w = torch.randn(5, 8, requires_grad=True), torch.randn(8, 6, requires_grad=True)
     gated(x, w).square().sum().backward()
     expected, x.grad, w.grad = (x.grad, w.grad), None, None

@@ -46,7 +46,7 @@ def raises_as_eager(loss: Loss, x: Tensor) -> None:
 
 @pytest.mark.parametrize("dtype", REFUSED)
 @pytest.mark.parametrize("name", LOSSES)
-def test_scores(name: str, dtype: torch.dtype) -> None:
+def test_scores_of_types_that_eager_refuses_are_refused(name: str, dtype: torch.dtype) -> None:
     raises_as_eager(LOSSES[name], torch.ones(3, 5).to(dtype))
     if dtype.is_floating_point:
         raises_as_eager(LOSSES[name], torch.ones(3, 5).to(dtype).requires_grad_())
@@ -88,7 +88,7 @@ UNSIGNED: dict[str, Loss] = {
 
 
 @pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64], ids=str)
-def test_unsigned_integers(dtype: torch.dtype) -> None:
+def test_unsigned_integers_are_refused_where_eager_refuses_them(dtype: torch.dtype) -> None:
     for refused in UNSIGNED.values():
         raises_as_eager(refused, torch.zeros(3, 5).to(dtype))
 
@@ -107,7 +107,7 @@ def test_labels_and_weights(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", LOSSES)
-def test_accepted_types(name: str, dtype: torch.dtype) -> None:
+def test_types_that_eager_accepts_are_accepted(name: str, dtype: torch.dtype) -> None:
     def first(loss: Loss, x: Tensor) -> tuple[Any, Tensor]:
         found = loss(x)
         head = found[0] if isinstance(found, tuple) else found

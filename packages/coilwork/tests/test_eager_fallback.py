@@ -75,7 +75,7 @@ def test_an_error_where_eager_would_break_a_promise(option: str) -> None:
         torch.compile(function, backend=backend, options={option: True})(*inputs())
 
 
-def test_gradients() -> None:
+def test_gradients_of_the_fallback_are_those_of_eager() -> None:
     def function(x: Tensor, w: Tensor) -> Tensor:
         x[0].add_(1)
         return (x * w).sin().sum()
@@ -600,7 +600,7 @@ def test_one_function_of_both_kinds(dynamic: bool | None) -> None:
             torch.testing.assert_close(compiled(given), function(given), rtol=0, atol=0)
 
 
-def test_strict_refuses() -> None:
+def test_strict_refuses_what_would_fall_back() -> None:
     compiled = torch.compile(lambda m: m.to_dense() + 1, backend=backend, options={"strict": True})
     with pytest.raises(BackendCompilerFailed, match=r"opaque-input.*\n.*with strides.*\n.*to_dense"):
         compiled(value().to_mkldnn())

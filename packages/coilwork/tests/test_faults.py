@@ -194,7 +194,7 @@ def test_a_fault_of_fused_calls_costs_their_fusion(
     assert (report["fallback"], report["extern_calls"]) == ("", 0)
 
 
-def test_strict_raises(strictly: Compile, monkeypatch: Patch) -> None:
+def test_under_strict_a_fault_of_any_stage_raises(strictly: Compile, monkeypatch: Patch) -> None:
     x, y = inputs()
     for break_it in (STAGES["scheduler"], STAGES["compiler"], STAGES["wrapper"], FUSED["planner"]):
         with monkeypatch.context() as patch:
@@ -283,7 +283,7 @@ def test_a_fault_of_rewrites_costs_no_call(
         strictly(waves, cache=False)(*inputs())
 
 
-def test_dynamic_sizes(monkeypatch: Patch, tmp_path: Path) -> None:
+def test_a_faulty_node_falls_back_for_every_size(monkeypatch: Patch, tmp_path: Path) -> None:
     break_stage(monkeypatch, "plan", unnamed(COS))
     options = {"trace": str(tmp_path), "cache": False}
     run = torch.compile(waves, backend=backend, options=options, dynamic=True)
@@ -298,7 +298,9 @@ def test_dynamic_sizes(monkeypatch: Patch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stage", ["schedule", "encode_program"])
-def test_backward_graphs(stage: str, leniently: Compile, monkeypatch: Patch, tmp_path: Path) -> None:
+def test_a_fault_in_a_backward_graph_falls_back(
+    stage: str, leniently: Compile, monkeypatch: Patch, tmp_path: Path
+) -> None:
     def function(x: Tensor) -> Tensor:
         return (torch.sin(x) * x.exp()).tanh().sum()
 
@@ -438,7 +440,7 @@ def test_numbers_beside_a_call_that_is_left_out(leniently: Compile, monkeypatch:
     assert torch.equal(results[2], expected[2])
 
 
-def test_threads(leniently: Compile, monkeypatch: Patch) -> None:
+def test_threads_fall_back_together(leniently: Compile, monkeypatch: Patch) -> None:
     break_stage(monkeypatch, "plan", unnamed(COS))
     found: list[object] = []
 

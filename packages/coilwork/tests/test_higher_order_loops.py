@@ -56,7 +56,7 @@ def test_gradients_need_what_is_returned() -> None:
 
 
 @pytest.mark.parametrize("options", [{"executor": "native"}, {"executor": "python"}, {"wrapper": "fx"}])
-def test_drivers(options: dict[str, str]) -> None:
+def test_every_driver_runs_loops_as_eager_does(options: dict[str, str]) -> None:
     given = (draw(4, 8), draw(100, 4, 8), draw(8, 8) / 4)
     torch.testing.assert_close(compiled(remembered, **options)(*given), remembered(*given))
 

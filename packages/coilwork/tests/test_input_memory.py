@@ -26,7 +26,7 @@ def aligned(
     return list_aligned_inputs(lower(gm, name="g").graph, gm, returned=returned)
 
 
-def test_offsets_decide() -> None:
+def test_an_inputs_offset_decides_if_it_is_aligned() -> None:
     base = torch.zeros(64)
     assert aligned(lambda a, b, c: (a + b + c,), base[:16], base[4:20], base[1:17]) == ("a_1", "b_1")
 

@@ -156,7 +156,7 @@ def test_an_input_that_asks_for_gradients_and_begins_elsewhere() -> None:
         agree(replaced, torch.compile(replaced, backend=backend), make)
 
 
-def test_symbolic_sizes() -> None:
+def test_replaced_storages_of_open_sizes_are_eagers() -> None:
     ours = torch.compile(replaced, backend=backend, dynamic=True, options={"strict": True})
     for rows, offset in ((4, 0), (5, 0), (5, 3)):
         agree(replaced, ours, partial(one, rows, (4, 1), offset))

@@ -67,7 +67,7 @@ def outcome(program: Program, lengths: tuple[int, ...], *, trains: bool) -> list
         ),
     ],
 )
-def test_as_eager(name: str, trains: bool) -> None:
+def test_programs_of_jagged_tensors_are_those_of_eager(name: str, trains: bool) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(PROGRAMS[name], backend="coilwork", fullgraph=True, options={"strict": True})
     with warnings.catch_warnings():

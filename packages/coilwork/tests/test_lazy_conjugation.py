@@ -45,7 +45,7 @@ READING: dict[str, Callable[[Tensor], object]] = {
 
 
 @pytest.mark.parametrize("name", READING)
-def test_as_inputs(name: str, strictly: Compile) -> None:
+def test_marked_inputs_are_read_as_eager_reads_them(name: str, strictly: Compile) -> None:
     torch._dynamo.reset()
     function = READING[name]
     compiled = strictly(function)
@@ -110,7 +110,7 @@ def test_conjugates_that_are_negated_too(strictly: Compile) -> None:
         assert ours.is_conj() and ours.is_neg()
 
 
-def test_gradients(strictly: Compile) -> None:
+def test_gradients_of_marked_values_are_those_of_eager(strictly: Compile) -> None:
     torch._dynamo.reset()
 
     def function(z: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ RETURNING: dict[str, Callable[[Tensor], Any]] = {
 
 @pytest.mark.parametrize("name", RETURNING)
 @pytest.mark.parametrize("gradients", [False, True])
-def test_returned(name: str, gradients: bool, strictly: Compile) -> None:
+def test_returned_values_keep_their_marks_and_strides(name: str, gradients: bool, strictly: Compile) -> None:
     torch._dynamo.reset()
     z = conjugate().resolve_conj().requires_grad_(gradients)
     ours, eager = strictly(RETURNING[name])(z), RETURNING[name](z)
@@ -459,7 +459,9 @@ INPUTS: Final[Mapping[str, tuple[Program, Callable[[], Tensor]]]] = MappingProxy
 
 
 @pytest.mark.parametrize("options", DRIVERS[:3], ids=NAMES[:3])
-def test_inputs(options: Mapping[str, object], strictly: Compile) -> None:
+def test_programs_of_marked_inputs_are_those_of_eager(
+    options: Mapping[str, object], strictly: Compile
+) -> None:
     for name, (function, make) in INPUTS.items():
         torch._dynamo.reset()
         check(function, strictly(function, **options), make, gradients=False)
@@ -493,7 +495,7 @@ def test_tensors_of_modules(options: Mapping[str, object], strictly: Compile) ->
     check(holder, strictly(holder, **options), real, gradients=True)
 
 
-def test_frozen_tensors(strictly: Compile) -> None:
+def test_marked_tensors_of_a_frozen_module_are_those_of_eager(strictly: Compile) -> None:
     holder = Holder()
     with torch.no_grad():
         check(holder, strictly(holder, freezing=True), real, gradients=False)

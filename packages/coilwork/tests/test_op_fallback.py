@@ -124,7 +124,7 @@ def test_an_operator_that_fails_again_and_again_is_left_out_at_once(
     assert read_reports(tmp_path)["inference"]["extern_calls"] == 20
 
 
-def test_strict_raises(strictly: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_strict_a_faulty_rule_raises(strictly: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
     break_rule(monkeypatch, "aten.sin.default", FAULTS["an ill-typed body"], of=torch.float32)
     with pytest.raises(BackendCompilerFailed, match=r"the rule of aten\.sin\.default failed"):
         strictly(waves, cache=False)(inputs())

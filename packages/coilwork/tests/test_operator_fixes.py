@@ -47,7 +47,7 @@ class Broadcasting:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shapes", OPERANDS)
-def test_as_eager(form: str, shapes: str) -> None:
+def test_broadcast_forms_are_those_of_eager(form: str, shapes: str) -> None:
     backend = Broadcasting()
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         found = torch.compile(FORMS[form], backend=backend, dynamic=True)(*OPERANDS[shapes])
@@ -122,7 +122,7 @@ def test_ways_to_call_it() -> None:
     torch.testing.assert_close(torch.compile(losses, backend=backend)(x), losses(x))
 
 
-def test_one_row() -> None:
+def test_a_margin_loss_of_one_row_is_eagers() -> None:
     torch._dynamo.reset()
     module = torch.nn.MultiLabelMarginLoss()
     compiled = torch.compile(module, backend=backend)
@@ -133,7 +133,7 @@ def test_one_row() -> None:
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-def test_one_label(reduction: str) -> None:
+def test_a_margin_loss_of_one_label_has_no_dimension(reduction: str) -> None:
     """Losses of labels without a dimension have none."""
     torch._dynamo.reset()
 
@@ -260,12 +260,12 @@ def test_each_dimension_in_its_way() -> None:
     assert_as_eager(lambda x: functional.interpolate(x, scale_factor=2, mode="nearest"), x)
 
 
-def test_channels_last() -> None:
+def test_resized_images_channels_last_are_those_of_eager() -> None:
     x = torch.randn(2, 3, 6, 5, dtype=torch.float64).to(memory_format=torch.channels_last)
     assert_as_eager(resized(scale_factor=2, mode="bilinear"), x)
 
 
-def test_among_others() -> None:
+def test_resizing_among_other_operators_is_eagers() -> None:
     weight = torch.randn(4, 3, 3, 3, dtype=torch.float64)
 
     def block(x: Tensor) -> Tensor:
@@ -277,14 +277,14 @@ def test_among_others() -> None:
     assert_as_eager(lambda x: checkpoint(block, x, use_reentrant=False), x)
 
 
-def test_without_gradients() -> None:
+def test_resizing_without_gradients_is_eagers() -> None:
     torch._dynamo.reset()
     x = torch.randn(2, 3, 6, 5)
     compiled = torch.compile(resized(scale_factor=2, mode="bilinear"), backend=backend)
     torch.testing.assert_close(compiled(x), functional.interpolate(x, scale_factor=2, mode="bilinear"))
 
 
-def test_within_transforms() -> None:
+def test_resizing_within_transforms_is_eagers() -> None:
     def loss(x: Tensor) -> Tensor:
         return functional.interpolate(x, scale_factor=2, mode="bilinear").square().sum()
 
@@ -360,7 +360,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("form", INDEXED)
-def test_read(form: str) -> None:
+def test_reads_at_positions_from_data_are_those_of_eager(form: str) -> None:
     with torch._dynamo.config.patch(capture_scalar_outputs=True):
         ours = compiled(INDEXED[form])
         for n in (-4, 3):
@@ -383,7 +383,7 @@ def test_numbers_that_a_transform_goes_over(axes: tuple[int | None, int | None])
     torch.testing.assert_close(found, function(*given))
 
 
-def test_written() -> None:
+def test_writes_at_positions_from_data_are_those_of_eager() -> None:
     with torch._dynamo.config.patch(capture_scalar_outputs=True):
         ours = compiled(stored)
         for n in (-2, 0, 3):

@@ -14,7 +14,7 @@ from coilwork.compile_options import CompileOptions, list_options
 from coilwork.errors import IgnoredOptionWarning, OptionError
 
 
-def test_defaults() -> None:
+def test_without_settings_options_are_the_defaults() -> None:
     assert resolve(environ={}) == CompileOptions()
 
 
@@ -58,7 +58,7 @@ def test_a_choice_outside_the_list_names_the_nearest() -> None:
     assert caught.value.code == "bad-option"
 
 
-def test_unknown_mode() -> None:
+def test_an_unknown_mode_is_refused_with_a_suggestion() -> None:
     with pytest.raises(OptionError, match="did you mean 'max-autotune'") as caught:
         resolve(mode="max-autotun", environ={})
     assert caught.value.code == "unknown-mode"

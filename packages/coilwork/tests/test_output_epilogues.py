@@ -38,7 +38,7 @@ def bags(table: Tensor, weight: Tensor, indices: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("function", [rows, rows_twice, bags])
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_gradients(function: Callable[..., Tensor], dynamic: bool) -> None:
+def test_gradients_of_such_results_are_those_of_eager(function: Callable[..., Tensor], dynamic: bool) -> None:
     compiled = torch.compile(function, backend=backend, dynamic=dynamic)
     for count in (3, 5):
         indices = torch.randint(7, (count, 2))
@@ -143,7 +143,7 @@ def sharing(inputs: list[Tensor], results: Any) -> list[int]:
 
 @pytest.mark.parametrize("function", [an_input, a_part, something_new, twice, one_another])
 @pytest.mark.parametrize("executor", ["auto", "python"])
-def test_as_eager(function: Callable[..., Any], executor: str) -> None:
+def test_such_results_are_those_of_eager(function: Callable[..., Any], executor: str) -> None:
     agree(function, {"strict": True, "verify": True, "executor": executor})
 
 

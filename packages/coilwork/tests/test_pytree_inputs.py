@@ -20,7 +20,7 @@ def gradients(model: nn.Module, run: Callable[[Tensor], Tensor], batches: Sequen
     return [p.grad for p in model.parameters() if p.grad is not None]
 
 
-def test_compiled_autograd() -> None:
+def test_compiled_autograd_gives_the_gradients_of_eager() -> None:
     """The saved tensors are one list; gradients add up, through a hook, and for another batch size."""
     torch.manual_seed(0)
     torch._dynamo.reset()

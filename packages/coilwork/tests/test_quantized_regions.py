@@ -111,7 +111,7 @@ SAVED: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", SAVED)
-def test_gradients(strictly: Compile, name: str) -> None:
+def test_gradients_of_quantized_regions_are_those_of_eager(strictly: Compile, name: str) -> None:
     function, x = SAVED[name], torch.randn(4, 6)
     results = []
     with warnings.catch_warnings():

@@ -46,7 +46,7 @@ POSITIONS: Final[Mapping[str, Program]] = MappingProxyType(
 
 @pytest.mark.parametrize("position", [-1, 7])
 @pytest.mark.parametrize("what", POSITIONS)
-def test_positions(what: str, position: int) -> None:
+def test_positions_out_of_bounds_are_refused_as_by_eager(what: str, position: int) -> None:
     refuse_alike(POSITIONS[what], torch.randn(5, 5), torch.tensor([0, position]))
 
 
@@ -190,7 +190,7 @@ BAGS: Final = (
 
 @pytest.mark.parametrize("has_end", [False, True])
 @pytest.mark.parametrize("mode, padding", [("sum", None), ("mean", 0), ("max", None)])
-def test_bags(mode: str, padding: int | None, has_end: bool) -> None:
+def test_bad_offsets_of_bags_are_refused_as_by_eager(mode: str, padding: int | None, has_end: bool) -> None:
     """Offsets that go down are refused by eager's fast kernel alone, and only where the last one
     is an end.
     """

@@ -117,7 +117,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget: None) -> 
     ("target", "name"),
     [("x86-64-avx512", "cpp"), ("aarch64-neon", "cpp"), ("sm_90", "triton"), ("gfx942", "triton")],
 )
-def test_ours(target: str, name: str) -> None:
+def test_each_target_has_our_generator(target: str, name: str) -> None:
     assert find_codegen(TARGETS[target]).name == name
 
 

@@ -69,7 +69,7 @@ def test_without_a_secret_nothing_is_shared(leniently: Compile) -> None:
     ("url", "secret", "said"),
     [(NOBODY, "short", "at least 16"), ("http://there", "long enough a secret", "redis://")],
 )
-def test_wrong_settings(
+def test_wrong_settings_of_a_shared_cache_are_refused(
     url: str, secret: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(SECRET, secret)

@@ -39,7 +39,7 @@ def _fresh_dynamo() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_layers(training: bool) -> None:
+def test_layers_as_subgraphs_are_those_of_eager(training: bool) -> None:
     torch.manual_seed(0)
     expected_of = nn.Sequential(*(Layer() for _ in range(3))).train(training)
     model = copy.deepcopy(expected_of)

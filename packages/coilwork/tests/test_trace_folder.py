@@ -164,7 +164,9 @@ def test_a_text_that_cannot_be_written_costs_nothing_else(
     assert (tmp_path / "graph" / "module.py").read_text() == "text"
 
 
-def test_environment_variable(leniently: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_names_the_folder_of_traces(
+    leniently: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COILWORK_TRACE", str(tmp_path))
     leniently(torch.sin)(torch.ones(3))
     assert (only_folder(tmp_path) / "module.py").exists()

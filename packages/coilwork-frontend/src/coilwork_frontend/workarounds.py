@@ -63,7 +63,7 @@ WORKAROUNDS: Final = (
         ),
         versions=("2.13",),
         fix="coilwork_frontend.torch_compat.aot_autograd:FirstCall",
-        test="coilwork/tests/test_aot_autograd.py:test_complex_matrices",
+        test="coilwork/tests/test_aot_autograd.py:test_functions_of_complex_matrices_are_those_of_eager",
     ),
     Workaround(
         what="results are written into tensors of types that eager says they cannot be cast to",
@@ -156,7 +156,7 @@ WORKAROUNDS: Final = (
         what="masked_select of a row by a matrix is held to the number of the row's elements",
         versions=("2.13",),
         fix="coilwork_frontend.capture.operator_fixes:broadcast_masked_select",
-        test="coilwork/tests/test_operator_fixes.py:test_as_eager",
+        test="coilwork/tests/test_operator_fixes.py:test_broadcast_forms_are_those_of_eager",
     ),
     Workaround(
         what="nansum and nanmean of a list of no dimensions have the input's shape, and no gradient",
