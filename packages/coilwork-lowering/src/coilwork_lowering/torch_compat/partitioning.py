@@ -161,7 +161,7 @@ def list_symbols(value: object) -> list[Any]:
 
 
 def get_bound_symbol(node: torch.fx.Node) -> Any:
-    """The symbol whose value `node` is: an input, or a size that run-time data decides. Else None."""
+    """Return the symbol whose value `node` is: an input, or a size that run-time data decides; else None."""
     from torch.fx.experimental.symbolic_shapes import is_symbol_binding_fx_node
 
     return is_symbol_binding_fx_node(node)

@@ -161,7 +161,7 @@ class _Writer:
         mapping: dict[Expr, Expr] = dict(zip(weights.rows, packed.at, strict=True))
         mapping[weights.keys] = split * self.length + keys
         plain = replace(weights, blocks=None)
-        moved = plain.with_bodies(substitute_ranges(plain.bodies, mapping))
+        moved = plain.replace_bodies(substitute_ranges(plain.bodies, mapping))
         sums = self._declare("sums", (*over, column))
         logs = self._declare("logs", over)
         pieces = Attention(
