@@ -144,7 +144,7 @@ PROPOSALS: Final[PassTable[Proposal, Setting]] = PassTable(
             run=_walk,
             why=(
                 "a row in registers is read once, and one that is not goes "
-                "through them in blocks (`walks.WALKS`)"
+                "through them in blocks (`WALKS`)"
             ),
         ),
         Pass(
