@@ -143,8 +143,7 @@ PROPOSALS: Final[PassTable[Proposal, Setting]] = PassTable(
             name="walk-rows",
             run=_walk,
             why=(
-                "a row in registers is read once, and one that is not goes "
-                "through them in blocks (`WALKS`)"
+                "a row in registers is read once, and one that is not goes through them in blocks (`WALKS`)"
             ),
         ),
         Pass(
