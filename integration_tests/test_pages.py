@@ -1,5 +1,5 @@
-"""Prose of pages is within 110 columns, `benchmarks.pages` wraps it without changing what a page says, and the
-site lists every page."""
+"""Prose of pages is within 110 columns, `benchmarks.pages` wraps it without changing what a page says, and
+the site lists every page."""
 
 from __future__ import annotations
 
