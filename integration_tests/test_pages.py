@@ -1,4 +1,5 @@
-"""Prose of pages is within 110 columns, and `benchmarks.pages` wraps it without changing what a page says."""
+"""Prose of pages is within 110 columns, `benchmarks.pages` wraps it without changing what a page says, and
+the site lists every page."""
 
 from __future__ import annotations
 
@@ -17,6 +18,20 @@ WORDS = " ".join(["word"] * 12)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_prose_of_a_page_is_within_110_columns(page: Path) -> None:
     assert find_long_lines(page.read_text(encoding="utf-8")) == ()
+
+
+def test_the_site_has_every_page() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in sorted(pages) if f"- {page}\n" not in nav] == []
+
+
+def test_the_list_of_decisions_has_every_decision_by_its_title() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = " ".join((folder / "index.md").read_text(encoding="utf-8").split())
+    titles = {page.name: page.read_text(encoding="utf-8").splitlines()[0] for page in folder.glob("0*.md")}
+    rows = [f"[{title.removeprefix('# ')}]({name})" for name, title in sorted(titles.items())]
+    assert [row for row in rows if row not in listed] == []
 
 
 @pytest.mark.parametrize(

@@ -64,9 +64,9 @@ def test_used_keys_are_those_of_all_store_objects_since_a_count(store: LocalStor
     before = store.count_uses()
     store.put(OTHER, b"three")
     assert LocalStore(store.root).get(KEY) == b"one"
-    assert store.used_keys() == (KEYS[2], OTHER, KEY)
-    assert store.used_keys(since=before) == (OTHER, KEY)
-    assert store.used_keys(since=store.count_uses()) == ()
+    assert store.list_used_keys() == (KEYS[2], OTHER, KEY)
+    assert store.list_used_keys(since=before) == (OTHER, KEY)
+    assert store.list_used_keys(since=store.count_uses()) == ()
 
 
 def test_claims_of_several_keys_wait_for_each_other_where_they_overlap(store: LocalStore) -> None:

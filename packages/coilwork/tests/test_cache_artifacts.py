@@ -31,7 +31,7 @@ def test_artifacts_start_another_cache_warm(monkeypatch: pytest.MonkeyPatch, tmp
     first = LocalStore(tmp_path / "first")
     used = {entry.key for entry in first.entries() if entry.kind in ("graph", "trace")}
     assert len(used) == 3
-    assert used <= set(info.artifacts["coilwork"]) <= set(first.used_keys())
+    assert used <= set(info.artifacts["coilwork"]) <= set(first.list_used_keys())
 
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("traced")

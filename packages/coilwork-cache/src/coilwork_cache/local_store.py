@@ -356,7 +356,7 @@ class LocalStore:
     def stats(self) -> StoreStats:
         return self._tally.snapshot()
 
-    def used_keys(self, *, since: int = 0) -> tuple[str, ...]:
+    def list_used_keys(self, *, since: int = 0) -> tuple[str, ...]:
         """The keys of entries that this process read or wrote, by whatever store object, in the order of
         their last use; `since` a `count_uses` alone."""
         uses = sorted((number, key) for key, number in dict(self._process.used).items())

@@ -199,7 +199,7 @@ def save(path: str | Path, *, folder: str | Path | None = None, everything: bool
     `everything`, all of its entries are written. Raises OSError, and as `LocalStore` does.
     """
     store = LocalStore(None if folder is None else Path(folder))
-    return export_archive(store, Path(path), keys=None if everything else store.used_keys())
+    return export_archive(store, Path(path), keys=None if everything else store.list_used_keys())
 
 
 def load(path: str | Path, *, folder: str | Path | None = None) -> ArchiveReport:

@@ -305,6 +305,6 @@ class Entry(Generic[_T]):
         return None if self.key is None else self.cache.get(self.key)
 
     def write(self, value: _T) -> None:
-        """Keep `value`."""
+        """Keep `value` under the key of this entry; do nothing if the entry has none."""
         if self.key is not None:
             self.cache.put(self.key, value)

@@ -192,6 +192,10 @@ class Code:
         raise UnfitValueError(" cannot hold code", "torch.compile(..., options={...: ...})")
 
 
+def _holds_code(kind: Kind) -> bool:
+    return isinstance(kind, Code) or (isinstance(kind, Items) and kind.is_code)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _About:
     effect: str
@@ -330,7 +334,7 @@ class OptionInfo:
     """One option as help texts show it.
 
     Attributes:
-        variable: the environment variable that sets it.
+        variable: the environment variable that sets it; empty: it holds code, which no text stands for.
         honoured_by: under which conditions it has an effect; empty: always.
     """
 
@@ -374,7 +378,7 @@ class OptionTable(Generic[_O]):
                 values=kinds[f.name].values,
                 default=repr(f.default),
                 effect=f.metadata[_ABOUT].effect,
-                variable=self._variable(f.name),
+                variable="" if _holds_code(kinds[f.name]) else self._variable(f.name),
                 honoured_by=", ".join(need.who for need in f.metadata[_ABOUT].needs if need.who),
             )
             for f in fields(self.cls)

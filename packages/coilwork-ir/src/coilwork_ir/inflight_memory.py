@@ -75,7 +75,10 @@ class InFlight(Generic[K]):
     # Operations that go on behind their calls
 
     def start(self, memory: Iterable[K], until: Iterable[K]) -> None:
-        """An operation begins to use `memory`, until all of `until` was waited for."""
+        """Note that an operation uses `memory` from now on, until all of `until` was waited for.
+
+        If `until` is empty, the use never ends.
+        """
         pending = dict.fromkeys(until)
         flight = _Flight(tuple(dict.fromkeys((*memory, *pending))), pending)
         for key in flight.memory:

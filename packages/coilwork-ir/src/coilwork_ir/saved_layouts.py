@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from coilwork_ir.dimension_order import find_dimension_order, make_dense_strides
+
 SAVED_LAYOUT: Final = "coilwork_saved_layout"
 """Key of `node.meta`: the `SavedLayout` of a saved value, and of the backward graph's input that it is."""
 
@@ -26,30 +28,18 @@ class SavedLayout:
 def find_order(
     sizes: Sequence[Any], strides: Sequence[Any], is_same: Callable[[Any, Any], bool]
 ) -> tuple[int, ...] | None:
-    """The order of dimensions of a value without gaps; None: it has some, or that is not known. `is_same`
-    tells if two sizes surely are one.
+    """Return the order of dimensions of a value without gaps, as `SavedLayout` has it; None: it has some, or
+    nothing tells. `is_same` tells if two sizes are certain to be equal.
     """
+    nested = find_dimension_order(sizes, strides, is_same)
+    if nested is None:
+        return None
     order = [0] * len(sizes)
-    left, step = list(range(len(sizes))), 1
-    for place in range(1, len(sizes) + 1):
-        fitting = [k for k in left if is_same(strides[k], step)]
-        if not fitting:
-            # one element has no neighbour, and any stride
-            fitting = [k for k in left if is_same(sizes[k], 1)]
-        if not fitting:
-            return None
-        inner = fitting[-1]
-        order[inner] = -place
-        left.remove(inner)
-        step = step * sizes[inner]
+    for place, dimension in enumerate(reversed(nested), 1):
+        order[dimension] = -place
     return tuple(order)
 
 
 def nest_strides(sizes: Sequence[Any], order: Sequence[int]) -> tuple[Any, ...]:
-    """The strides of a value of `sizes` without gaps, whose dimensions are in `order`."""
-    strides: list[Any] = [0] * len(sizes)
-    step: Any = 1
-    for dimension in sorted(range(len(sizes)), key=lambda k: -order[k]):
-        strides[dimension] = step
-        step = step * sizes[dimension]
-    return tuple(strides)
+    """Return the strides of a value of `sizes` without gaps, whose dimensions are in `order`."""
+    return make_dense_strides(sizes, sorted(range(len(sizes)), key=lambda dimension: order[dimension]))

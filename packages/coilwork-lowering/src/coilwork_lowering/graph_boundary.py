@@ -81,7 +81,7 @@ class GraphInputs:
         return tuple(seen)
 
     def input(self, node: torch.fx.Node) -> Value:
-        """The value of a placeholder: a tensor or a size.
+        """Return the value of the placeholder `node`: a tensor or a size.
 
         Raises:
             LoweringError: it is anything else.

@@ -50,7 +50,7 @@ class GuardWatch:
         return 0 if self._env is None else guard_count(self._env)
 
     def take_added(self, origin: Origin | None = None) -> tuple[AddedGuard, ...]:
-        """Guards since the last call, as `origin`'s."""
+        """Return the guards that were added since the last call of this method, as those of `origin`."""
         first, self._seen = self._seen, self._count()
         if self._env is None or self._seen == first:
             return ()

@@ -163,7 +163,7 @@ def measure_executor() -> ExecutorFacts:
     """
     texts = read_sources(list_extension_sources(PACKAGE, EXECUTOR))
     path = Path(PACKAGE, PREBUILT, make_library_name(EXECUTOR, texts))
-    start, start_cpu = time.perf_counter(), _children_cpu_s()
+    start, start_cpu = time.perf_counter(), _measure_children_cpu_s()
     try:
         built = compile_extension(find_toolchain().words, texts)
     except MissingCompilerError:
@@ -174,13 +174,13 @@ def measure_executor() -> ExecutorFacts:
     return ExecutorFacts(
         prebuilt=prebuilt,
         build_s=build_s,
-        build_cpu_s=_children_cpu_s() - start_cpu,
+        build_cpu_s=_measure_children_cpu_s() - start_cpu,
         load_s=None if library is None else _load_seconds(library),
         size_bytes=None if library is None else len(library),
     )
 
 
-def _children_cpu_s() -> float:
+def _measure_children_cpu_s() -> float:
     used = os.times()
     return used.children_user + used.children_system
 

@@ -33,8 +33,8 @@ class Piece:
     words: tuple[int, ...]
     tensors: tuple[Any, ...] = ()
 
-    def without_tensors(self) -> Piece:
-        """The launch, which holds no memory."""
+    def drop_tensors(self) -> Piece:
+        """Return the launch without its tensors, so that it keeps no memory alive."""
         return replace(self, tensors=())
 
 

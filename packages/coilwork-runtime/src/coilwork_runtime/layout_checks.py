@@ -80,7 +80,10 @@ def pool_view(
 def find_pool_part(
     offset_bytes: int, size: Sizes, stride: Sizes, dtype: torch.dtype
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A function from a pool to the tensor that lives in it, `offset_bytes` after its start."""
+    """Return a function from a pool, a line of bytes, to the tensor in it `offset_bytes` after its start.
+
+    `size` is in elements of `dtype`, and so is `stride`.
+    """
     part = slice(offset_bytes, offset_bytes + _span(size, stride) * dtype.itemsize)
     return lambda pool: torch.as_strided(pool[part].view(dtype), size, stride)
 

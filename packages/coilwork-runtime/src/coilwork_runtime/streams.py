@@ -41,7 +41,7 @@ def record_event(device: str, stream: torch.Stream | None = None) -> torch.Event
 
 
 def wait_event(event: torch.Event | None, stream: torch.Stream | None = None) -> None:
-    """Let work that is put on `stream` from now on wait for `event`."""
+    """Let work that is put on `stream` from now on wait for `event`; on the current stream if it is None."""
     if event is not None:
         (torch.accelerator.current_stream(event.device) if stream is None else stream).wait_event(event)
 

@@ -72,7 +72,7 @@ PLAIN: Final = TensorKinds()
 
 
 def collect_kinds(examples: Iterable[object], *, resized: bool = False, packed: bool = False) -> TensorKinds:
-    """The kinds of tensors in memory, and of the `examples`: those that a program is compiled for.
+    """Return the kinds of tensors that a program may read: those in memory, and those of the `examples`.
 
     Fake examples stand for real ones, but do not show which are `packed` for oneDNN: some if it is true.
     `resized` as in `TensorKinds`.

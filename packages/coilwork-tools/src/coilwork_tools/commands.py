@@ -196,7 +196,7 @@ def make_options_command(list_options: Callable[[], Sequence[OptionInfo]]) -> cl
         told = [(o, f"; only {o.honoured_by}" if o.honoured_by else "") for o in list_options()]
         formatter.write_dl(
             [
-                (o.name, f"{o.effect}{who}\n\n{o.values}; default {o.default}; {o.variable}")
+                (o.name, f"{o.effect}{who}\n\n{o.values}; default {o.default}; {o.variable or 'no variable'}")
                 for o, who in told
             ],
             col_spacing=2,

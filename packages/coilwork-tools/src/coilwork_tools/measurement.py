@@ -40,7 +40,7 @@ def is_measured_by_cuda(device: str) -> bool:
 
 
 def measure_cpu_ms(call: Call, *, repeats: int) -> list[float]:
-    """Wall milliseconds of each of `repeats` calls."""
+    """Return the milliseconds of wall-clock time of each of `repeats` calls."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter_ns()

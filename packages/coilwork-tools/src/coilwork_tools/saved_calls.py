@@ -86,7 +86,7 @@ class SavedCall(SerializableCallable):
         if folder is not None and len(keys) == 1 and folder.contains(keys[0]):
             with tempfile.TemporaryDirectory() as place:
                 path = Path(place) / _ENTRIES
-                export_archive(folder, path, keys=folder.used_keys(since=before))
+                export_archive(folder, path, keys=folder.list_used_keys(since=before))
                 entries = path.read_bytes()
         facts = {"key": keys[0] if keys else "", "settings": dict(settings), "state": GlobalState.read().text}
         return cls(call, entries, facts)

@@ -18,7 +18,7 @@ def record_used(store: Store) -> None:
     """Let `torch.compiler.save_cache_artifacts` write the entries of `store` that this process has used."""
     local = store.fast if isinstance(store, TieredStore) else store
     if isinstance(local, LocalStore):
-        record_artifacts(local.used_keys(), local)
+        record_artifacts(local.list_used_keys(), local)
 
 
 @dataclass(frozen=True, slots=True)

@@ -305,7 +305,7 @@ def _count_consumers(kernel: Kernel, roles: Roles, target: Target, likely: Mappi
         return _CONSUMERS if rows >= _MANY_ROWS else 0
     if rows < _MANY_NARROW_ROWS or not reads_first:
         return 0
-    meets_lists = _listed_blocks(kernel)[0] >= CONSUMER_ROWS * _NARROW_CONSUMERS
+    meets_lists = _find_list_blocks(kernel)[0] >= CONSUMER_ROWS * _NARROW_CONSUMERS
     has_registers = has_registers_for(kernel, _NARROW_CONSUMERS, _NARROW_KEYS)
     shared = count_shared_bytes(kernel, _NARROW_CONSUMERS, _NARROW_KEYS, _NARROW_STAGES)
     has_room = has_registers and shared <= target.shared_memory_bytes
@@ -336,7 +336,7 @@ def _propose_launches(
         blocks = _gradient_blocks(widest, itemsize)
     else:
         blocks = _forward_blocks(widest, itemsize)
-    row_block, key_block = _listed_blocks(kernel)
+    row_block, key_block = _find_list_blocks(kernel)
     found: dict[Config, None] = {}
     for y, r, stages, warps in blocks:
         if isinstance(core, AttentionGradientCore):
@@ -389,7 +389,7 @@ def _gradient_blocks(widest: int, itemsize: int) -> tuple[tuple[int, int, int, i
     return ((64, 32, 1, 8), (32, 32, 1, 4))
 
 
-def _listed_blocks(kernel: Kernel) -> tuple[int, int]:
+def _find_list_blocks(kernel: Kernel) -> tuple[int, int]:
     """Return the sizes that blocks of rows and of keys must divide, so that a list's blocks are whole."""
     core = find_core(kernel)
     lists = None if core is None else core.weights.blocks
@@ -454,7 +454,7 @@ def _reasons(kernel: Kernel, roles: Roles, mapping: Mapping, target: Target) -> 
     if isinstance(loop, Loop):
         if loop.ranges != (roles.keys.symbol.name,):
             yield "loop", "keys are gone through in blocks, and nothing else"
-        yield from _check_sizes("loop", loop.by, _listed_blocks(kernel)[1])
+        yield from _check_sizes("loop", loop.by, _find_list_blocks(kernel)[1])
         if any(not 1 <= n <= _MOST_STAGES for n in list_values(loop.stages)):
             yield "loop", f"1 to {_MOST_STAGES} blocks are on their way at a time"
     if isinstance(keep, Keep):
@@ -478,7 +478,7 @@ def _check_tiles(kernel: Kernel, roles: Roles, mapping: Mapping) -> Iterator[tup
     columns, rows, *rest = tiles
     if set(list_values(columns.by)) != {_cover_range(roles.columns)}:
         yield "tile", "a block has whole columns"
-    row_block, key_block = _listed_blocks(kernel)
+    row_block, key_block = _find_list_blocks(kernel)
     is_gradient = isinstance(kernel.core, AttentionGradientCore)
     yield from _check_sizes("tile", rows.by, gcd(row_block, key_block) if is_gradient else row_block)
     if any(set(list_values(tile.by)) != {1} for tile in rest):

@@ -43,7 +43,7 @@ def shorten_bodies(kernel: Kernel, core: AttentionCore | AttentionGradientCore, 
             return _shorten(value, is_exact=is_exact)
 
         bodies = rewrite(bodies, visit)
-    return replace(kernel, core=core.with_bodies(bodies))
+    return replace(kernel, core=core.replace_bodies(bodies))
 
 
 def _compute_in_f32(bodies: Sequence[Scalar]) -> tuple[Scalar, ...]:

@@ -354,8 +354,8 @@ def propose_product_launches(
 
 
 def make_invariant_product_launch(work: Work, target: Target) -> Launch:
-    """The one configuration of `batch_invariant`: it depends on what is multiplied, not on how many rows and
-    columns there are.
+    """Return the one configuration of `batch_invariant`. It depends on the element type and on the work of
+    a term, and not on the number of rows and columns.
     """
     block = Blocks(rows=64, columns=64, depth=32, warps=4, stages=2)
     if work.dtype is not DType.F32:

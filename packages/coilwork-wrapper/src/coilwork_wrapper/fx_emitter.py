@@ -3,7 +3,7 @@
 Nodes are what passes over FX graphs know: `torch.empty_strided`, `torch.as_strided`, calls of operators,
 `getitem`, arithmetic of sizes, and launches. A launch of a Triton kernel is a call of torch's Triton operator
 (`triton_calls.py`), one of another kernel a call of an operator that is defined for it
-(`kernel_operators.py`). Checks, conditionals, loops and streams are functions.
+(`kernel_operators.py`). Checks, conditionals, loops and streams are functions (`fx_functions.py`).
 
 Memory is given back when a node has no more users, which is when FX's interpreter and generated code drop a
 value; `Free` therefore needs no node. An operator may use memory longer than there are users: what was in
@@ -69,6 +69,7 @@ from coilwork_ir.streams import (
     WaitEvent,
 )
 from coilwork_ir.wrapper import Launcher
+from coilwork_wrapper.fx_functions import check_size, hold, run_branch, run_loop, run_rounds
 from coilwork_wrapper.kernel_operators import define_operators
 from coilwork_wrapper.provenance import list_origin_lines
 from coilwork_wrapper.python.scope import make_identifiers
@@ -78,66 +79,6 @@ from coilwork_wrapper.triton_calls import TritonKernel, TritonLaunch, run_code
 
 if TYPE_CHECKING:
     from coilwork_runtime.manifest.size_bytecode import SizeBytecode
-
-# ---- functions that nodes call ----
-
-
-@has_side_effect
-def check_size(lhs: int, relation: str, rhs: int, message: str) -> None:
-    """Raise RuntimeError(message) unless `lhs relation rhs` holds."""
-    holds = {"eq": lhs == rhs, "ne": lhs != rhs, "lt": lhs < rhs, "le": lhs <= rhs}[relation]
-    if not holds:
-        raise RuntimeError(message)
-
-
-@has_side_effect
-def run_branch(
-    predicate: torch.Tensor,
-    then: Callable[..., Sequence[Any]],
-    otherwise: Callable[..., Sequence[Any]],
-    operands: Sequence[Any],
-    sizes: Sequence[int],
-) -> Sequence[Any]:
-    """Results of one of two graphs; `sizes` are those of the surroundings, which both take last."""
-    return then(*operands, *sizes) if predicate.item() else otherwise(*operands, *sizes)
-
-
-@has_side_effect
-def run_loop(
-    condition: Callable[..., Sequence[Any]],
-    body: Callable[..., Sequence[Any]],
-    carried: Sequence[Any],
-    extra: Sequence[Any],
-) -> Sequence[Any]:
-    """The carried values after the last iteration; `extra` includes the sizes of the surroundings."""
-    values = tuple(carried)
-    while condition(*values, *extra)[0].item():
-        values = tuple(body(*values, *extra))
-    return values
-
-
-@has_side_effect
-def run_rounds(
-    rounds: int,
-    body: Callable[..., Sequence[Any]],
-    carried: Sequence[Any],
-    extra: Sequence[Any],
-    sizes: Sequence[int],
-) -> Sequence[Any]:
-    """The carried values after `rounds` iterations; `sizes` are those of the surroundings."""
-    values = tuple(carried)
-    for number in range(rounds):
-        values = tuple(body(*values, *extra, number, *sizes))
-    return values
-
-
-@has_side_effect
-def hold(*tensors: torch.Tensor) -> None:
-    """The last use of `tensors`, whose memory operators have used until now."""
-
-
-# ---- emitter ----
-
 
 _OPERATIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = MappingProxyType(
     {

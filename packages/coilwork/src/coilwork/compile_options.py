@@ -107,23 +107,23 @@ class CompileOptions(Options):
     )
     batch_invariant: bool = option(
         False,
-        "what is computed for a row does not depend on the rows beside it, to the bit: numerics are "
-        "eager's at least, reductions run in one order, and products in generated kernels, slower "
-        "than torch's; operators of which that cannot be promised are an error",
+        "results of a row have the same bits whatever rows are beside it: numerics are at least "
+        "eager, reductions run in one order, and products run in generated kernels, which are slower "
+        "than torch's; an operator that cannot promise this is an error",
         key=True,
         brings=_INVARIANT,
         why="what is fused, and so not rounded, depends on sizes",
     )
     wrapper: str = option(
         "python",
-        "what drives the kernels: a Python module or who runs it (see executor), the native executor, a "
-        "torch.fx graph, C++, or what another package registers",
+        "what drives the kernels: python (see executor), the native executor, a torch.fx graph, C++, or what "
+        "another package registers",
         key=True,
         kind=Choice(WRAPPERS.names),
     )
     fx_emitter: type[FxEmitter] | None = option(
         None,
-        "a class whose graphs wrapper=fx makes, and which may compile them further",
+        "the class that makes the graphs of wrapper=fx, and may compile them further",
         kind=Code(holds="a subclass of coilwork_wrapper.FxEmitter", is_item=is_emitter),
         brings=MappingProxyType({"wrapper": ("fx",)}),
         why="no other wrapper makes a graph",
@@ -174,15 +174,15 @@ class CompileOptions(Options):
     )
     contractions: Contractions = option(
         "auto",
-        "matrix products: torch's own kernels (aten), or kernels that also do what is before and "
-        "behind them (generated); auto generates, on NVIDIA GPUs, those of few rows whose weights are "
-        "widened from fewer bits",
+        "matrix products: torch's own kernels (aten), or generated kernels, which also compute what is "
+        "before and behind a product (generated); auto generates those for which a model of the device "
+        "says that this is faster, and calls torch for the others",
         key=True,
     )
     freezing: bool = option(
         False,
-        "in inference, compute once what depends on parameters and buffers alone, batch norms behind "
-        "convolutions included, and again whenever one of them has changed; writes that torch does "
+        "in inference, compute once what depends on parameters and buffers alone, such as a batch norm "
+        "behind a convolution, and again whenever one of them has changed; writes that torch does "
         "not count, through .data or NumPy, go unseen",
         key=True,
     )
@@ -246,22 +246,22 @@ class CompileOptions(Options):
     )
     chunk_products: bool = option(
         True,
-        "compute products that are much larger than their factors chunk by chunk, if only generated code and "
-        "further products read them, as logits that end in a loss: they are never in memory as a whole. In "
-        "training those of 8192 rows and 512 MiB or more, whose gradients the forward then computes up to a "
-        "factor, and, with one more product, others that are a considerable part of the memory",
+        "compute products that are much larger than their factors, such as logits that end in a loss, chunk "
+        "by chunk, if only generated code and further products read them; they are never in memory as a "
+        "whole. In training this is done for 8192 rows and 512 MiB or more (the forward computes their "
+        "gradients, up to a factor), and for what fills a considerable part of the memory (computed twice)",
         key=True,
     )
     repeat: bool = option(
         True,
-        "lower and schedule one of many equal layers in a row, and copy what is made of it for the others, "
-        "where that is proved to be what they are; off, each layer by itself, for longer compile times",
+        "lower and schedule one of many equal layers in a row, and copy the result for the others, if the "
+        "copies are proved to be right; off, each layer is compiled by itself, which takes longer",
         key=True,
     )
     size_asserts: bool = option(
         True,
         "compare types, devices, sizes and strides of the inputs of each call with those that a graph was "
-        "compiled for; off, who calls it with others gets wrong results or reads foreign memory. Guards of "
+        "compiled for; off, a call with others gives wrong results or reads foreign memory. Guards of "
         "torch.compile, alignment, and checks that the model makes stay",
         key=True,
     )
@@ -277,7 +277,7 @@ class CompileOptions(Options):
         "are written; torch returns an input that is only handed through by itself), or in what any "
         "kernel reads or writes, one launch at a time",
     )
-    check_inf: CheckedValues = option("off", "the same for infinities")
+    check_inf: CheckedValues = option("off", "as check_nan, for infinities")
     cache: bool = option(True, "use the on-disk caches")
     cache_dir: str = option("", "folder of the caches; empty for the platform's user cache folder")
     max_bytes: int = option(

@@ -179,9 +179,10 @@ class AttentionBlock:
     def find_matrix(
         self, block: Block, body: Scalar, rows: Span, columns: Expr, vectors: bool
     ) -> Matrix | None:
-        """Return where `body` lies along `rows` and `columns` as f32; None if it has to be computed.
+        """Return the address and both strides, in elements, of `body` along `rows` and `columns`.
 
-        `vectors`: rows are read in whole vectors.
+        None: its elements are not plain loads of f32 at constant strides, so that they have to be computed.
+        With `vectors`, columns also have to be contiguous, in whole cache lines.
         """
         if not isinstance(body, Load) or body.dtype is not _WIDE or body.indirect or body.mask is not None:
             return None

@@ -144,5 +144,5 @@ def _divide(block: int) -> int:
 
 
 def is_forward(core: AttentionKernelCore) -> bool:
-    """Tell if `core` is attention itself."""
+    """Tell if `core` is attention itself, and not its gradient."""
     return isinstance(core, AttentionCore)

@@ -225,8 +225,9 @@ def _make_space(
 def _choose_lane_range(
     kernel: Kernel, parallel: tuple[Range, ...], reduction: tuple[Range, ...], loops: Loops
 ) -> Expr | None:
-    """The innermost reduction range, if it is short, and what is read lies beside the last parallel range's
-    next point.
+    """Return the innermost reduction range, whose points become lanes of a split reduction.
+
+    None: it is not short, or the operands do not continue in memory at the last parallel range's next point.
     """
     if len(reduction) < 2 or not parallel:
         return None

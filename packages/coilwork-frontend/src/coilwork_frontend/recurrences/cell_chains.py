@@ -39,7 +39,7 @@ def join_cells(gm: fx.GraphModule) -> None:
     # the results of one chain may be the inputs of another
     while chain := next((one for one in _list_chains(gm.graph) if _is_layer(gm.graph, one)), None):
         _replace(gm.graph, chain)
-        _sort(gm.graph)
+        _sort_topologically(gm.graph)
         joined = True
     if joined:
         gm.recompile()
@@ -203,7 +203,7 @@ def _find_place(node: fx.Node) -> tuple[fx.Node, int, int] | None:
     return (source, dim, rows) if isinstance(rows, int) and rows >= 0 else None
 
 
-def _sort(graph: fx.Graph) -> None:
+def _sort_topologically(graph: fx.Graph) -> None:
     """Put every node behind its operands, and keep the order otherwise."""
     placed: set[fx.Node] = set()
     for node in list(graph.nodes):

@@ -256,7 +256,7 @@ def reinterpret(value: Tensor, dtype: DType) -> Tensor:
     return value.contiguous().view(torch_dtype(dtype))
 
 
-def _unsigned_abs(value: Tensor) -> Tensor:
+def _compute_abs(value: Tensor) -> Tensor:
     return value if value.dtype in (*_FEW_KERNELS, torch.uint64) else torch.abs(value)
 
 
@@ -290,7 +290,7 @@ SCALAR_FUNCTIONS: Final[Mapping[str, ScalarFunction]] = MappingProxyType(
         "fmod": _make_division(torch.fmod, lambda a, b: a % b),
         "fma": _fma,
         "neg": _modular(torch.neg),
-        "abs": _unsigned_abs,
+        "abs": _compute_abs,
         "sign": _sign,
         "minimum": _make_choice(torch.minimum),
         "maximum": _make_choice(torch.maximum),

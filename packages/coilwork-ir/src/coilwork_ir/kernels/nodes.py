@@ -323,8 +323,8 @@ class ConvolutionCore:
             windows=features[2:],
         )
 
-    def with_bodies(self, bodies: Sequence[Scalar]) -> ConvolutionCore:
-        """This core with other `bodies`, in order."""
+    def replace_bodies(self, bodies: Sequence[Scalar]) -> ConvolutionCore:
+        """Return this core with other `bodies`, in order."""
         (first, left), (second, right) = self.operands
         left, right = (replace(body, value=value) for body, value in zip((left, right), bodies, strict=True))
         return replace(self, operands=((first, left), (second, right)))
@@ -352,9 +352,9 @@ class AttentionCore:
         """Bodies of the weights."""
         return self.weights.bodies
 
-    def with_bodies(self, bodies: Sequence[Scalar]) -> AttentionCore:
-        """This core with other `bodies`, in order."""
-        return AttentionCore(weights=self.weights.with_bodies(bodies))
+    def replace_bodies(self, bodies: Sequence[Scalar]) -> AttentionCore:
+        """Return this core with other `bodies`, in order."""
+        return AttentionCore(weights=self.weights.replace_bodies(bodies))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,11 +392,11 @@ class AttentionGradientCore:
         """Bodies of the weights, then the others."""
         return (*self.weights.bodies, *list_saved_bodies(self))
 
-    def with_bodies(self, bodies: Sequence[Scalar]) -> AttentionGradientCore:
-        """This core with other `bodies`, in order."""
+    def replace_bodies(self, bodies: Sequence[Scalar]) -> AttentionGradientCore:
+        """Return this core with other `bodies`, in order."""
         count = len(self.weights.bodies)
         own = read_saved_bodies(self, bodies[count:])
-        return AttentionGradientCore(weights=self.weights.with_bodies(bodies[:count]), **own)
+        return AttentionGradientCore(weights=self.weights.replace_bodies(bodies[:count]), **own)
 
 
 Core: TypeAlias = ConvolutionCore | AttentionCore | AttentionGradientCore

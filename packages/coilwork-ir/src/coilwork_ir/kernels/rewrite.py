@@ -72,7 +72,7 @@ def replace_roots(kernel: Kernel, roots: Sequence[Scalar]) -> Kernel:
         mask = None if store.mask is None else next(rest)
         stores.append(replace(store, value=value, indirect=indirect, mask=mask))
     checks = tuple(replace(check, condition=next(rest)) for check in kernel.checks)
-    core = None if kernel.core is None else kernel.core.with_bodies(tuple(rest))
+    core = None if kernel.core is None else kernel.core.replace_bodies(tuple(rest))
     return replace(kernel, stores=tuple(stores), checks=checks, core=core)
 
 
@@ -193,11 +193,11 @@ _UNSIGNED: Final = (DType.U16, DType.U32)
 
 
 def convert_constants(kernel: Kernel, conversion: Conversion) -> Kernel:
-    """`kernel` with the answers of `conversion` where a constant becomes an integer of a type that may not
-    hold it.
+    """Return `kernel` with the answers of `conversion` where it converts a constant to an integer type that
+    may not hold it.
 
-    So also where the constant is one side of a choice, or what a masked load gives elsewhere. Other
-    conversions stay.
+    This includes constants that are one side of a choice (`where`), and those that a masked load gives
+    outside of its mask. Other conversions stay.
     """
     if kernel.combined is not None:
         body = convert_constants(kernel.combined.body, conversion)

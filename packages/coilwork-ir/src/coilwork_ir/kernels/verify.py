@@ -183,7 +183,14 @@ def check_contraction(
     roots: tuple[Scalar, ...],
     place: Place,
 ) -> None:
-    """`nodes`, values of `kernel`, which stores or checks `roots`, are all that the kernel combines.
+    """Check that `kernel` combines nothing but `nodes`, and that these share rows, columns and a sum.
+
+    Args:
+        kernel: the kernel.
+        nodes: its contractions, in postorder.
+        level_of: the ranges along which each value varies.
+        roots: the values that it stores or checks.
+        place: the kernel in messages.
 
     Raises:
         VerifyError: the kernel breaks the rule `contraction`.

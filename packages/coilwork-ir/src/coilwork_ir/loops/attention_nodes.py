@@ -105,8 +105,8 @@ class BlockLists:
         """Counts and indices in order."""
         return tuple(body for _, one in self.lists for body in (one.count, one.index))
 
-    def with_bodies(self, bodies: Sequence[Scalar]) -> BlockLists:
-        """These lists with other `bodies`, in order."""
+    def replace_bodies(self, bodies: Sequence[Scalar]) -> BlockLists:
+        """Return these lists with other `bodies`, in order."""
         pairs = zip(bodies[::2], bodies[1::2], strict=True)
         lists = tuple(
             (kind, BlockList(count, index))
@@ -167,11 +167,11 @@ class Weights:
         blocks = () if self.blocks is None else self.blocks.bodies
         return (self.query, self.key, self.value, self.score, *mask, *blocks)
 
-    def with_bodies(self, bodies: Sequence[Scalar]) -> Weights:
-        """These weights with other `bodies`, in order."""
+    def replace_bodies(self, bodies: Sequence[Scalar]) -> Weights:
+        """Return these weights with other `bodies`, in order."""
         query, key, value, score, *rest = bodies
         mask = None if self.mask is None else rest.pop(0)
-        blocks = None if self.blocks is None else self.blocks.with_bodies(rest)
+        blocks = None if self.blocks is None else self.blocks.replace_bodies(rest)
         return replace(self, query=query, key=key, value=value, score=score, mask=mask, blocks=blocks)
 
 
@@ -267,11 +267,11 @@ class AttentionGradient:
         """All bodies."""
         return (*self.weights.bodies, *list_saved_bodies(self))
 
-    def with_bodies(self, bodies: Sequence[Scalar]) -> AttentionGradient:
-        """This node with other `bodies`, in order."""
+    def replace_bodies(self, bodies: Sequence[Scalar]) -> AttentionGradient:
+        """Return this node with other `bodies`, in order."""
         count = len(self.weights.bodies)
         own = read_saved_bodies(self, bodies[count:])
-        return replace(self, weights=self.weights.with_bodies(bodies[:count]), **own)
+        return replace(self, weights=self.weights.replace_bodies(bodies[:count]), **own)
 
 
 class Saved(Protocol):

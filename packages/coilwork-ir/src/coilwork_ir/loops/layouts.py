@@ -12,14 +12,16 @@ that for all views of a graph.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from coilwork_ir.buffers import Buffer, Constant, Ref, list_references
+from coilwork_ir.dimension_order import find_dimension_order, make_dense_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, add_all, as_expr, as_int, find_bounds
 from coilwork_ir.loops.access import list_defined_buffers, list_memory_aliases, list_read_buffers
@@ -125,53 +127,30 @@ def find_memory_roots(graph: Graph) -> Mapping[str, str]:
 
 
 def find_dense_order(buffer: Buffer) -> tuple[int, ...] | None:
-    """Dimensions of `buffer` as they are nested in memory, the outermost first, if they fill it without gaps;
-    else None.
+    """Return the dimensions of `buffer` as they are nested in memory, the outermost first; None: it has gaps,
+    or its strides do not tell.
 
     Dimensions of one element come first.
     """
-    sizes, steps = [as_int(e) for e in buffer.shape], [as_int(s) for s in buffer.strides]
+    sizes: Sequence[Any] = [as_int(extent) for extent in buffer.shape]
+    steps: Sequence[Any] = [as_int(stride) for stride in buffer.strides]
     several = [k for k, size in enumerate(sizes) if size != 1]
-    if None not in sizes and None not in steps:
-        return _dense_order_of_numbers(sizes, steps, several)
-    order: list[int] = []
-    step = as_expr(1)
-    while several:
-        inner = next((k for k in reversed(several) if buffer.strides[k] is step), None)
-        if inner is None:
-            return None
-        order.append(inner)
-        several.remove(inner)
-        step = step * buffer.shape[inner]
-    ones = [k for k in range(len(buffer.shape)) if k not in order]
-    return (*ones, *reversed(order))
+    is_same: Callable[[Any, Any], bool] = operator.eq
+    if None in sizes or None in steps:
+        sizes, steps, is_same = buffer.shape, buffer.strides, _are_same_expressions
+    order = find_dimension_order([sizes[k] for k in several], [steps[k] for k in several], is_same)
+    if order is None:
+        return None
+    return (*(k for k in range(len(sizes)) if k not in several), *(several[place] for place in order))
 
 
-def _dense_order_of_numbers(
-    sizes: Sequence[int | None], steps: Sequence[int | None], several: list[int]
-) -> tuple[int, ...] | None:
-    """`find_dense_order` where all sizes and strides are numbers, as most are."""
-    order: list[int] = []
-    step = 1
-    while several:
-        inner = next((k for k in reversed(several) if steps[k] == step), None)
-        if inner is None:
-            return None
-        order.append(inner)
-        several.remove(inner)
-        step *= sizes[inner] or 0
-    ones = [k for k in range(len(sizes)) if k not in order]
-    return (*ones, *reversed(order))
+def _are_same_expressions(one: Expr | int, other: Expr | int) -> bool:
+    return as_expr(one) is as_expr(other)
 
 
 def make_nested_strides(shape: tuple[Expr, ...], order: tuple[int, ...]) -> tuple[Expr, ...]:
-    """Strides that nest dimensions in `order`, the outermost first, without gaps."""
-    strides = [as_expr(1)] * len(shape)
-    step = as_expr(1)
-    for dimension in reversed(order):
-        strides[dimension] = step
-        step = step * shape[dimension]
-    return tuple(strides)
+    """Return the strides that nest dimensions in `order`, the outermost first, without gaps."""
+    return tuple(map(as_expr, make_dense_strides(shape, order)))
 
 
 def make_padded_strides(

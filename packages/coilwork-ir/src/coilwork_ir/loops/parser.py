@@ -149,7 +149,11 @@ def read_graph(reader: Reader, outer: Symbols) -> Graph:
 
 
 def read_node(reader: Reader, symbols: Symbols) -> Node:
-    """Read one node; symbols that it binds are added to `symbols`."""
+    """Read one node; symbols that it binds are added to `symbols`.
+
+    Raises:
+        ParseError: the text is no node; the message shows its line.
+    """
     if reader.accept("assert"):
         return _read_assert(reader, symbols)
     if reader.accept("extern"):

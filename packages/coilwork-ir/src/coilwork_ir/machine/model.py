@@ -25,7 +25,7 @@ class Memory:
             little beside it.
         streamed_written_share: share of what it reads that such a kernel may write.
         launch_bytes: bytes that are moved in the time of a launch: what a kernel of its own has to spare.
-        recomputed_bytes: bytes of a value from which on not saving it for a backward is worth a look.
+        recomputed_bytes: bytes of a value from which on recomputing it in a backward is considered.
         strided_bytes: what moves at least for one element of an access that runs across memory.
         layout_gain_us: what other strides must save: kernels that were equal may differ by them.
     """
@@ -61,8 +61,8 @@ class Launches:
 
     Attributes:
         full_programs: programs per unit that together move as much as memory can.
-        bound: times its launch that a kernel takes at most, to share another's though the two read nothing
-            alike.
+        bound: a kernel shares the launch of another with which it reads nothing in common only if it takes
+            at most so many times a launch.
         shared_loss: share of a kernel's time that may be lost in a launch shared with others.
     """
 
@@ -76,13 +76,14 @@ class Reductions:
     """Reductions in pieces.
 
     Attributes:
-        programs_along: the same where they read along memory: more of them, with less each.
-        programs: programs per unit to aim at, where loops have some kilobytes of loads on their way.
+        programs_along: programs per unit to aim at where they read along memory: more than across it,
+            with less each.
+        programs: the same across memory, where loops have some kilobytes of loads on their way.
         block_results: neighbouring results that a program of a column reduction computes where there are
             enough.
         least_along: points of a piece at least, along memory.
         least_across: points of a piece at least, across memory, where each is a block of neighbours.
-        resident_along: points of a piece that stays in registers for a mean and what is off it.
+        resident_along: points of a piece that stays in registers for a mean and the distances from it.
         resident_across: the same across memory.
         few_columns: results across memory, beyond which later rows are loaded ahead instead.
         most_pieces: pieces per result at most: the second reduction has one program for all of them.
@@ -181,7 +182,7 @@ class Products:
         skinny_rows: rows, or columns, up to which a product is bound by reading the other factor.
         odd_stores_rate: rate of a kernel of ours whose factors are aligned and whose results are in rows that
             are no whole vectors.
-        unaligned_rate_1: its rate where a size that decides is a multiple of 1 number and no more.
+        unaligned_rate_1: a library's rate where a size that decides is a multiple of 1 number and no more.
         unaligned_rate_2: the same of 2.
         unaligned_rate_4: the same of 4.
         least_strip: columns, or rows, that a program of a skinny product computes at least.
@@ -202,7 +203,7 @@ class Products:
         row_tile: rows of whole tiles of a library's kernels.
         least_columns: columns that a kernel for matrix units computes at least.
         chunked_bytes: bytes of a result that nobody needs as a whole, from which on it is computed in chunks.
-        chunked_share: what such a result is at least, of its factors.
+        chunked_share: times as large as its factors that such a result is at least.
         recomputed_bytes: bytes of such a result of a training step, from which on its backward computes it
             again instead of keeping it: below, one product more costs more than the memory is worth.
         early_gradient_bytes: bytes of such a result, from which on the forward computes what the backward
@@ -339,7 +340,7 @@ class AttentionTiles:
         block_us: what a block takes at least, on one unit.
         block_column_us: what it takes for each column of a head.
         bias_us: what a block's bias takes besides.
-        certain_share: share of all that which counts in a comparison, as figures err.
+        certain_share: share of the time that counts in a comparison, because figures err.
     """
 
     rows: int

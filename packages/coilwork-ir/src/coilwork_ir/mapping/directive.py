@@ -267,7 +267,7 @@ class Directive:
         return tuple(numbers)
 
     def close(self, chosen: dict[str, int]) -> Self:
-        """The directive with the numbers that `chosen` names."""
+        """Return the directive with its open numbers replaced by those that `chosen` has for their names."""
         changes: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -317,7 +317,7 @@ def list_reductions(kernel: Kernel) -> list[Reduce | Contraction]:
 
 
 def has_combination(kernel: Kernel) -> bool:
-    """True if `kernel` reduces, contracts, scans or sorts, or has a core that does."""
+    """Tell if `kernel` reduces, contracts, scans or sorts, or has a core that does."""
     return get_body(kernel).core is not None or any(
         isinstance(v, Reduce | Contraction | Scan | Sort) for v in list_kernel_values(kernel)
     )

@@ -217,8 +217,8 @@ class Share(Directive):
     workspace: str
 
     def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
-        """Reduced ranges of known length that are scanned in one direction, by kinds that have names, and
-        nothing else; the workspace is the kernel's own, which is zero before, and has room for all pieces.
+        """Ranges are reduced, of known length, and only scanned, in one direction, by kinds that have names.
+        The workspace is the kernel's own, which is zero before, and has room for all pieces.
         """
         reason = (
             explain_no_ranges(kernel, self.ranges, ("reduction",))

@@ -368,7 +368,7 @@ class Queues:
         return self._turns is None
 
     def put(self, stream: str, work: Work) -> None:
-        """Give `stream` some work."""
+        """Add `work` to what `stream` has to do, behind all that it has already."""
         if self._turns is None or stream in self._host:
             work()
             return

@@ -66,7 +66,7 @@ _DEFINED: Final[Mapping[type[Instruction], Callable[[Any], tuple[Buffer, ...]]]]
 
 
 def list_nested_programs(instruction: Instruction) -> tuple[Program, ...]:
-    """Programs inside an instruction: branches, loops, and what is called."""
+    """Return the programs inside `instruction`: branches, bodies and conditions of loops, subprograms."""
     find = _NESTED.get(type(instruction))
     return () if find is None else find(instruction)
 
@@ -174,7 +174,7 @@ def check_bound(program: Program) -> None:
 
 
 def list_outer_symbols(program: Program) -> tuple[Expr, ...]:
-    """Symbols that `program` uses and does not bind, in the order of their first use."""
+    """Return the symbols that `program` uses and does not bind, in the order of their first use."""
     bound = {symbol.name for symbol in list_program_symbols(program)}
     inputs = {entry.name: entry for entry in program.inputs if isinstance(entry, Buffer)}
     symbols: dict[str, Expr] = {}

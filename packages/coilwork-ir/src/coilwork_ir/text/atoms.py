@@ -291,7 +291,7 @@ Keyword = tuple[str, Argument]
 
 
 def read_call_arguments(reader: Reader, symbols: Symbols) -> tuple[tuple[Argument, ...], tuple[Keyword, ...]]:
-    """`(%x, 1.0, dim = 2)`: positional arguments, then keywords."""
+    """Read `(%x, 1.0, dim = 2)`; return the positional arguments, then the keywords."""
     args: list[Argument] = []
     kwargs: list[Keyword] = []
     reader.expect("(")

@@ -236,7 +236,7 @@ def _is_graph(whole: torch.nn.Module, operand: torch.fx.Node) -> bool:
 
 
 def drop_squeezed_sizes(backward: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """`backward`, changed in place: what the forward graph has asserted before needs no second assertion."""
+    """Drop assertions of squeezed sizes, which the forward graph makes, from `backward`; return it."""
     for node in backward.graph.nodes:
         if is_squeezed_size_assertion(node):
             backward.graph.erase_node(node)

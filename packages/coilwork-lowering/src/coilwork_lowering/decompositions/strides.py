@@ -21,6 +21,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
+from coilwork_ir.dimension_order import make_dense_strides
 from coilwork_ir.operators import list_operators
 from coilwork_lowering.decompositions.segments_and_scatters import guard_size_condition
 from coilwork_lowering.torch_compat.operators import suggest_format
@@ -37,21 +38,11 @@ def predict_elementwise_strides(shape: Sequence[Any], *operands: torch.Tensor) -
     """
     order = _find_dense_order(shape, operands)
     if order is not None:
-        return dense_strides(shape, order)
+        return list(make_dense_strides(shape, order[::-1]))
     if _are_alike(shape, operands):
         return list(operands[0].stride())
     order = _sort_dimensions(shape, [_broadcast_strides(item, shape) for item in operands])
-    return None if order is None else dense_strides(shape, order)
-
-
-def dense_strides(shape: Sequence[Any], order: Sequence[int]) -> list[Any]:
-    """Return strides without gaps, for dimensions in `order`, the fastest first."""
-    strides: list[Any] = [1] * len(shape)
-    step: Any = 1
-    for dim in order:
-        strides[dim] = step
-        step = step * shape[dim]
-    return strides
+    return None if order is None else list(make_dense_strides(shape, order[::-1]))
 
 
 def _find_dense_order(shape: Sequence[Any], operands: Sequence[torch.Tensor]) -> list[int] | None:

@@ -308,7 +308,7 @@ def call_extern(
         LoweringError[argument]: an argument cannot be passed (a graph module, a condition on sizes).
     """
     results = _result_list(call)
-    out_overload, out_names = _out_variant(target, results, call)
+    out_overload, out_names = _find_out_variant(target, results, call)
     passed = pass_arguments(builder, call, target, exact=not out_overload)
     unmet = builder.sizes.find_unmet(results)
     outputs, values, aliases, binds = _outputs(
@@ -419,8 +419,10 @@ def _is_left_out(call: Call, number: int) -> bool:
     return flag is not None and call.arguments[flag] is False
 
 
-def _out_variant(target: Overload, results: list[Any], call: Call) -> tuple[str, tuple[str, ...]]:
-    """The overload that writes into given memory, if it has a kernel of its own and takes every result."""
+def _find_out_variant(target: Overload, results: list[Any], call: Call) -> tuple[str, tuple[str, ...]]:
+    """Return the overload that writes into given memory, and its out arguments; empty if it has no kernel of
+    its own or does not take every result.
+    """
     if not find_info(call.target.split(".")[1]).is_contraction or not all(
         isinstance(r, torch.Tensor) for r in results
     ):

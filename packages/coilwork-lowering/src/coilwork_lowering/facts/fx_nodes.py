@@ -124,7 +124,7 @@ def can_read_any_strides(node: torch.fx.Node) -> bool:
 
 
 def view_base(node: torch.fx.Node) -> torch.fx.Node:
-    """The node whose memory `node` views: itself if it is no view."""
+    """Return the node whose memory `node` views: itself if it is no view."""
     while is_view(node) and isinstance(node.args[0], torch.fx.Node):
         node = node.args[0]
     return node

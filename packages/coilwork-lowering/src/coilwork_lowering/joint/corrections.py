@@ -104,7 +104,7 @@ def _overwrites(user: torch.fx.Node, node: torch.fx.Node) -> bool:
 
 
 def _find_dependents(nodes: list[torch.fx.Node]) -> set[torch.fx.Node]:
-    """All nodes computed from `nodes`, the output node aside."""
+    """Return all nodes computed from `nodes`, without the output node."""
     dependents: set[torch.fx.Node] = set()
     pending = list(nodes)
     while pending:

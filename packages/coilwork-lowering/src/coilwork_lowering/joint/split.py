@@ -30,11 +30,11 @@ from coilwork_lowering.joint.indexed_joint import (
 )
 from coilwork_lowering.joint.minimum_cut import UnboundedCutError
 from coilwork_lowering.joint.saved_values import choose_saved_values, find_sides
-from coilwork_lowering.torch_compat.graphs import partition_by_min_cut
 from coilwork_lowering.torch_compat.partitioning import (
     find_partitioner_setting,
     has_random_subgraphs,
     is_seed,
+    partition_by_min_cut,
 )
 
 log = logging.getLogger("coilwork.lowering")

@@ -58,7 +58,7 @@ def require_generated(builder: Builder, device: str) -> None:
 
 
 def graph_seed(builder: Builder, device: str) -> TensorValue:
-    """The seed of this graph's numbers on `device`, `i64[1]`: one call of torch's generator."""
+    """Return the seed of this graph's numbers on `device`, as `i64[1]`; the first call draws it by torch."""
     if device not in builder.seeds:
         output = builder.declare((as_expr(1),), DType.I64, device, name="seed")
         builder.add(

@@ -109,9 +109,9 @@ def insert_replacement(
     before: fx.Node,
     mode: AbstractContextManager[object] | None,
 ) -> tuple[list[Any], list[fx.Node]]:
-    """Call `replacement` for `match`: its result per root, and the nodes inserted in front of `before`.
+    """Call `replacement` for `match`; return its result for each root, and the nodes that it inserted.
 
-    Nothing of the graph refers to these nodes yet.
+    Nodes are inserted in front of `before`. Nothing of the graph refers to them yet.
     """
     tracer = _Tracer(match.root.graph, match.root, match.vocabulary, mode)
     operands = {name: _wrap_operands(match.captures.get(name), tracer) for name in names}

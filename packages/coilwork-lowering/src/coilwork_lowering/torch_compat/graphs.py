@@ -1,4 +1,4 @@
-"""FX graphs and their fake tensors: copying, tracing, partitioning, and fake tensor modes."""
+"""FX graphs and their fake tensors: copying, tracing, and fake tensor modes."""
 
 from __future__ import annotations
 
@@ -94,18 +94,6 @@ def trace_call(
 
     with nullcontext() if mode is None else mode:
         return make_fx(function)(*values).graph
-
-
-def partition_by_min_cut(
-    joint_gm: torch.fx.GraphModule, joint_inputs: Sequence[Any], **kw: Any
-) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-    """torch's min-cut partitioner without its own subexpression pass, which imports TorchInductor."""
-    from torch._functorch import config
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
-
-    with config.patch(cse=False):
-        forward, backward = min_cut_rematerialization_partition(joint_gm, joint_inputs, **kw)
-    return forward, backward
 
 
 def list_tangents(joint_gm: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, torch.fx.Node]]:

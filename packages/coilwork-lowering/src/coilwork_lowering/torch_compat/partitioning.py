@@ -1,5 +1,5 @@
-"""Ask torch's partitioner of joint graphs what it knows of operators, and which of its settings ask for
-itself.
+"""Torch's partitioner of joint graphs: run it, ask it what it knows of operators, and which settings ask for
+it.
 
 Facts about torch 2.11 to 2.13: the classes of operators differ, and are read from the release. Hints of sizes
 have another name in 2.11, where saved tensors without a version check have no descriptor of their own.
@@ -161,7 +161,7 @@ def list_symbols(value: object) -> list[Any]:
 
 
 def get_bound_symbol(node: torch.fx.Node) -> Any:
-    """The symbol whose value `node` is: an input, or a size that run-time data decides. Else None."""
+    """Return the symbol whose value `node` is: an input, or a size that run-time data decides; else None."""
     from torch.fx.experimental.symbolic_shapes import is_symbol_binding_fx_node
 
     return is_symbol_binding_fx_node(node)
@@ -213,3 +213,18 @@ def is_seed(node: torch.fx.Node, *, forward: bool) -> bool:
 
 _FORWARD_SEEDS: Final = ("fwd_seed", "fwd_base_offset")
 _BACKWARD_SEEDS: Final = ("bwd_seed", "bwd_base_offset")
+
+
+def partition_by_min_cut(
+    joint_gm: torch.fx.GraphModule, joint_inputs: Sequence[Any], **kw: Any
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """Return the halves of a joint graph that torch's min-cut partitioner makes.
+
+    Its own subexpression pass is off, because that imports TorchInductor.
+    """
+    from torch._functorch import config
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    with config.patch(cse=False):
+        forward, backward = min_cut_rematerialization_partition(joint_gm, joint_inputs, **kw)
+    return forward, backward

@@ -472,7 +472,7 @@ class _PartReader:
     def _layout_reference(self) -> Layout:
         return self._layouts[self._in.u32()]
 
-    def _nested_program(self) -> Nested:
+    def _read_nested_program(self) -> Nested:
         into = self._in
         part = into.read_number_below(self._parts)
         operands = into.read_list(lambda: (True, self._register()) if self._flag() else (False, self._slot()))
@@ -543,13 +543,17 @@ class _PartReader:
         return self._slot(), *self._while()
 
     def _while(self) -> tuple[Any, ...]:
-        return self._nested_program(), self._nested_program(), self._in.read_list(self._slot_and_layout)
+        return (
+            self._read_nested_program(),
+            self._read_nested_program(),
+            self._in.read_list(self._slot_and_layout),
+        )
 
     def _repeat(self) -> tuple[Any, ...]:
         return self._register(), self._variable(), *self._run()
 
     def _run(self) -> tuple[Any, ...]:
-        return self._nested_program(), self._in.read_list(self._slot_and_layout)
+        return self._read_nested_program(), self._in.read_list(self._slot_and_layout)
 
     def _stream(self) -> tuple[Any, ...]:
         return self._in.read_byte_below(6), self._in.u32(), self._in.u32(), self._in.text()

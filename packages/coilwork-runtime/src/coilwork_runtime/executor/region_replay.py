@@ -129,7 +129,7 @@ class RegionReplay:
             found = self._stretches.get(key)
             if found is None:
                 # the handles live as long as their numbers are in the key
-                found = self._stretches[key] = _Stretch(tuple(piece.without_tensors() for piece in pieces))
+                found = self._stretches[key] = _Stretch(tuple(piece.drop_tensors() for piece in pieces))
                 if len(self._stretches) > MOST_STRETCHES:
                     self._stretches.popitem(last=False)
             self._stretches.move_to_end(key)

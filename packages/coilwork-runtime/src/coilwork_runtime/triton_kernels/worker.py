@@ -143,8 +143,9 @@ def _unique_key(*_: Any, **__: Any) -> str:
 
 
 def compile_kernel(request: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], bytes]:
-    """Compile what `request` (see `requests.request_header`) describes: launch metadata and the device
-    binary.
+    """Compile what `request` describes; return launch metadata and the device binary.
+
+    `folder` receives the kernel's text as a file, which Triton reads. What Triton raises goes through.
     """
     prepare()
     import triton

@@ -60,7 +60,12 @@ def split_keys(node: Attention, context: ImplementationContext, target: Target) 
     if len(weights.rows) < 2 or weights.accumulate is not _WIDE or weights.dropout:
         return None
     keys, row = as_int(get_extent(weights.keys)), as_int(get_extent(weights.rows[-1]))
-    if keys is None or row is None or row > _MOST_ROWS or (weights.blocks and not _is_of_positions(weights)):
+    if (
+        keys is None
+        or row is None
+        or row > _MOST_ROWS
+        or (weights.blocks and not _has_mask_of_positions(weights))
+    ):
         # lists of blocks count along all keys
         return None
     if node.logsumexp is not None and node.logsumexp_at != weights.rows:
@@ -75,8 +80,8 @@ def split_keys(node: Attention, context: ImplementationContext, target: Target) 
     return _Writer(context=context, node=node, packed=packed, pieces=pieces, length=keys // pieces).write()
 
 
-def _is_of_positions(weights: Weights) -> bool:
-    """Tell if the mask loads nothing: then what it leaves out is known without lists."""
+def _has_mask_of_positions(weights: Weights) -> bool:
+    """Tell if the mask loads nothing: positions say which keys count, without lists of blocks."""
     return weights.mask is None or not any(isinstance(v, Load) for v in iterate_postorder((weights.mask,)))
 
 
@@ -161,7 +166,7 @@ class _Writer:
         mapping: dict[Expr, Expr] = dict(zip(weights.rows, packed.at, strict=True))
         mapping[weights.keys] = split * self.length + keys
         plain = replace(weights, blocks=None)
-        moved = plain.with_bodies(substitute_ranges(plain.bodies, mapping))
+        moved = plain.replace_bodies(substitute_ranges(plain.bodies, mapping))
         sums = self._declare("sums", (*over, column))
         logs = self._declare("logs", over)
         pieces = Attention(

@@ -94,7 +94,7 @@ class Growth:
         self._places: dict[int, dict[str, list[TreeSize]]] = {}
 
     def get_own_size(self, position: int) -> BodySize:
-        """The size of the node at `position` with nothing substituted."""
+        """Return the size of what the node at `position` computes, with nothing substituted."""
         if position not in self._own:
             values = tuple(iterate_postorder(list_bodies(self._graph.nodes[position])))
             self._own[position] = _size(values)

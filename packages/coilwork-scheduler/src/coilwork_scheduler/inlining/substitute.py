@@ -382,10 +382,10 @@ class Expander:
         count = len(node.indirect)
         own_mask = operands[count] if node.mask is not None else None
         index, indirect = _compose(node.index, operands[:count], frame)
-        mask = _and_masks(frame.mask, own_mask)
+        mask = _join_optional_masks(frame.mask, own_mask)
         if node.buffer not in frame.inlined:
             if frame.mask is not None and not indirect:
-                mask = _and_masks(
+                mask = _join_optional_masks(
                     self._guards.narrow_mask(frame.mask, node.buffer, index, own_mask), own_mask
                 )
             return load(node.buffer, index, node.dtype, indirect=indirect, mask=mask, other=node.other), None
@@ -431,7 +431,7 @@ def _order_unmasked_first(roots: Sequence[Scalar]) -> tuple[Scalar, ...]:
     return leaves + tuple(node for node in order if node not in early)
 
 
-def _and_masks(first: Scalar | None, second: Scalar | None) -> Scalar | None:
+def _join_optional_masks(first: Scalar | None, second: Scalar | None) -> Scalar | None:
     if first is None or first is second:
         return second
     return first if second is None else op("bitwise_and", first, second)

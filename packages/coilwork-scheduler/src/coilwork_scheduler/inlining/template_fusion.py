@@ -244,9 +244,9 @@ def replace_core_bodies(node: CoreNode, values: Sequence[Scalar]) -> CoreNode:
         assert value is not None and weight is not None
         return replace(node, value=value, weight=weight, gradient=gradient, epilogue=epilogue)
     if isinstance(node, AttentionGradient):
-        return node.with_bodies(values)
+        return node.replace_bodies(values)
     count = len(node.weights.bodies)
-    weights = node.weights.with_bodies(values[:count])
+    weights = node.weights.replace_bodies(values[:count])
     return replace(node, weights=weights, epilogue=values[count] if node.epilogue is not None else None)
 
 

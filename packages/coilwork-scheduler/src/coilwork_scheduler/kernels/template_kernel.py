@@ -91,7 +91,7 @@ def make_core_kernel(
         ranges=ranges,
         args=args,
         sizes=tuple(renamed.values()),
-        core=_move(core, mapping, own).with_bodies(values[:count]),
+        core=_move(core, mapping, own).replace_bodies(values[:count]),
         stores=tuple(
             Store(buffer=names[one.buffer.name], index=substitute(offset, mapping), value=value)
             for one, offset, value in zip(stored, offsets, values[count:], strict=True)

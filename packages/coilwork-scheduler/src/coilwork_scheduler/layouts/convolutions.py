@@ -228,7 +228,7 @@ class TensorSite:
         return SCALE * self._size
 
     def follow(self, root: Buffer, lying: Mapping[str, Sequence[Strides]]) -> Iterable[Strides]:
-        """Nothing: a library's wishes do not hang on how others lie."""
+        """Return nothing: what a library prefers does not depend on how other memory lies."""
         return ()
 
     def propose(self, root: Buffer) -> Iterable[Strides]:

@@ -171,7 +171,7 @@ class SplitChooser:
 def split_reductions(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     """Split long reductions with few results, where the cost model says that it pays.
 
-    Generators that cut rows themselves are left alone. Linear in the size of the graph.
+    Graphs for generators that cut rows themselves stay as they are. The time is linear in the graph's size.
     """
     options = settings.options
     if not options.split or options.batch_invariant or not settings.targets.have_whole_rows:

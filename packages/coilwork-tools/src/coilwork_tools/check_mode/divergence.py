@@ -234,11 +234,11 @@ def _difference(results: Sequence[Any], inputs: Sequence[Any], reference: Refere
 def _rewrite_error(difference: str, fired: Sequence[Rewritten], passes: Sequence[str]) -> DivergenceError:
     done = [f"{one.name} at {', '.join(one.sources) or 'an unknown line'}" for one in fired]
     names = list(dict.fromkeys(one.name for one in fired))
-    without = [f'options={{"skip_rewrites": {names!r}}}'] if names else []
-    without += ["no passes"] if passes else []
+    without = [f'with options={{"skip_rewrites": {names!r}}}'] if names else []
+    without += ["without your passes"] if passes else []
     return DivergenceError(
         "diverged",
         f"a graph that was rewritten: {difference}",
         reason="rewritten by " + "; ".join([*done, *(f"pass {name}" for name in passes)]),
-        remedy=f"{', '.join(without)} to leave out what is at fault",
+        remedy=f"compile {' and '.join(without)}, to see which of them is at fault",
     )

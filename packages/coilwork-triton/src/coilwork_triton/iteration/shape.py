@@ -256,7 +256,9 @@ class RowSharing:
         )
 
     def word(self, number: int) -> Expression:
-        """The address of word `number` of the first piece of the program's row."""
+        """Return the address, in a look-back scan's workspace, of word `number` of the first piece of the
+        program's row.
+        """
         row = ROW if number == 0 else Binary("+", Number(number * self.rows), ROW)
         return Binary("+", Binary("+", Name(self.workspace), Number(1)), Binary("*", row, Number(self.count)))
 

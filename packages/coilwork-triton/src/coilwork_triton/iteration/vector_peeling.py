@@ -216,12 +216,12 @@ class RowAccess:
     @property
     def near_mask(self) -> Name:
         """The mask of vectors that hold a point."""
-        return self.lanes.near_mask(self.row.lanes)
+        return self.lanes.use_near_mask(self.row.lanes)
 
     @property
     def whole_mask(self) -> Name:
         """The mask of vectors all of which are points."""
-        return self.lanes.whole_mask(self.row.lanes)
+        return self.lanes.use_whole_mask(self.row.lanes)
 
 
 class VectorLanes:
@@ -263,14 +263,14 @@ class VectorLanes:
             start = Binary("+", start, self._index(row.apart))
         return Binary("+", Name(buffer), Binary("+", start, self.lane))
 
-    def near_mask(self, lanes: int) -> Name:
-        """True for vectors of `lanes` that hold a point."""
+    def use_near_mask(self, lanes: int) -> Name:
+        """Return the mask of vectors of `lanes` that hold a point; the kernel computes it from now on."""
         self._note()
         self._near.add(lanes)
         return Name(f"{self.vectors.tile.letter}near{lanes}")
 
-    def whole_mask(self, lanes: int) -> Name:
-        """True for vectors of `lanes` all of which are points."""
+    def use_whole_mask(self, lanes: int) -> Name:
+        """Return the mask of vectors of `lanes` that are all points; the kernel computes it from now on."""
         self._note()
         self._whole.add(lanes)
         return Name(f"{self.vectors.tile.letter}whole{lanes}")
@@ -302,7 +302,7 @@ class VectorLanes:
         return Binary("&", Binary(">=", index, Number(0)), Binary("<", index, self._numel))
 
     def masks(self) -> list[Statement]:
-        """The masks that were asked for."""
+        """Return the statements that compute the masks asked for since the last call."""
         letter = self.vectors.tile.letter
         lines: list[Statement] = []
         for lanes in sorted(self._near):

@@ -143,8 +143,7 @@ PROPOSALS: Final[PassTable[Proposal, Setting]] = PassTable(
             name="walk-rows",
             run=_walk,
             why=(
-                "a row in registers is read once, and one that is not goes "
-                "through them in blocks (`walks.WALKS`)"
+                "a row in registers is read once, and one that is not goes through them in blocks (`WALKS`)"
             ),
         ),
         Pass(
@@ -498,7 +497,7 @@ def _has_wide_accesses(q: _WidthQuestion) -> bool:
     )
 
 
-def _even_width(q: _WidthQuestion) -> int:
+def _find_even_width(q: _WidthQuestion) -> int:
     setting = q.setting
     return find_uniform_width(
         setting.kernel.ranges,
@@ -552,7 +551,7 @@ WIDTHS: Final[RuleTable[_WidthQuestion, int]] = RuleTable(
         ),
         _width_rule(
             "even-rows",
-            _even_width,
+            _find_even_width,
             "rows that begin at multiples of fewer bytes are accessed as wide as that allows",
             match_always,
         ),

@@ -163,7 +163,7 @@ class _Forward(OnlineSoftmax):
         )
         raw = writer.bind("raw", dot(query, transpose(other), both))
         most, total, sums = Name("most"), Name("total"), Name("sums")
-        found = self.soften(raw, most, writer, has_mask=has_mask, ragged=ragged)
+        found = self.compute_weights(raw, most, writer, has_mask=has_mask, ragged=ragged)
         weight, kept = writer.bind("weight", found.weight), writer.bind("kept", found.kept)
         writer.assign((total,), Binary("+", Binary("*", total, kept), tl("sum", weight, Number(1))))
         writer.assign((sums,), Binary("*", sums, insert_column(kept)))

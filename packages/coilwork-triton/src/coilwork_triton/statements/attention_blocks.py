@@ -135,7 +135,7 @@ class AttentionBranch:
         return build_flat_tile(letter, [ranges[letter]], axis, masked)
 
     def is_ragged(self, letter: Letter) -> bool:
-        """True if some candidate's blocks do not divide the points of the tile `letter`."""
+        """Tell if some candidate's blocks do not divide the points of the tile `letter`."""
         ranges = {
             "y": self.fixed,
             "r": self.looped,

@@ -155,8 +155,8 @@ class Gradient(AttentionBranch):
         """The constant factor of all slopes, by which sums are multiplied at the end."""
         return scale_of(self.core.slope, 1) or 1.0
 
-    def scaled(self, total: Expression) -> Expression:
-        """`total`, a sum of slopes times something, with the constant factor."""
+    def scale_sum(self, total: Expression) -> Expression:
+        """Return `total`, a sum of slopes times something, times the constant factor."""
         return total if self.factor == 1.0 else Binary("*", total, Number(self.factor))
 
     def store_result(self, number: int, second: Letter, found: Expression) -> None:
@@ -196,7 +196,7 @@ class GradientOfQuery(Gradient):
         if self.bias is not None:
             writer.assign((_OF_BIAS,), fill_shape((BLOCKS["y"],), 0, DType.F32))
         self.loop(self._step)
-        self.store_result(0, "l", writer.bind("result", self.scaled(total)))
+        self.store_result(0, "l", writer.bind("result", self.scale_sum(total)))
         if self.bias is not None:
             self.store_result(3, "l", insert_axes(_OF_BIAS, (True, False)))
         lines = self.lines(Name("yprogram"), Name(PROGRAM.name))
@@ -268,7 +268,7 @@ class GradientOfKeys(Gradient):
         self.loop(self._step)
         looped, self.writer = self.writer, top
         before = len(top.statements)
-        self.store_result(1, "l", top.bind("result", self.scaled(of_key)))
+        self.store_result(1, "l", top.bind("result", self.scale_sum(of_key)))
         self.store_result(2, "x", of_value)
         starts = self.number_programs(self.count_points())
         point = find_point(self.sharing, SHARED if shared else as_expr(0))

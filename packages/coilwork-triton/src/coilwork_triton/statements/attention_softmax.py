@@ -56,10 +56,10 @@ class OnlineSoftmax(AttentionBranch):
         """`score`, which is the same for all rows, as a block like `raw`."""
         return Binary("+", score, tl("zeros_like", raw))
 
-    def soften(
+    def compute_weights(
         self, raw: Expression, most: Expression, writer: Writer, *, has_mask: bool, ragged: bool
     ) -> Weights:
-        """The weights of the block of scores `raw`, where no score was above `most` before."""
+        """Return the weights of the block of scores `raw`, where no score was above `most` before."""
         weights = self.weights
         tiles = (self.tile("y", 0), replace(self.tile("r", 0, ragged=ragged), axis=1))
         mask = weights.mask if has_mask else None

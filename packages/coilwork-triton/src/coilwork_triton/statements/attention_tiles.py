@@ -133,7 +133,8 @@ class Role(AttentionBranch):
         """Rows of a program's tile."""
         return BLOCK * self.parts
 
-    def named(self, role: str) -> str:
+    def name_function(self, role: str) -> str:
+        """Return the name of the function of this kernel's warps that have `role`."""
         return f"{self.kernel.name}_{role}"
 
     def sizes(self) -> tuple[str, ...]:
@@ -234,9 +235,9 @@ class Role(AttentionBranch):
 
     def _steps(self) -> Expression:
         """Blocks of a step in a block of the lists."""
-        return Binary("//", Number(self._listed_points()), Name(BLOCKS["r"]))
+        return Binary("//", Number(self._count_list_points()), Name(BLOCKS["r"]))
 
-    def _listed_points(self) -> int:
+    def _count_list_points(self) -> int:
         assert self.lists is not None
         on_rows = self.fixed is self.roles.rows
         return self.lists.key_block if on_rows else self.lists.row_block
@@ -272,7 +273,7 @@ class Role(AttentionBranch):
                 last = Binary("-", last, step)
             return (Assign((LOOP_OFFSET.id,), Binary("+", _FIRST, Binary("*", last, keys))),)
         writer = self.writer.inner()
-        length, start = self._listed_points(), len(self.spaces)
+        length, start = self._count_list_points(), len(self.spaces)
         sides = self._sides()
         names = [side for side, _ in sides]
         if kind == names[-1] and len(sides) > 1:

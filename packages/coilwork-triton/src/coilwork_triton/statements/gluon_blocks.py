@@ -62,12 +62,12 @@ def lay_out(statements: Sequence[Statement], layout: str) -> tuple[Statement, ..
 
 
 def slice_layout(axis: int, layout: str) -> Expression:
-    """The layout of rows, or of columns, of a block in `layout`."""
+    """Return the layout of rows, or of columns, of a block in `layout`."""
     return gl("SliceLayout", Number(axis), Name(layout))
 
 
-def multiplied(columns: Expression) -> Expression:
-    """The layout in which a group of warps holds a product of 64 rows and `columns`."""
+def product_layout(columns: Expression) -> Expression:
+    """Return the layout in which a group of warps holds a product of 64 rows and `columns`."""
     version, warps = List((Number(3), Number(0))), List((Number(GROUP_WARPS), Number(1)))
     return gl("NVMMADistributedLayout", version, warps, List((Number(16), columns, Number(16))))
 

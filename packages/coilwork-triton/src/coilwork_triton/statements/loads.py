@@ -58,7 +58,8 @@ def find_windows(order: Iterable[Scalar]) -> frozenset[Load]:
 
 
 def find_irregular_buffers(order: Iterable[Scalar], inner: Expr) -> frozenset[str]:
-    """The buffers that a load among `order` reads at no constant stride along `inner`, as at clamped places.
+    """Return the buffers that a load among `order` reads without a constant stride along `inner`, for example
+    at clamped positions.
 
     Other loads of the row may start from the address of the row that this load has.
     """

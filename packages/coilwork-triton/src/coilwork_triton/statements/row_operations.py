@@ -335,7 +335,10 @@ class SortSite:
 
 
 def sort_row(site: SortSite, writer: Writer) -> tuple[Expression, Expression]:
-    """The values in order, and the positions where they were."""
+    """Sort a row, or find its first elements; return the values in order, and the positions that they had.
+
+    The network is Batcher's bitonic one, over keys that contain positions.
+    """
     kind = sort_key_family(site.dtype)
     falls = Number(site.descending)
     key, value = writer.device(f"sort_key_{kind}"), writer.device(f"sorted_{kind}")

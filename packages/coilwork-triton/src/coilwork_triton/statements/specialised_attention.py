@@ -69,8 +69,8 @@ from coilwork_triton.statements.gluon_blocks import (
     allocate_barriers,
     describe,
     lay_out,
-    multiplied,
     multiply,
+    product_layout,
     slice_layout,
 )
 from coilwork_triton.text.gluon import gl, hopper
@@ -174,16 +174,16 @@ class _Entry(_ForwardRole):
         """The layouts of a consumer's blocks, and the roles."""
         consumer = _Consumer(self.plan, self._core(), self.library)
         keys, columns = Name(BLOCKS["r"]), Name(BLOCKS["x"])
-        layouts = (multiplied(keys), multiplied(columns), multiplied(Number(_PARTS)))
+        layouts = (product_layout(keys), product_layout(columns), product_layout(Number(_PARTS)))
         rows = Binary("//", Name(BLOCKS["y"]), Number(self.consumers))
         given = tuple(map(Name, consumer.arguments()))
         rest = tuple(Name(name) for name in self.constants() if name != BLOCKS["y"])
         calls: list[Expression] = [
-            Tuple((Name(self.named("attend")), Tuple((*given, Number(part), *layouts, rows, *rest))))
+            Tuple((Name(self.name_function("attend")), Tuple((*given, Number(part), *layouts, rows, *rest))))
             for part in range(self.consumers)
         ]
         given = tuple(map(Name, (*self.arguments(), *self.constants())))
-        calls.append(Tuple((Name(self.named("load")), Tuple(given))))
+        calls.append(Tuple((Name(self.name_function("load")), Tuple(given))))
         others = [*([GROUP_WARPS] * (self.consumers - 1)), 1]
         registers = [*([count_registers(self.consumers)] * (self.consumers - 1)), LOADER_REGISTERS]
         lists = (List(tuple(map(Number, others))), List(tuple(map(Number, registers))))
@@ -229,7 +229,7 @@ class _Loader(_ForwardRole):
         body = (*begin, *self.define(self.spaces[start:]), *lines)
         arguments, constants = self.arguments(), self.constants()
         return define_function(
-            self.named("load"), arguments, self.tiles(body), constants=constants, gluon=True
+            self.name_function("load"), arguments, self.tiles(body), constants=constants, gluon=True
         )
 
 
@@ -293,7 +293,7 @@ class _Consumer(_ForwardRole, OnlineSoftmax):
             *(() if self.result is None else (_wait_for_stores(),)),
         )
         return define_function(
-            self.named("attend"),
+            self.name_function("attend"),
             self.arguments(),
             (
                 *self._begin(),
@@ -431,7 +431,7 @@ class _Consumer(_ForwardRole, OnlineSoftmax):
 
     def _add_weights(self, raw: Name, loop: KeyLoop, writer: Writer) -> None:
         """The weights of a block's scores, whose sums they join."""
-        found = self.soften(raw, _MOST, writer, has_mask=loop.has_mask, ragged=loop.ragged)
+        found = self.compute_weights(raw, _MOST, writer, has_mask=loop.has_mask, ragged=loop.ragged)
         writer.assign((_POWER,), found.weight)
         writer.assign((_KEPT,), found.kept)
         parts = Binary("//", Name(BLOCKS["r"]), Number(_PARTS))

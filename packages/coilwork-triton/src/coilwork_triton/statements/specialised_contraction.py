@@ -171,11 +171,13 @@ class _Writing:
         blocks = (rows, *map(Name, self._constants()[1:]))
         given = tuple(map(Name, self._consumer_arguments()))
         calls: list[Expression] = [
-            Tuple((Name(self._named("multiply")), Tuple((*given, Number(part), sums, results, *blocks))))
+            Tuple(
+                (Name(self._name_function("multiply")), Tuple((*given, Number(part), sums, results, *blocks)))
+            )
             for part in range(roles.consumers)
         ]
         given = tuple(map(Name, (*self._loader_arguments(), *self._constants())))
-        calls.append(Tuple((Name(self._named("load")), Tuple(given))))
+        calls.append(Tuple((Name(self._name_function("load")), Tuple(given))))
         others = [*([roles.warps] * (roles.consumers - 1)), 1]
         each = (_REGISTERS - LOADER_REGISTERS) // roles.consumers // 8 * 8
         registers = [*([each] * (roles.consumers - 1)), LOADER_REGISTERS]
@@ -265,7 +267,7 @@ class _Writing:
             self._tiles(None, each),
         )
         arguments, constants = self._loader_arguments(), self._constants()
-        return define_function(self._named("load"), arguments, lines, constants=constants, gluon=True)
+        return define_function(self._name_function("load"), arguments, lines, constants=constants, gluon=True)
 
     def _copy(self, one: _Factor, part: int, full: Expression) -> Expression:
         offset: Expression = Name(f"{one.side.letter}offset")
@@ -328,7 +330,7 @@ class _Writing:
             self._tiles(Name(_PART) if roles.pingpong else None, each),
         )
         return define_function(
-            self._named("multiply"),
+            self._name_function("multiply"),
             self._consumer_arguments(),
             lines,
             constants=(_PART, _SUMS, _RESULTS, *self._constants()),
@@ -414,7 +416,7 @@ class _Writing:
 
     # what functions share
 
-    def _named(self, role: str) -> str:
+    def _name_function(self, role: str) -> str:
         return f"{self._kernel.name}_{role}"
 
     def _constants(self) -> tuple[str, ...]:

@@ -68,8 +68,8 @@ from coilwork_triton.statements.gluon_blocks import (
     allocate_barriers,
     describe,
     lay_out,
-    multiplied,
     multiply,
+    product_layout,
 )
 from coilwork_triton.text.gluon import gl, hopper
 from coilwork_triton.text.language import Writer, define_function, get_triton_type, tl
@@ -231,7 +231,7 @@ class _Entry(_Pass):
             )
             lines.append(For(STAGE.id, gl("static_range", number), starts))
         lines.append(Do(hopper("fence_async_shared")))
-        layouts = tuple(multiplied(Name(BLOCKS[letter])) for letter in "rlx")
+        layouts = tuple(product_layout(Name(BLOCKS[letter])) for letter in "rlx")
         points = Binary("//", Name(BLOCKS["y"]), Number(self.consumers))
         given = tuple(map(Name, consumer.arguments()))
         rest = tuple(Name(name) for name in self.constants() if name != BLOCKS["y"])
@@ -253,7 +253,7 @@ class _Loader(_Pass):
     @property
     def name(self) -> str:
         """Its function's name."""
-        return self.named(f"load_{self.side}")
+        return self.name_function(f"load_{self.side}")
 
     def arguments(self) -> tuple[str, ...]:
         """Parameters of its function, without constants."""
@@ -313,7 +313,7 @@ class _Consumer(_Pass, Gradient):
     @property
     def name(self) -> str:
         """Its function's name."""
-        return self.named(f"attend_{self.side}")
+        return self.name_function(f"attend_{self.side}")
 
     @property
     def sums(self) -> tuple[_Sums, ...]:
@@ -484,7 +484,7 @@ class _Consumer(_Pass, Gradient):
             self.writer = self.writer.inner()
             found: Expression = one.name
             if one.name is not _OF_VALUE:
-                found = self.writer.bind("result", self.scaled(one.name))
+                found = self.writer.bind("result", self.scale_sum(one.name))
             self.store_result(one.number, one.letter, found)
             inside = self.define(self.spaces[start:])
             lines += lay_out((*inside, *self.writer.statements), one.layout)

@@ -288,7 +288,7 @@ class Part:
         self.inputs = frozenset(entry.name for entry in program.inputs if isinstance(entry, Buffer))
 
     def text(self, words: str) -> int:
-        """The number of a string."""
+        """Return the number of the string `words` in the table of strings, which all parts share."""
         return self.shared.strings.number(words)
 
     def slot(self, name: str) -> int:

@@ -108,7 +108,9 @@ def emit_check(check: CheckLayout, scope: Scope) -> Statement:
     name = scope.name(check.buffer)
     if not check.asserted:
         return _align([name], scope)
-    return Assign((name,), Filled(scope.runtime("check_aligned_layout", *_expected_layout(check, scope))))
+    return Assign(
+        (name,), Filled(scope.runtime("check_aligned_layout", *_list_expected_layout(check, scope)))
+    )
 
 
 def _align(names: Sequence[str], scope: Scope) -> Statement:
@@ -130,10 +132,10 @@ def _split_into_lines(names: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _call_check(check: CheckLayout, scope: Scope) -> Statement:
-    return Do(Filled(scope.runtime("check_layout", *_expected_layout(check, scope))))
+    return Do(Filled(scope.runtime("check_layout", *_list_expected_layout(check, scope))))
 
 
-def _expected_layout(check: CheckLayout, scope: Scope) -> tuple[Expression, ...]:
+def _list_expected_layout(check: CheckLayout, scope: Scope) -> tuple[Expression, ...]:
     buffer = scope.buffer(check.buffer)
     shape, strides, dtype = scope.layout(buffer)
     return scope.variable(buffer.name), quote(buffer.name), dtype, quote(buffer.device), shape, strides

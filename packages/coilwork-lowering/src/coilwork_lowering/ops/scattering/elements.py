@@ -56,12 +56,12 @@ class Elements:
 
     @property
     def sums(self) -> Expr:
-        """Return how many rows there are in all."""
+        """The number of sums: one for each row and run."""
         return self.rows * self.runs
 
     @property
     def run_length(self) -> Expr:
-        """Return how many elements a run has."""
+        """The number of elements of a run."""
         return floordiv(self.count, self.runs)
 
     @property
