@@ -65,7 +65,9 @@ def _check_device(target: str) -> None:
 
 
 def _list_inputs(flat: FlatProgram, program: ExportedProgram) -> list[Any]:
-    """The state and the example inputs, on the devices of the flat graph; the caller's stay as they are."""
+    """Return the state and the example inputs, on the devices of the flat graph; the caller's stay as they
+    are.
+    """
     args, kwargs = program.example_inputs or ((), {})
     leaves = list_leaves((args, kwargs))
     values: list[Any] = [one.value for one in flat.state]

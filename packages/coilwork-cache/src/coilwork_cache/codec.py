@@ -111,7 +111,7 @@ def dump_json(value: object) -> bytes:
 
 
 def load_json_object(data: bytes) -> dict[str, JsonValue]:
-    """The JSON object in `data`. Raises CodecError for anything else, NaN and infinity included."""
+    """Return the JSON object in `data`. Raises CodecError for anything else, NaN and infinity included."""
     try:
         value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -260,7 +260,7 @@ RAW_KIND = "raw"
 
 
 def make_frame_head(kind: str, codec: str) -> bytes:
-    """The head for entries of `kind` written by `codec`; both are ASCII of at most 255 characters."""
+    """Return the head for entries of `kind` written by `codec`; both are ASCII of at most 255 characters."""
     head = FRAME_MAGIC + bytes([FRAME_FORMAT])
     for name in (kind, codec):
         text = name.encode("ascii")
@@ -277,7 +277,7 @@ def strip_head(data: bytes, kind: str, codec: str) -> bytes:
 
 
 def peek_kind(start: bytes) -> str:
-    """The kind named in an entry's first bytes, or "raw" if no typed cache wrote it."""
+    """Return the kind named in an entry's first bytes, or "raw" if no typed cache wrote it."""
     at = len(FRAME_MAGIC) + 1
     if not start.startswith(FRAME_MAGIC) or len(start) <= at:
         return RAW_KIND

@@ -205,7 +205,7 @@ class AnnouncingStore(Protocol):
 
 
 def find_announcer(store: object) -> OnceAnnouncer:
-    """The announcer of `store`; a new one if it has none."""
+    """Return the announcer of `store`; a new one if it has none."""
     return store.announcer if isinstance(store, AnnouncingStore) else OnceAnnouncer()
 
 

@@ -140,7 +140,7 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """True if nobody writes the file. A writer that has made it and not locked it yet finds it gone, and
+    """Tell if nobody writes the file. A writer that has made it and not locked it yet finds it gone, and
     begins again. Raises OSError."""
     if sys.platform == "win32":
         return path.stat().st_mtime < time.time() - STALE_TEMPORARY_S
@@ -166,7 +166,7 @@ def _lock(handle: int) -> None:
 
 
 def list_files(folder: Path) -> list[Path]:
-    """The paths in `folder`, sorted by name; none if it doesn't exist or can't be read."""
+    """Return the paths in `folder`, sorted by name; none if it doesn't exist or can't be read."""
     try:
         return sorted(folder.iterdir())
     except OSError:

@@ -30,7 +30,7 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 def content_key(kind: str, *parts: str | bytes) -> str:
-    """The key of an entry of `kind` that is fully determined by `parts`.
+    """Return the key of an entry of `kind` that is fully determined by `parts`.
 
     Include everything that may change the entry: canonical IR text, target, options, versions.
     Text and bytes never collide. Raises InvalidKeyError if `kind` is not a lower-case name of 1 to 63
@@ -82,8 +82,9 @@ _SOURCES: Final = (".py", ".toml", ".triton", ".cpp", ".hpp", ".ll")
 
 @cache
 def compiler_identity(packages: tuple[str, ...], groups: tuple[str, ...] = ()) -> str:
-    """A hash of the sources of `packages`, and of the versions of what other projects plug in under the entry
-    point `groups`."""
+    """Return a hash of the sources of `packages`, and of the versions of what other projects plug in under
+    the entry point `groups`.
+    """
     digest = hashlib.sha256()
     for package in packages:
         # found without importing it: code generators of other devices may never be needed
@@ -98,8 +99,8 @@ def compiler_identity(packages: tuple[str, ...], groups: tuple[str, ...] = ()) -
 
 
 def digest_sources(folder: Path) -> bytes:
-    """A hash of every source file below `folder`, names and contents: Python, C++, figures of machines, and
-    the functions that kernels carry along.
+    """Return a hash of every source file below `folder`, names and contents: Python, C++, figures of
+    machines, and the functions that kernels carry along.
     """
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.suffix in _SOURCES):

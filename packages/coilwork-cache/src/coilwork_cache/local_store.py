@@ -84,7 +84,7 @@ class DamagedEntry(ValueError):
 
 
 def seal(key: str, payload: bytes) -> bytes:
-    """The header that goes in front of `payload`."""
+    """Return the header that goes in front of `payload`."""
     return _HEADER.pack(MAGIC, ENTRY_FORMAT, len(payload), _digest(key, payload))
 
 
@@ -357,8 +357,9 @@ class LocalStore:
         return self._tally.snapshot()
 
     def list_used_keys(self, *, since: int = 0) -> tuple[str, ...]:
-        """The keys of entries that this process read or wrote, by whatever store object, in the order of
-        their last use; `since` a `count_uses` alone."""
+        """Return the keys of entries that this process read or wrote, by whatever store object, in the order
+        of their last use; `since` a `count_uses` alone.
+        """
         uses = sorted((number, key) for key, number in dict(self._process.used).items())
         return tuple(key for number, key in uses if number > since)
 
@@ -370,7 +371,7 @@ class LocalStore:
         return self._folder / check_key(key)[:2] / key
 
     def _read(self, key: str, path: Path) -> bytes:
-        """The payload of the entry at `path`. Raises OSError and DamagedEntry."""
+        """Return the payload of the entry at `path`. Raises OSError and DamagedEntry."""
         with path.open("rb") as file:
             # The root was checked once; if it was removed since, somebody else may have made it anew.
             stranger = find_owner_problem(file.fileno())
@@ -417,7 +418,7 @@ class LocalStore:
         return True
 
     def _walk(self) -> Iterator[_Entry]:
-        """All entry files, by key. Those that vanish meanwhile are left out."""
+        """Yield all entry files, by key. Those that vanish meanwhile are left out."""
         for shard in (folder for folder in list_files(self._folder) if len(folder.name) == 2):
             # Strangers' files (".DS_Store", "._…") are none of ours to list or to evict.
             for path in (path for path in list_files(shard) if is_key(path.name)):
@@ -478,7 +479,7 @@ def open_local_store(
     max_age_s: float = 0.0,
     durable: bool = False,
 ) -> LocalStore | NullStore:
-    """A LocalStore, or a NullStore and a warning where its root can't be trusted or used."""
+    """Return a LocalStore, or a NullStore and a warning where its root can't be trusted or used."""
     try:
         return LocalStore(root, max_bytes=max_bytes, max_age_s=max_age_s, durable=durable)
     except InsecureRootError as error:

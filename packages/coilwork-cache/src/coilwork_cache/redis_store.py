@@ -131,7 +131,8 @@ class RedisStore:
         ttl_s: int | None = None,
         timeout_s: float = 2.0,
     ) -> RedisStore:
-        """A store on the server at `url` (redis://, rediss:// or unix://). Connects at first use, not here.
+        """Return a store on the server at `url` (redis://, rediss:// or unix://). Connects at first use, not
+        here.
 
         Every operation is given up if the server is silent for `timeout_s` seconds, and after twice as long
         if it is not. Raises InvalidSettingError for a malformed `url`.
@@ -200,7 +201,7 @@ class RedisStore:
         return str(UntrustedEntryWarning(name, data)) if isinstance(data, str) else None
 
     def entries(self) -> Iterator[EntryInfo]:
-        """The namespace's entries, by key. Signatures aren't checked here, so kinds are as claimed."""
+        """Yield the namespace's entries, by key. Signatures aren't checked here, so kinds are as claimed."""
         end = _HEADER.size + MAX_FRAME_BYTES - 1
         for name in self._names():
             size = self._attempt("reading", partial(self._client.strlen, name))
@@ -247,7 +248,7 @@ class RedisStore:
         return mac.digest()
 
     def _unsign(self, key: str, value: object) -> bytes | str:
-        """The payload, or as text the reason to reject it."""
+        """Return the payload, or as text the reason to reject it."""
         if isinstance(value, str):
             return "the client decodes responses; make it with decode_responses=False"
         if not isinstance(value, bytes):

@@ -97,7 +97,7 @@ class Store(Protocol):
     """Bytes under keys made by `content_key`."""
 
     def get(self, key: str) -> bytes | None:
-        """The entry, verified; None if there is no intact one."""
+        """Return the entry, verified; None if there is no intact one."""
         ...
 
     def put(self, key: str, data: bytes) -> None:
@@ -142,7 +142,9 @@ class InspectableStore(Store, Protocol):
     """A Store that can also be listed, cleared and asked for its counters."""
 
     def entries(self) -> Iterator[EntryInfo]:
-        """All entries, in the order of their keys where the medium allows. Damaged ones may be included."""
+        """Return all entries, in the order of their keys where the medium allows. Damaged ones may be
+        included.
+        """
         ...
 
     def clear(self) -> int:
@@ -202,5 +204,5 @@ class CountingStore(Store, Protocol):
         ...
 
     def uses(self) -> Mapping[str, UseCount]:
-        """The counts by kind, of all processes so far."""
+        """Return the counts by kind, of all processes so far."""
         ...

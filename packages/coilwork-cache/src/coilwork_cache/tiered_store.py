@@ -100,7 +100,7 @@ class TieredStore:
 def open_store(
     folder: str = "", limits: Limits | None = None, *, shared: InspectableStore | None = None
 ) -> Store:
-    """The store in `folder`, which keeps within `limits`, before the `shared` one, if there is one.
+    """Return the store in `folder`, which keeps within `limits`, before the `shared` one, if there is one.
 
     Default: the platform's user cache folder. One that cannot be used is warned of, and nothing is cached
     there.
@@ -117,8 +117,8 @@ SECRET: Final = "COILWORK_REDIS_KEY"
 
 
 def connect_shared(url: str, environ: Mapping[str, str]) -> InspectableStore:
-    """The store on the server at `url`, which is asked at first use: one that is down costs a warning and a
-    timeout. `environ` has its secret.
+    """Return the store on the server at `url`, which is asked at first use: one that is down costs a warning
+    and a timeout. `environ` has its secret.
 
     One per server and process: after a failure it leaves the server alone for a while, whoever asks.
 

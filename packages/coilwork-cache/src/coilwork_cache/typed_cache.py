@@ -63,11 +63,11 @@ class TypedCache(Generic[T]):
         self._counting = store if isinstance(store, CountingStore) else None
 
     def key(self, *parts: str | bytes) -> str:
-        """The key of the value that `parts` fully determine."""
+        """Return the key of the value that `parts` fully determine."""
         return content_key(self.kind, *parts)
 
     def get(self, key: str) -> T | None:
-        """The value under `key`, or None."""
+        """Return the value under `key`, or None."""
         data = self.store.get(key)
         if data is None:
             self._tally.miss()
@@ -99,7 +99,9 @@ class TypedCache(Generic[T]):
         self._count(UseCount(puts=1))
 
     def get_or_make(self, key: str, make: Callable[[], T]) -> T:
-        """The value under `key`; on a miss, what `make` returns, stored. Two threads may both make it."""
+        """Return the value under `key`; on a miss, what `make` returns, stored. Two threads may both make
+        it.
+        """
         value = self.get(key)
         if value is None:
             value = make()
@@ -146,7 +148,7 @@ class TuningCache(TypedCache[dict[str, JsonValue]]):
         super().__init__(NullStore() if store is None else store, kind="tuning", codec=JsonCodec())
 
     def list(self) -> Iterator[tuple[str, dict[str, JsonValue]]]:
-        """All records by key, of a store that can be listed."""
+        """Yield all records by key, of a store that can be listed."""
         if isinstance(self.store, InspectableStore):
             for entry in self.store.entries():
                 record = self.get(entry.key) if entry.kind == self.kind else None
@@ -253,7 +255,7 @@ def _read_records(bundle: Bundle) -> GraphEntry:
 
 
 def _unpack(data: bytes) -> bytes:
-    """The bytes that were compressed, but no more than `MOST_PART_BYTES`: damaged ones may claim to be
+    """Return the bytes that were compressed, but no more than `MOST_PART_BYTES`: damaged ones may claim to be
     gigabytes."""
     try:
         return zlib.decompressobj().decompress(data, MOST_PART_BYTES)
@@ -301,7 +303,7 @@ class Entry(Generic[_T]):
     key: str | None
 
     def read(self) -> _T | None:
-        """The value, or None."""
+        """Return the value, or None."""
         return None if self.key is None else self.cache.get(self.key)
 
     def write(self, value: _T) -> None:

@@ -61,7 +61,7 @@ class UseCounts:
                 self._sum_up()
 
     def read(self) -> Mapping[str, UseCount]:
-        """The counts by kind, of all processes so far."""
+        """Return the counts by kind, of all processes so far."""
         self.flush()
         try:
             return _parse(self._path.read_bytes())

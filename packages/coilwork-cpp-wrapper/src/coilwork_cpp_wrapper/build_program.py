@@ -232,7 +232,7 @@ def build_cpp(
 def build_library(
     program: CppProgram, *, embedded: Embedded | None = None, store: Store | None = None, workers: int = 0
 ) -> bytes:
-    """The bytes of the shared library that `program` and its kernels become, as `build_cpp`."""
+    """Return the bytes of the shared library that `program` and its kernels become, as `build_cpp`."""
     toolchain = find_toolchain()
     units = list(_list_units(program, embedded))
     key = _key("cpp-program", toolchain, *(part for unit in units for part in unit.key_parts()))
@@ -371,7 +371,9 @@ def _link_library(
 
 
 def _make_cuda_stub(program: CppProgram, toolchain: Toolchain, folder: Path) -> str:
-    """A library by whose name libtorch_cuda is found in the process, as `make_stub` makes of libtorch_cpu."""
+    """Return a library by whose name libtorch_cuda is found in the process, as `make_stub` makes of
+    libtorch_cpu.
+    """
     path = folder / "libtorch_cuda.so"
     flags = ("-shared", "-fPIC", "-nostdlib")
     path.write_bytes(_output(program.name, toolchain, "", flags, (f"-Wl,-soname,{path.name}",)))
@@ -388,7 +390,7 @@ def _version_script(program: CppProgram) -> str:
 
 
 def _compile_unit(unit: _Unit, folder: Path, toolchain: Toolchain, store: Store | None) -> Path:
-    """The file of a unit's object, from the store if it has been compiled before for any program."""
+    """Return the file of a unit's object, from the store if it has been compiled before for any program."""
     key = _key("cpp-object", toolchain, *unit.key_parts())
     data = store.get(key) if store is not None and unit.is_shared else None
     if data is None:

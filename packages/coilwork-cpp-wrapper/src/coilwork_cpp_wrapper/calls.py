@@ -113,7 +113,7 @@ def _default_value(value: Any) -> Argument:
 
 
 def dispatch_value(parameter: Parameter, value: Argument, scope: Scope) -> Code:
-    """An `rt::Value` for the dispatcher.
+    """Return an `rt::Value` for the dispatcher.
 
     Raises:
         UnsupportedArgument: its C interface has no form for it.
@@ -125,7 +125,7 @@ def dispatch_value(parameter: Parameter, value: Argument, scope: Scope) -> Code:
 
 
 def _repeat_number(parameter: Parameter, value: Argument) -> Argument:
-    """A single number where a list of fixed length is expected stands for all of its items."""
+    """Return a single number where a list of fixed length is expected stands for all of its items."""
     if parameter.type.name == "List" and parameter.length and isinstance(value, int | float | Expr):
         return ListValue((value,) * parameter.length)
     return value
@@ -190,7 +190,7 @@ def _boolean(value: bool) -> Code:
 
 
 def _place(device: str, scope: Scope) -> Code:
-    """An `rt::Device`."""
+    """Return an `rt::Device`."""
     if not is_host(device) and device not in (scope.gpu, scope.gpu.partition(":")[0]):
         raise UnsupportedArgument(f"device {device}: the program has memory on the host and {scope.gpu}")
     return Call("rt::host" if is_host(device) else "rt::gpu")
@@ -244,7 +244,7 @@ def _shim_optional(element: Type, value: Argument, scope: Scope) -> tuple[Code, 
 
 
 def _shim_optional_list(value: Argument, scope: Scope) -> tuple[Code, ...]:
-    """A pointer to a pointer, then a count."""
+    """Return a pointer to a pointer, then a count."""
     if value is None:
         return NULL, integer(0)
     if not isinstance(value, ListValue):
@@ -337,7 +337,7 @@ def _require_values(schema: Schema, bound: tuple[Bound, ...]) -> None:
 def _call_directly(
     call: ExternCall, schema: Schema, bound: tuple[Bound, ...], scope: Scope
 ) -> Iterator[Statement]:
-    """The call through a C function, else through the dispatcher.
+    """Yield the call through a C function, else through the dispatcher.
 
     Raises:
         UnsupportedArgument: it has no form there.
@@ -354,8 +354,8 @@ def _call_directly(
 
 
 def find_shim(target: str, schema: Schema, device: str) -> CFunction | None:
-    """The C function of the operator `target` on `device`: of the table, or as the headers of this torch
-    declare it.
+    """Return the C function of the operator `target` on `device`: of the table, or as the headers of this
+    torch declare it.
     """
     known = C_FUNCTIONS.get(target)
     if known is not None and is_host(device):
@@ -384,7 +384,7 @@ _C_RESULTS: Final[Mapping[str, str]] = MappingProxyType({"Tensor": "AtenTensorHa
 
 
 def make_shim_prototype(schema: Schema, shim: CFunction) -> str:
-    """The declaration of the C function `shim` of the operator `schema`."""
+    """Return the declaration of the C function `shim` of the operator `schema`."""
     outs = [p for p in schema.parameters if p.is_out]
     rest = [p for p in schema.parameters if not p.is_out]
     kinds = [kind for p in (*outs, *rest) for kind in list_shim_parameters(p.type)]
@@ -465,7 +465,7 @@ def _call_shim(
 
 
 def _share_first_argument(call: ExternCall, bound: tuple[Bound, ...], scope: Scope) -> Iterator[Statement]:
-    """An operator that returns its first argument: the result is a second handle on it."""
+    """Yield an operator that returns its first argument: the result is a second handle on it."""
     for output in call.outputs:
         match output, bound[0][1]:
             case Buffer(name=name), Ref(source):
@@ -510,7 +510,7 @@ def _call_dispatcher(
 
 
 def _call_relay(call: ExternCall, scope: Scope) -> Iterator[Statement]:
-    """The call through the relay that makes it in Python."""
+    """Yield the call through the relay that makes it in Python."""
     relay = describe_relay(call)
     scope.relay(relay.text)
     tensors = Braces(tuple(Call("rt::tensor", (Name(scope.name(name)),)) for name in relay.tensors))

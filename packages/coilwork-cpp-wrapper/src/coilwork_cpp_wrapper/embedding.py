@@ -27,7 +27,7 @@ Binaries = Sequence[tuple[Mapping[str, int], GpuBinary]]
 
 
 def read_launch_headers() -> Mapping[str, bytes]:
-    """The headers that launching.cpp includes, by path."""
+    """Return the headers that launching.cpp includes, by path."""
     paths = (path for room in _ROOMS for path in sorted((_NATIVE / room).glob("*.hpp")))
     return {path.relative_to(_NATIVE).as_posix(): path.read_bytes() for path in paths}
 
@@ -43,7 +43,7 @@ class Embedded:
 def embed_kernels(
     program: CppProgram, specs: Mapping[str, KernelSpec], binaries: Mapping[str, Binaries]
 ) -> Embedded:
-    """The kernels that `program` launches on a GPU; `specs` and `binaries` by their names.
+    """Return the kernels that `program` launches on a GPU; `specs` and `binaries` by their names.
 
     Raises:
         KeyError: a kernel, or a value of its configuration, is missing.
@@ -78,7 +78,8 @@ def embed_kernels(
 
 
 def choose_binaries(spec: KernelSpec, built: Binaries) -> Binaries:
-    """The best guess of each version of `spec`; in place of one that did not compile, that for all sizes.
+    """Return the best guess of each version of `spec`; in place of one that did not compile, that for all
+    sizes.
 
     Raises:
         ValueError: there is none for all sizes.

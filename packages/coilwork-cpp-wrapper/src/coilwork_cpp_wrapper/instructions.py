@@ -133,7 +133,9 @@ def emit_run(call: SubprogramCall, scope: Scope) -> Iterator[Statement]:
 
 
 def _settle_result(value: Code, output: Buffer, scope: Scope) -> Code:
-    """A result in memory of its own, whatever the nested program returned: its operand, or another layout."""
+    """Return a result in memory of its own, whatever the nested program returned: its operand, or another
+    layout.
+    """
     return Call("rt::copied", (value, *scope.layout(output), get_dtype_code(output.dtype)))
 
 
@@ -292,7 +294,7 @@ MOST_DIMENSIONS: Final = 8
 
 
 def list_fixed_layouts(program: Program) -> Iterator[tuple[CheckLayout, Code]]:
-    """The checks of inputs whose layout no size changes, each with its row of the table."""
+    """Yield the checks of inputs whose layout no size changes, each with its row of the table."""
     tensors = [entry for entry in program.inputs if isinstance(entry, Buffer)]
     places = {entry.name: (number, entry) for number, entry in enumerate(tensors)}
     for instruction in program.instructions:
@@ -360,7 +362,7 @@ def _view(view: View, scope: Scope) -> Iterator[Statement]:
 
 
 def _see_source(view: View, scope: Scope) -> Code:
-    """A tensor in the memory of another tensor."""
+    """Return a tensor in the memory of another tensor."""
     buffer, old = view.buffer, Name(scope.name(get_source(view)))
     layout, dtype = scope.layout(buffer), get_dtype_code(buffer.dtype)
     if isinstance(view, PoolView):

@@ -156,8 +156,8 @@ PREFIXES: Final = (
 
 
 def make_identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> Mapping[str, str]:
-    """A distinct valid identifier for each of `names`, the name itself where that is one that nothing else
-    uses.
+    """Return a distinct valid identifier for each of `names`, the name itself where that is one that nothing
+    else uses.
 
     Names with two underscores in a row, or an underscore and a capital in front, belong to the compiler.
     """
@@ -261,7 +261,7 @@ def _write_heading(program: Program) -> str:
 
 
 def _find_gpu(parts: tuple[Program, ...]) -> str:
-    """The GPU that a program has memory on; empty if all of it is on the host.
+    """Return the GPU that a program has memory on; empty if all of it is on the host.
 
     Raises:
         EmitError: `cpp-unsupported`, it has memory on two, or on another device.
@@ -306,7 +306,7 @@ def _devices(value: Argument) -> Iterator[str]:
 def _kernel_units(
     program: Program, specs: Mapping[str, KernelSpec]
 ) -> tuple[tuple[KernelUnit, ...], tuple[str, ...]]:
-    """The kernels in C++, and names of those that are launched on a GPU."""
+    """Return the kernels in C++, and names of those that are launched on a GPU."""
     units: list[KernelUnit] = []
     on_gpu: list[str] = []
     for kernel in list_kernels(program):
@@ -413,7 +413,7 @@ class _Emission:
         return tuple(self._outer.values())
 
     def function(self) -> Function:
-        """The function."""
+        """Return the function."""
         program, scope = self._program, self._scope
         parameters = tuple(_declare_parameters(program, self._keys, scope))
         bound = {e.name for e in program.inputs if isinstance(e, Expr) and e.is_symbol}
@@ -523,8 +523,8 @@ def _signature(inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> str:
 
 
 def _write_entry(inputs: tuple[Port, ...], outputs: tuple[Port, ...], function: str, gpu: str) -> Item:
-    """The exported functions. Handles of inputs are taken over whatever happens, those of results are given
-    away.
+    """Return the exported functions. Handles of inputs are taken over whatever happens, those of results are
+    given away.
     """
     tensors = sum(port.kind == "tensor" for port in inputs)
     results = sum(port.kind != "size" for port in outputs)

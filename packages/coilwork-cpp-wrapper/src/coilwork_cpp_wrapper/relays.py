@@ -102,13 +102,13 @@ def describe_relay(call: ExternCall) -> Relay:
 
 
 def find_target(text: str) -> str:
-    """The operator that a relay calls: `"aten.histc.default"`."""
+    """Return the operator that a relay calls: `"aten.histc.default"`."""
     target: str = json.loads(text)["target"]
     return target
 
 
 def _name_of(text: str) -> str:
-    """A name for people with a digest for the dispatcher."""
+    """Return a name for people with a digest for the dispatcher."""
     readable = "__".join(find_target(text).split(".")[:2])
     return f"{readable}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -138,7 +138,7 @@ os.register_at_fork(after_in_child=_free_in_child)
 
 @functools.cache
 def _library() -> Library:
-    """The library of all relays; they live as long as it does."""
+    """Return the library of all relays; they live as long as it does."""
     return new_library(NAMESPACE)
 
 
@@ -197,5 +197,5 @@ def _decode(value: Encoded) -> Any:
 
 
 def _to_tensor(value: Any) -> torch.Tensor:
-    """A result; numbers travel as integers of 64 bits."""
+    """Return a result; numbers travel as integers of 64 bits."""
     return value if isinstance(value, torch.Tensor) else torch.tensor(int(value))

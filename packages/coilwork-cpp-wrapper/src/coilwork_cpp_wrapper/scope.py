@@ -118,7 +118,7 @@ def _nest(function: str, parts: list[Code]) -> Code:
 
 
 def read_size_code(code: SizeBytecode, sizes: Sequence[Expr]) -> Expr:
-    """The expression that `code` computes of a launch's `sizes`.
+    """Return the expression that `code` computes of a launch's `sizes`.
 
     Raises:
         EmitError: `cpp-unsupported`, it compares, selects, or reads a compile-time parameter: C++ kernels
@@ -185,7 +185,7 @@ class Scope:
     number: int
 
     def index(self, expr: Expr) -> Code:
-        """An index expression."""
+        """Return an index expression."""
         return index_code(expr, self.symbol)
 
     def braces(self, values: Iterable[Expr]) -> Code:
@@ -193,7 +193,7 @@ class Scope:
         return make_braces(values, self.symbol)
 
     def place(self, device: str) -> tuple[Code, ...]:
-        """The argument that says where memory is; none on the host."""
+        """Return the argument that says where memory is; none on the host."""
         return () if is_host(device) else (Call("rt::gpu"),)
 
     def layout(self, buffer: Buffer) -> tuple[Code, Code]:
@@ -219,7 +219,7 @@ class Scope:
         yield Declare("char* const", self.address(name).text, value)
 
     def see(self, place: Place, buffer: Buffer) -> Code:
-        """A tensor of the layout of `buffer` in the memory of another name's tensor."""
+        """Return a tensor of the layout of `buffer` in the memory of another name's tensor."""
         root = Name(self.name(place.root))
         if place.is_own:
             offset = self.index(place.offset_bytes)
@@ -229,14 +229,16 @@ class Scope:
         return Call("rt::view", (root, *self.layout(buffer), self.index(place.elements)))
 
     def tensor(self, name: str) -> Code:
-        """A tensor of the layout of `name`: its own, or one that lives until the end of the statement."""
+        """Return a tensor of the layout of `name`: its own, or one that lives until the end of the
+        statement.
+        """
         if name not in self.views.bare:
             return Name(self.name(name))
         return self.see(self.views.places[name], self.buffer(name))
 
 
 def get_dtype_code(dtype: DType) -> Code:
-    """The number that torch gives an element type.
+    """Return the number that torch gives an element type.
 
     Raises:
         EmitError: `cpp-unsupported`, torch's C interface does not name it.

@@ -20,23 +20,23 @@ _new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
 
 def handles_of(tensors: list[torch.Tensor]) -> list[int]:
-    """A new handle, which somebody has to delete, for each tensor: an address as an integer."""
+    """Return a new handle, which somebody has to delete, for each tensor: an address as an integer."""
     return [_capsule_pointer(capsule, None) for capsule in _new_handles(tensors)]
 
 
 def tensors_from(handles: Sequence[int]) -> list[torch.Tensor]:
-    """The tensors behind `handles`, which are deleted."""
+    """Return the tensors behind `handles`, which are deleted."""
     return _tensors_of([_new_capsule(handle, None, None) for handle in handles])
 
 
 def new_library(namespace: str) -> Library:
-    """A library that adds operators to `namespace`."""
+    """Return a library that adds operators to `namespace`."""
     return Library(namespace, "FRAGMENT")
 
 
 def size_in(argument: int | torch.SymInt) -> int:
-    """An integer input as a number; 0 for the length of a jagged dimension, which has none and is only passed
-    on.
+    """Return an integer input as a number; 0 for the length of a jagged dimension, which has none and is only
+    passed on.
     """
     if isinstance(argument, torch.SymInt) and argument.node.is_nested_int():
         return 0
@@ -44,8 +44,8 @@ def size_in(argument: int | torch.SymInt) -> int:
 
 
 def abi_version() -> int:
-    """The version of torch's C interface as its C functions take it: major, minor and patch in the upper
-    bytes.
+    """Return the version of torch's C interface as its C functions take it: major, minor and patch in the
+    upper bytes.
     """
     major, minor, rest = torch.__version__.split("+")[0].split(".", 2)
     patch = "".join(c for c in rest if c.isdigit())[:1] or "0"

@@ -73,7 +73,7 @@ class ViewPlan:
 
 
 def plan_views(program: Program) -> ViewPlan:
-    """The plan of `program`; programs nested in it have their own."""
+    """Return the plan of `program`; programs nested in it have their own."""
     buffers, aligned = index_buffers(program), _list_aligned(program)
     wanted = _list_tensor_uses(program.instructions)
     while True:
@@ -154,7 +154,9 @@ class _Planner:
         return not isinstance(view, PoolView) and self._buffers[view.source].dtype is not view.buffer.dtype
 
     def _find_mover(self, reuse: Reuse, place: Place) -> str | None:
-        """The name whose tensor the reusing one can have: of its layout, and of no use to anybody else."""
+        """Return the name whose tensor the reusing one can have: of its layout, and of no use to anybody
+        else.
+        """
         root, buffer = self._buffers.get(place.root), reuse.buffer
         others = self._holders.get(place.root, set()) - {reuse.source}
         if root is None or place.offset_bytes != _START or others:
@@ -164,7 +166,7 @@ class _Planner:
         return root.name if root.name == reuse.source or root.name in self._ended else None
 
     def _end(self, names: Iterable[str]) -> Iterator[str]:
-        """The tensors that go when `names` end."""
+        """Yield the tensors that go when `names` end."""
         for name in names:
             root = self._plan.places[name].root
             if name in self._plan.bare:

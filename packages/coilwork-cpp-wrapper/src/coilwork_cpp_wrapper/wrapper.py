@@ -86,7 +86,7 @@ class CppArtifact:
         torch.save({key: self.constants[key] for key in program.constants}, folder / CONSTANTS)
 
     def _embed(self) -> Embedded:
-        """The kernels that run on a GPU, in machine code."""
+        """Return the kernels that run on a GPU, in machine code."""
         binaries: dict[str, Binaries] = {}
         for name in self.call.program.gpu_kernels:
             launcher = self.launchers[name]
@@ -107,7 +107,7 @@ class CppWrapper:
     name: Final = "cpp"
 
     def refuses(self, program: Program) -> str:
-        """The operator, device or element type that C++ cannot do yet."""
+        """Return the operator, device or element type that C++ cannot do yet."""
         try:
             emit_cpp(program, {kernel.name: _stand_in(kernel) for kernel in list_kernels(program)})
         except EmitError as error:
@@ -117,7 +117,7 @@ class CppWrapper:
     def emit(
         self, program: Program, sources: Mapping[str, KernelSource], options: WrapOptions
     ) -> CppArtifact:
-        """The program, with its kernels, built and loaded.
+        """Return the program, with its kernels, built and loaded.
 
         Raises:
             EmitError: the program does what C++ cannot do yet, or a kernel is in another language.
@@ -152,7 +152,7 @@ CPP: Final = CppWrapper()
 
 
 def load_cpp(folder: Path, *, device: int | None = None) -> CompiledProgram:
-    """The program that a `CppArtifact` wrote to `folder`, on a machine like the one that built it.
+    """Return the program that a `CppArtifact` wrote to `folder`, on a machine like the one that built it.
 
     It runs on the GPU number `device`, else on the one that it was compiled on; constants are moved there.
 
@@ -191,7 +191,7 @@ def _calls_aten_alone(program: Program) -> bool:
 
 
 def _stand_in(kernel: Kernel) -> KernelSpec:
-    """A kernel as its launches see it, before it has a text."""
+    """Return a kernel as its launches see it, before it has a text."""
     tensors = tuple(KernelArgument(name=a.name, role=a.role, dtype=a.dtype.text) for a in kernel.args)
     sizes = tuple(KernelArgument(name=s.name, role="size", dtype="i64") for s in kernel.sizes)
     return KernelSpec(name=kernel.name, language="cpp", entry=kernel.name, args=(*tensors, *sizes), source="")

@@ -214,7 +214,7 @@ def _check_named(planned: Planned, named: tuple[Directive, ...]) -> None:
 
 
 def describe_kernel(kernel: Kernel, target: Target, options: CppOptions) -> str:
-    """The mappings of `kernel` as text for people, and the pieces that it is made into.
+    """Return the mappings of `kernel` as text for people, and the pieces that it is made into.
 
     Raises:
         EmitError: the kernel holds something that has no C++ form.
@@ -231,7 +231,7 @@ def describe_kernel(kernel: Kernel, target: Target, options: CppOptions) -> str:
 
 
 def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSource:
-    """The source of `kernel`."""
+    """Return the source of `kernel`."""
     if kernel.core is not None:
         return _write_attention(plan_core(kernel, target, options), target)
     planned = plan_kernel(kernel, target, options)
@@ -244,7 +244,7 @@ def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSo
 
 
 def write_planned(planned: Planned, target: Target) -> KernelSource:
-    """The source of a launch, as its mappings say.
+    """Return the source of a launch, as its mappings say.
 
     Raises:
         EmitError: a directive has no C++ form, by its name.
@@ -267,7 +267,7 @@ _SIGN_OF_ZERO: Final = '#pragma GCC optimize("rounding-math")'
 
 
 def _adds_zero(kernel: Kernel) -> bool:
-    """True if `kernel` adds something to the constant 0, or subtracts it from that."""
+    """Tell if `kernel` adds something to the constant 0, or subtracts it from that."""
     roots = (*list_printed_roots(kernel), *(() if kernel.core is None else kernel.core.bodies))
     return any(
         isinstance(node, Op)
@@ -285,7 +285,7 @@ def _write_file(
     directives: Sequence[Directive],
     target: Target,
 ) -> KernelSource:
-    """The source of `nests` and the entry that runs them; `directives` say how exact functions are."""
+    """Return the source of `nests` and the entry that runs them; `directives` say how exact functions are."""
     tensors = (*kernel.args, *map(_make_tensor_arg, scratch))
     items: tuple[Struct | Function, ...] = (
         _arguments_struct(kernel, tensors),
@@ -339,7 +339,7 @@ def plan_core(kernel: Kernel, target: Target, options: CppOptions) -> AttentionP
 
 
 def _write_attention(plan: AttentionPlan, target: Target) -> KernelSource:
-    """The source of an attention or its gradient."""
+    """Return the source of an attention or its gradient."""
     kernel, grain = plan.kernel, target.machine.loops.grain
     args = {t.name: t for t in kernel.args}
     kind = ForwardBlock if is_forward(plan.core) else GradientBlock
@@ -417,7 +417,7 @@ def _arguments_struct(kernel: Kernel, tensors: Sequence[TensorArg]) -> Struct:
 
 
 def _group_works(planned: Planned) -> list[list[_Work]]:
-    """The work of each nest of the file: what is joined shares one."""
+    """Return the work of each nest of the file: what is joined shares one."""
     args = {t.name: t for t in planned.tensors}
     groups: list[list[_Work]] = []
     for kernel, mapping in planned.pieces:
@@ -487,7 +487,7 @@ def _write_nest(
 
 
 def _write_body(unit: Block, work: _Work, spans: dict[Expr, Span]) -> tuple[Declare, ...]:
-    """The loops of a unit of work; what it returns must be declared once per thread."""
+    """Return the loops of a unit of work; what it returns must be declared once per thread."""
     region, plan = work.region, work.plan
     if not region.reduction:
         write_pointwise_body(unit, region, plan, spans)

@@ -43,14 +43,14 @@ class Facts:
     uses: Mapping[Scalar, int]
 
     def ready(self, value: Scalar) -> int:
-        """The first pass in which users of `value` can run."""
+        """Return the first pass in which users of `value` can run."""
         return self.stage[value] + (1 if isinstance(value, Reduce | Sort) else 0)
 
 
 def collect_facts(
     roots: Sequence[Scalar], ranges: Iterable[Expr], *, columns: frozenset[Expr] = frozenset()
 ) -> Facts:
-    """The facts about all values below `roots`.
+    """Return the facts about all values below `roots`.
 
     Reductions and scans count as varying along `columns` even where their operands do not: the ranges whose
     points each have a variable of their own.
@@ -116,7 +116,7 @@ def recompute_cost(value: Scalar, inner: frozenset[Expr], facts: Facts) -> int:
 
 
 def is_made_of_positions(guard: Scalar | None) -> bool:
-    """True if `guard` is a condition that a compiler may know for some lanes: no operand of it is read."""
+    """Tell if `guard` is a condition that a compiler may know for some lanes: no operand of it is read."""
     if guard is None or isinstance(guard, Const):
         return False
     return not any(isinstance(value, Load | Reduce | Scan | Sort) for value in iterate_postorder([guard]))

@@ -37,7 +37,7 @@ class CppOptions:
 
 
 def parse_options(settings: Mapping[str, object]) -> CppOptions:
-    """The options named by `settings`.
+    """Return the options named by `settings`.
 
     Raises:
         EmitError: an unknown name, or a value of another type than the field's.

@@ -222,7 +222,7 @@ def option(
     brings: Mapping[str, tuple[object, ...]] = MappingProxyType({}),
     why: str = "",
 ) -> Any:
-    """A field of an options class.
+    """Return a field of an options class.
 
     Args:
         default: its value, if nobody gives one.

@@ -29,12 +29,12 @@ class Codegen(Protocol):
         ...
 
     def supports(self, target: Target) -> bool:
-        """True if `emit` can produce code for `target`."""
+        """Tell if `emit` can produce code for `target`."""
         ...
 
     def capabilities(self, target: Target) -> Capabilities:
-        """The abilities of its kernels on `target`, which it supports, and how they run as far as costs
-        depend on it.
+        """Return the abilities of its kernels on `target`, which it supports, and how they run as far as
+        costs depend on it.
         """
         ...
 
@@ -54,7 +54,7 @@ class Describing(Protocol):
     """A code generator that tells how kernels run, as the trace shows it. Generators may leave it out."""
 
     def describe(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> str:
-        """The mappings of `kernel` as `emit` writes it with equal arguments, for people to read.
+        """Return the mappings of `kernel` as `emit` writes it with equal arguments, for people to read.
 
         Raises:
             EmitError: as `emit`.
@@ -106,11 +106,11 @@ class Backend(Protocol[_Store, _Compiler, _Device]):
         ...
 
     def devices(self) -> tuple[str, ...]:
-        """The devices that are there, as torch names them: `("cuda:0", "cuda:1")`."""
+        """Return the devices that are there, as torch names them: `("cuda:0", "cuda:1")`."""
         ...
 
     def describe(self, device: str) -> Target:
-        """The description of `device`, which is of one of its types, as read off it.
+        """Return the description of `device`, which is of one of its types, as read off it.
 
         Raises:
             DeviceError: it is not there.
@@ -122,7 +122,7 @@ class Backend(Protocol[_Store, _Compiler, _Device]):
         ...
 
     def codegen(self, target: Target) -> Codegen:
-        """The generator of kernels for `target`, whose kind is one of its own."""
+        """Return the generator of kernels for `target`, whose kind is one of its own."""
         ...
 
     @property
@@ -131,9 +131,13 @@ class Backend(Protocol[_Store, _Compiler, _Device]):
         ...
 
     def compiler(self, store: _Store | None) -> _Compiler | None:
-        """The compiler of kernels in its languages; None if it only generates. It caches in `store`."""
+        """Return the compiler of kernels in its languages; None if it only generates. It caches in
+        `store`.
+        """
         ...
 
     def device(self, store: _Store | None) -> _Device | None:
-        """The loader and launcher of compiled kernels; None if it compiles only. It caches in `store`."""
+        """Return the loader and launcher of compiled kernels; None if it compiles only. It caches in
+        `store`.
+        """
         ...

@@ -53,7 +53,7 @@ DEVICE_TRAITS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
 
 
 def list_types(trait: str) -> tuple[str, ...]:
-    """The types of torch's own devices that have the trait."""
+    """Return the types of torch's own devices that have the trait."""
     return tuple(kind for kind, traits in DEVICE_TRAITS.items() if trait in traits)
 
 
@@ -73,13 +73,13 @@ class Declaring(Protocol):
 
 
 def has_trait(device: str, trait: str) -> bool:
-    """True if `device`, `"cuda:0"` or only its type, has the trait."""
+    """Tell if `device`, `"cuda:0"` or only its type, has the trait."""
     return trait in get_traits(device.partition(":")[0])
 
 
 @cache
 def get_traits(device_type: str) -> frozenset[str]:
-    """The traits of devices of a type.
+    """Return the traits of devices of a type.
 
     Raises:
         RegistrationError: a back end that may serve it cannot be imported.

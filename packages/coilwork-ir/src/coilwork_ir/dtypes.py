@@ -193,7 +193,7 @@ FORMATS: Final[Mapping[DType, FloatFormat]] = MappingProxyType(
 
 
 def parse_dtype(text: str) -> DType:
-    """The type whose text name is `text`.
+    """Return the type whose text name is `text`.
 
     Raises:
         ValueError: no type has that name.
@@ -209,7 +209,7 @@ TORCH_NAMES: Final = frozenset(f"torch.{dtype.torch_name}" for dtype in DType)
 
 
 def parse_torch_dtype(name: str) -> DType:
-    """The type for a torch attribute name such as `"float32"` or `"torch.float32"`.
+    """Return the type for a torch attribute name such as `"float32"` or `"torch.float32"`.
 
     Raises:
         ValueError: Coilwork has no such element type (integers of fewer than 8 bits).
@@ -230,7 +230,7 @@ _FORMS: Final[Mapping[DType, tuple[str, str]]] = MappingProxyType(
 
 
 def round_to_dtype(value: float, dtype: DType) -> float:
-    """The float of `dtype` nearest to `value`, as torch rounds; ties to even.
+    """Return the float of `dtype` nearest to `value`, as torch rounds; ties to even.
 
     Those of fewer than 32 bits are rounded to 32 before, as torch's are. Of `f64`, and of no floats, `value`
     itself.
@@ -241,7 +241,9 @@ def round_to_dtype(value: float, dtype: DType) -> float:
 
 
 def get_float_bits(value: float, dtype: DType) -> int:
-    """The bits of `value`, rounded to the float type `dtype`; a NaN keeps its sign where the type has one."""
+    """Return the bits of `value`, rounded to the float type `dtype`; a NaN keeps its sign where the type has
+    one.
+    """
     if dtype is DType.F64:
         return _pattern(value, dtype)
     wide = _round_by_packing(value, "<f")
@@ -254,7 +256,7 @@ def get_float_bits(value: float, dtype: DType) -> int:
 
 
 def read_float_bits(bits: int, dtype: DType) -> float:
-    """The number that `bits` are as a float of type `dtype`."""
+    """Return the number that `bits` are as a float of type `dtype`."""
     if dtype is DType.BF16:
         bits, dtype = bits << 16, DType.F32
     if dtype.format is not None:
@@ -265,7 +267,7 @@ def read_float_bits(bits: int, dtype: DType) -> float:
 
 
 def _encode_small(wide: float, form: FloatFormat) -> int:
-    """The bits of an f32, rounded to a float of 8 bits."""
+    """Return the bits of an f32, rounded to a float of 8 bits."""
     bits = _pattern(wide, DType.F32)
     sign, magnitude = bits >> 31, bits & 0x7FFFFFFF
     if not form.signed:
@@ -287,7 +289,7 @@ def _encode_small(wide: float, form: FloatFormat) -> int:
 
 
 def _exponent_of(magnitude: int) -> int:
-    """The exponent of an f32, which is all that `f8e8m0` keeps.
+    """Return the exponent of an f32, which is all that `f8e8m0` keeps.
 
     From a half on it is the next, as in torch, and NaN is the last.
     """

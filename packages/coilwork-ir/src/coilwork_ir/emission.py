@@ -44,7 +44,9 @@ class Generation:
     def settings_of(
         self, kernel: Kernel, codegen: Codegen, target: Target, candidates: Sequence[Candidate] = ()
     ) -> dict[str, object]:
-        """The settings of `codegen` for `kernel`, which a template wants to run as `candidates` say."""
+        """Return the settings of `codegen` for `kernel`, which a template wants to run as `candidates`
+        say.
+        """
         settings, can = dict(self.settings), codegen.capabilities(target)
         likely = self.likely.get(kernel.name, ())
         if likely and can.versions_by_size:
@@ -85,7 +87,7 @@ def describe_kernels(program: Program, generation: Generation) -> dict[str, str]
 def _assign_kernels(
     program: Program, generation: Generation
 ) -> Iterator[tuple[Kernel, Codegen, Target, dict[str, object]]]:
-    """Every kernel, with who writes it for what, and the settings for that."""
+    """Yield every kernel, with who writes it for what, and the settings for that."""
     devices = _kernel_devices(program)
     proposed = {proposal.kernel: proposal.candidates for part in walk(program) for proposal in part.proposals}
     for kernel in list_kernels(program):
@@ -96,7 +98,9 @@ def _assign_kernels(
 
 
 def _emit(kernel: Kernel, codegen: Codegen, target: Target, settings: dict[str, object]) -> KernelSource:
-    """The kernel's source; an error that does not say whose fault it is names the kernel's operators."""
+    """Return the kernel's source; an error that does not say whose fault it is names the kernel's
+    operators.
+    """
     try:
         return codegen.emit(kernel, target, settings)
     except CoilworkIRError as error:
@@ -136,7 +140,8 @@ def _kernel_devices(program: Program) -> dict[str, str]:
 def describe_targets(
     graph: Graph, describe: Callable[[str], Target], find: Callable[[Target], Codegen]
 ) -> Targets:
-    """The targets for the devices that `graph` mentions; a GPU, where there is one, is the main target.
+    """Return the targets for the devices that `graph` mentions; a GPU, where there is one, is the main
+    target.
 
     `describe` gives the target of a device, and `find` the generator of its kernels.
     """

@@ -85,7 +85,7 @@ class InFlight(Generic[K]):
             self._flights.setdefault(key, []).append(flight)
 
     def wait(self, keys: Iterable[K]) -> tuple[K, ...]:
-        """A call waits for `keys`; the memory of the flights that end there, each once."""
+        """Return a call waits for `keys`; the memory of the flights that end there, each once."""
         ended: dict[K, None] = {}
         for key in keys:
             for flight in tuple(self._flights.get(key, ())):
@@ -106,15 +106,15 @@ class InFlight(Generic[K]):
                 del self._flights[key]
 
     def is_flying(self, key: K) -> bool:
-        """True if an operation that goes on behind its call uses the memory `key`."""
+        """Tell if an operation that goes on behind its call uses the memory `key`."""
         return key in self._flights
 
     def awaits(self, key: K) -> bool:
-        """True if an operation writes the memory `key`, which is to be waited for."""
+        """Tell if an operation writes the memory `key`, which is to be waited for."""
         return any(key in flight.pending for flight in self._flights.get(key, ()))
 
     def list_waits(self, key: K) -> tuple[K, ...]:
-        """The memory to wait for until no operation uses `key`, without what cannot be waited for."""
+        """Return the memory to wait for until no operation uses `key`, without what cannot be waited for."""
         return tuple(dict.fromkeys(k for flight in self._flights.get(key, ()) for k in flight.pending))
 
     # Work on streams
@@ -195,7 +195,9 @@ class InFlight(Generic[K]):
             self._clocks = {OWN: {}, HOST: {}}
 
     def _issue(self, actor: Actor) -> _Clock:
-        """The clock of `actor`, whom the host gives something now. The host has no streams but itself."""
+        """Return the clock of `actor`, whom the host gives something now. The host has no streams but
+        itself.
+        """
         if actor is HOST or actor in self._host_streams:
             return self._clocks[HOST]
         clock = self._clocks[actor]
@@ -203,14 +205,14 @@ class InFlight(Generic[K]):
         return clock
 
     def _close(self) -> tuple[K, ...]:
-        """The memory that no stream uses any more."""
+        """Return the memory that no stream uses any more."""
         closed = tuple(key for key in self._open if self._is_at_rest(key))
         for key in closed:
             del self._open[key]
         return tuple(key for key in closed if key not in self._flights)
 
     def _is_at_rest(self, key: K) -> bool:
-        """True if all that used `key` on streams is behind its home's clock."""
+        """Tell if all that used `key` on streams is behind its home's clock."""
         uses = self._uses.get(key)
         if uses is None:
             return True
@@ -220,11 +222,11 @@ class InFlight(Generic[K]):
     # Both
 
     def __contains__(self, key: K) -> bool:
-        """True if the memory `key` is in use: by an operation, or on a stream that its home is not behind."""
+        """Tell if the memory `key` is in use: by an operation, or on a stream that its home is not behind."""
         return key in self._flights or not self._is_at_rest(key)
 
     def memory(self) -> tuple[K, ...]:
-        """All memory that is in use."""
+        """Return all memory that is in use."""
         busy = (key for key in self._open if not self._is_at_rest(key))
         return tuple(dict.fromkeys((*self._flights, *busy)))
 

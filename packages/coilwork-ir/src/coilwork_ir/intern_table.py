@@ -62,7 +62,7 @@ class InternTable(Generic[K, V]):
         return len(self._refs)
 
     def intern(self, key: K, make: Callable[[], V]) -> V:
-        """The live value of `key`; if there is none, `make()`.
+        """Return the live value of `key`; if there is none, `make()`.
 
         `make` may run in two threads at once for one key; only one of the two results is ever returned.
         """

@@ -135,14 +135,14 @@ class KernelSource:
         )
 
     def version_of(self, config: Config) -> Version | None:
-        """The version that `config` is of; None if no mapping is told."""
+        """Return the version that `config` is of; None if no mapping is told."""
         if self.versions is None:
             return None
         versions = self.versions.versions
         return versions[len(versions) - 1 - dict(config.meta).get(VERSION, 0)]
 
     def mapping_of(self, config: Config) -> Mapping | None:
-        """The closed mapping that is launched by `config`; None if no mapping is told."""
+        """Return the closed mapping that is launched by `config`; None if no mapping is told."""
         version = self.version_of(config)
         if version is None:
             return None
@@ -153,7 +153,7 @@ class KernelSource:
 
 
 def search_space(mapping: Mapping) -> SearchSpace:
-    """The numbers of the open `mapping` that a search may choose, and the limits between them."""
+    """Return the numbers of the open `mapping` that a search may choose, and the limits between them."""
     tied = {name for choice in find_all(mapping.directives, Choose) for name in choice.names}
     return SearchSpace(
         values=tuple(
@@ -180,7 +180,7 @@ _Field = tuple[str, bytes]
 
 
 def write_kernels(kernels: Iterable[tuple[KernelSource, Sequence[Origin]]]) -> bytes:
-    """The file of kernels with their texts; each comes with the operations that it computes.
+    """Return the file of kernels with their texts; each comes with the operations that it computes.
 
     Raises:
         EmitError: an expression is not for 64-bit integers.
@@ -195,7 +195,7 @@ def write_kernels(kernels: Iterable[tuple[KernelSource, Sequence[Origin]]]) -> b
 
 
 def write_manifest(source: KernelSource, origins: Sequence[Origin] = ()) -> bytes:
-    """The record of one kernel.
+    """Return the record of one kernel.
 
     Raises:
         EmitError: an expression is not for 64-bit integers.
@@ -320,7 +320,7 @@ def _config(config: Config) -> bytes:
 
 
 def _lines(origins: Sequence[Origin]) -> tuple[str, ...]:
-    """The source lines and operators of `origins`, each once: `model.py:12 aten.mul.Tensor`."""
+    """Return the source lines and operators of `origins`, each once: `model.py:12 aten.mul.Tensor`."""
     named = (
         f"{origin.file.rsplit('/', 1)[-1]}:{origin.line} {origin.op}" if origin.file else origin.op
         for origin in origins

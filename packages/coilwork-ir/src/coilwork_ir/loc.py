@@ -37,8 +37,8 @@ class Origin:
 
 
 def get_trace_origin(op: str, trace: object) -> Origin:
-    """The operation `op`, of no node, with the innermost frame of `trace`, a traceback as text if there is
-    one.
+    """Return the operation `op`, of no node, with the innermost frame of `trace`, a traceback as text if
+    there is one.
     """
     file, line, code = _find_innermost(trace) if isinstance(trace, str) else ("", 0, "")
     return Origin(node="", op=op, file=file, line=line, code=code)

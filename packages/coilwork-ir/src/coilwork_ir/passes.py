@@ -69,7 +69,7 @@ class PassTable(Generic[Value, Context]):
         *,
         observe: Callable[[str, Value, Value], None] | None = None,
     ) -> Value:
-        """The result of all passes on `value`, one after the other.
+        """Return the result of all passes on `value`, one after the other.
 
         `observe` is called after each pass with its name, its argument and its result: to verify it, or to
         print what changed.
@@ -82,7 +82,7 @@ class PassTable(Generic[Value, Context]):
         return value
 
     def select(self, *names: str) -> PassTable[Value, Context]:
-        """The table of the passes `names` alone, in this table's order.
+        """Return the table of the passes `names` alone, in this table's order.
 
         Raises:
             ValueError: a name is no pass's.

@@ -37,7 +37,7 @@ class Registered:
     group: str
 
     def load(self) -> object:
-        """The value. Imports its module.
+        """Return the value. Imports its module.
 
         Raises:
             RegistrationError: its module or the attribute cannot be imported.
@@ -74,7 +74,7 @@ class Registry(Generic[_T]):
     own: Mapping[str, str]
 
     def list(self) -> tuple[Registered, ...]:
-        """All that are installed, none of them imported.
+        """Return all that are installed, none of them imported.
 
         Raises:
             RegistrationError: two packages register one name.
@@ -86,8 +86,8 @@ class Registry(Generic[_T]):
         return tuple(entry.name for entry in self.list())
 
     def find_first(self, serves: Callable[[_T], bool]) -> _T | None:
-        """The first value that `serves`, ours asked before others; None if none does. Imports those that are
-        asked.
+        """Return the first value that `serves`, ours asked before others; None if none does. Imports those
+        that are asked.
 
         Raises:
             RegistrationError: one of them cannot be imported.
@@ -95,7 +95,7 @@ class Registry(Generic[_T]):
         return next(filter(serves, map(self.find, self.names())), None)
 
     def find(self, name: str) -> _T:
-        """The value that is registered as `name`. Imports its package.
+        """Return the value that is registered as `name`. Imports its package.
 
         Raises:
             RegistrationError: there is none, it cannot be imported, or it does not implement the protocol.

@@ -62,8 +62,8 @@ class Repetition:
     places: Mapping[str, tuple[int, int]]
 
     def shift(self, name: str, by: int) -> str | None:
-        """The name that corresponds to `name` so many copies later; None if there is no such copy. Names that
-        are no copy's own stay.
+        """Return the name that corresponds to `name` so many copies later; None if there is no such copy.
+        Names that are no copy's own stay.
         """
         place = self.places.get(name)
         if place is None:
@@ -158,7 +158,7 @@ def _list_lengths(forms: Sequence[int], least: int) -> list[int]:
 
 
 def _find_stretch(forms: Sequence[int], length: int) -> tuple[int, int]:
-    """The longest stretch of positions at which the form is that of the node `length` later."""
+    """Return the longest stretch of positions at which the form is that of the node `length` later."""
     best, begin = (0, 0), 0
     for position in range(len(forms) - length + 1):
         if position < len(forms) - length and forms[position] == forms[position + length]:
@@ -232,7 +232,7 @@ def compare_copies(
 def _find_owners(
     entries: Sequence[Entry], places: Mapping[str, tuple[int, int]], start: int, length: int, copies: int
 ) -> tuple[list[list[int]], list[int]]:
-    """The positions of the nodes of each copy, and the copy of each node, -1 for none.
+    """Return the positions of the nodes of each copy, and the copy of each node, -1 for none.
 
     Behind the copies, a node that reads values of them, or what one of them alone reads, belongs to the
     latest that it reads a value of.
@@ -293,7 +293,7 @@ def _sign_copy(
 
 
 def _find_equal(signatures: Sequence[Sequence[Hashable]]) -> tuple[int, int]:
-    """The longest row of equal signatures."""
+    """Return the longest row of equal signatures."""
     best, begin = (0, 1), 0
     for copy in range(1, len(signatures) + 1):
         if copy < len(signatures) and signatures[copy] == signatures[copy - 1]:

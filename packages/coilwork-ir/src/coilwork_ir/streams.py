@@ -71,5 +71,5 @@ StreamInstruction: TypeAlias = ForkStream | RecordEvent | WaitEvent | JoinStream
 
 
 def is_host(device: str) -> bool:
-    """True if the host itself works in memory on `device`, at once."""
+    """Tell if the host itself works in memory on `device`, at once."""
     return has_trait(device, HOST_MEMORY)

@@ -65,7 +65,7 @@ class RowWalks:
         return self.kept_bytes // 4
 
     def are_across(self, *, across: float, along: float) -> bool:
-        """True if rows are reduced in blocks of neighbours, if so many bytes lie across them and along them.
+        """Tell if rows are reduced in blocks of neighbours, if so many bytes lie across them and along them.
 
         A program that has a row to itself fetches a sector for each element that lies across it. A block
         reads whole sectors of both.
@@ -75,7 +75,7 @@ class RowWalks:
         return across > along
 
     def keeps(self, length: int, *, across: bool = False, values: int = 1) -> bool:
-        """True if rows of `length` points, of each of which a program has `values` values, are kept from pass
+        """Tell if rows of `length` points, of each of which a program has `values` values, are kept from pass
         to pass.
         """
         if across and length > self.kept_across:
@@ -83,7 +83,7 @@ class RowWalks:
         return length <= self.kept_points // max(1, values // 2)
 
     def keeps_beside_sums(self, length: int, *, sums: int, reads: int) -> bool:
-        """True if a row of `length` points of `reads` buffers is kept beside `sums` sums of every column."""
+        """Tell if a row of `length` points of `reads` buffers is kept beside `sums` sums of every column."""
         padded = 1 << max(0, (length - 1).bit_length())
         each = max(padded // self.loop_threads, self.loop_elements)
         fits = sums * each <= self.loop_sums and (sums + reads) * each <= self.loop_values
@@ -215,7 +215,7 @@ class Target:
         return self.key_text if self.is_gpu else replace(self, multiprocessors=0).key_text
 
     def has(self, trait: str) -> bool:
-        """True if it is said to have the trait, or the feature of that name."""
+        """Tell if it is said to have the trait, or the feature of that name."""
         return trait in self.traits or trait in self.features
 
     @property
@@ -248,12 +248,12 @@ class Targets:
     declared: tuple[tuple[str, Capabilities], ...] = ()
 
     def of(self, device: str) -> Target:
-        """The target of kernels whose buffers are on `device`."""
+        """Return the target of kernels whose buffers are on `device`."""
         return next((target for name, target in self.by_device if name == device), self.main)
 
     def capabilities_of(self, device: str) -> Capabilities:
-        """The abilities of the generator of kernels whose buffers are on `device`; the least, if it declares
-        nothing.
+        """Return the abilities of the generator of kernels whose buffers are on `device`; the least, if it
+        declares nothing.
         """
         name = self.of(device).name
         return next((found for declared, found in self.declared if declared == name), LEAST)
@@ -400,7 +400,7 @@ TARGETS: Final[Mapping[str, Target]] = MappingProxyType({target.name: target for
 
 
 def get_target(name: str) -> Target:
-    """The built-in description called `name`.
+    """Return the built-in description called `name`.
 
     Raises:
         ValueError: there is none; the message lists those there are.
@@ -420,7 +420,7 @@ _ANY_GPU: Final = "sm_80"
 def describe_gpu_target(
     name: str, arch: str, *, multiprocessors: int = 0, shared_memory_bytes: int = 0, l2_bytes: int = 0
 ) -> Target:
-    """The target of a GPU as its driver describes it; a figure of 0 is that of the built-in target."""
+    """Return the target of a GPU as its driver describes it; a figure of 0 is that of the built-in target."""
     base = TARGETS.get(name) or TARGETS[_ANY_GPU]
     has_fast_f64 = arch in _FULL_F64 or name in TARGETS
     return replace(
@@ -435,12 +435,14 @@ def describe_gpu_target(
 
 
 def list_targets(kinds: tuple[str, ...]) -> Mapping[str, Target]:
-    """The built-in targets of these kinds, by name."""
+    """Return the built-in targets of these kinds, by name."""
     return {name: target for name, target in TARGETS.items() if target.kind in kinds}
 
 
 def get_machine_model(target: Target) -> MachineModel:
-    """The figures in the data file that serves for `target`: of its name, or else of a device like it."""
+    """Return the figures in the data file that serves for `target`: of its name, or else of a device like
+    it.
+    """
     return read_model(_find_data_file(target.name, target.is_gpu))
 
 

@@ -81,7 +81,7 @@ class Place:
 
 
 def get_first_line(text: str) -> str:
-    """The first line of `text`, without the brace that opens a body."""
+    """Return the first line of `text`, without the brace that opens a body."""
     return text.strip().split("\n", 1)[0].removesuffix("{").strip()
 
 
@@ -97,7 +97,7 @@ class Box:
 
 
 def make_whole_box(shape: Sequence[Expr]) -> Box:
-    """All elements of a buffer of `shape`."""
+    """Return all elements of a buffer of `shape`."""
     return Box((as_expr(0),) * len(shape), tuple(shape))
 
 
@@ -221,7 +221,7 @@ class Scope:
         self._memory[buffer.name] = group
 
     def use(self, name: str, place: Place) -> Buffer:
-        """The buffer `name`, which must be defined and hold what it is said to hold."""
+        """Return the buffer `name`, which must be defined and hold what it is said to hold."""
         if name in self._filled:
             place.fail("unfilled", f"parts of %{name} hold nothing yet")
         return self.store_into(name, place)
@@ -242,7 +242,7 @@ class Scope:
         return name not in self._filled
 
     def store_into(self, name: str, place: Place) -> Buffer:
-        """The buffer `name`, which must be defined, not overwritten, but need not be full."""
+        """Return the buffer `name`, which must be defined, not overwritten, but need not be full."""
         buffer = self.buffers.get(name)
         if buffer is None:
             place.fail("defined-before-use", f"%{name} is not defined above")
@@ -264,7 +264,7 @@ class Scope:
             self.define(buffer, place, shares=source)
 
     def shares(self, first: str, second: str) -> bool:
-        """True if the two names are known to be names of one piece of memory."""
+        """Tell if the two names are known to be names of one piece of memory."""
         return self._memory[first] is self._memory[second]
 
     def check_symbols(self, expr: Expr, local: Collection[Expr], place: Place) -> None:
@@ -296,7 +296,7 @@ def open_scope(
     place: Place,
     outer: Scope | None,
 ) -> Scope:
-    """The scope on entry: declared symbols, inputs and constants. Shared with `outer` are its
+    """Return the scope on entry: declared symbols, inputs and constants. Shared with `outer` are its
     symbols only.
     """
     scope = Scope(outer)
@@ -333,7 +333,7 @@ def _list_argument_expressions(argument: Argument) -> tuple[Expr, ...]:
 
 
 def find_buffer(value: object) -> str | None:
-    """The buffer that a graph result names, or None for sizes and nothing."""
+    """Return the buffer that a graph result names, or None for sizes and nothing."""
     return value.name if isinstance(value, Ref) else None
 
 

@@ -26,7 +26,7 @@ class Store(Protocol):
     """Bytes under keys of 64 hexadecimal digits; `coilwork_cache.Store` is one."""
 
     def get(self, key: str) -> bytes | None:
-        """The bytes, or `None`."""
+        """Return the bytes, or `None`."""
         ...
 
     def put(self, key: str, data: bytes) -> None:
@@ -73,7 +73,7 @@ class Artifact(Protocol):
     """A program that can be called and saved."""
 
     def __call__(self, args: list[Any], /) -> Sequence[Any]:
-        """The program's results, in order; `args` are its inputs, tensors and sizes in one flat list.
+        """Return the program's results, in order; `args` are its inputs, tensors and sizes in one flat list.
 
         The list is emptied first, so that the memory of an input can go once nothing needs it any more.
         """
@@ -113,7 +113,7 @@ class Wrapper(Protocol):
         ...
 
     def emit(self, program: Program, sources: Mapping[str, KernelSource], options: WrapOptions) -> Artifact:
-        """The artefact that runs `program`; `sources` are its kernels' texts, by name.
+        """Return the artefact that runs `program`; `sources` are its kernels' texts, by name.
 
         It keeps the order of instructions and the frees: both were planned.
 

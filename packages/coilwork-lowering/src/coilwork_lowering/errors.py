@@ -32,7 +32,7 @@ class MistracedError(LoweringError):
 def make_refusal(
     node: torch.fx.Node, code: str, what: str, *, origins: tuple[Origin, ...], reason: str = ""
 ) -> LoweringError:
-    """The error for `node`, which has no place in the loop IR."""
+    """Return the error for `node`, which has no place in the loop IR."""
     return LoweringError(
         code,
         what,

@@ -137,7 +137,7 @@ class GraphInputs:
         return None if strides is None else self.builder.sizes.exprs(strides)
 
     def attribute(self, node: torch.fx.Node) -> Value:
-        """The value of a tensor or nested graph that `gm` holds.
+        """Return the value of a tensor or nested graph that `gm` holds.
 
         Raises:
             LoweringError: it is anything else.
@@ -180,14 +180,14 @@ class GraphInputs:
 
 
 def list_symbol_inputs(gm: torch.fx.GraphModule) -> list[sympy.Symbol]:
-    """The symbols that `gm` takes as integers."""
+    """Return the symbols that `gm` takes as integers."""
     values = (node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder")
     names = (find_plain_symbol(value) for value in values if isinstance(value, torch.SymInt))
     return [name for name in names if name is not None]
 
 
 def _make_unused_symbol(name: str) -> Expr:
-    """A name for an integer input that the graph knows without being told."""
+    """Return a name for an integer input that the graph knows without being told."""
     return symbol(f"unused_{name}")
 
 
@@ -291,6 +291,6 @@ class GraphOutputs:
 
 
 def list_returned(output: torch.fx.Node) -> list[Any]:
-    """The items that the output node returns."""
+    """Return the items that the output node returns."""
     result = output.args[0]
     return list(result) if isinstance(result, list | tuple) else [result]

@@ -59,7 +59,7 @@ class GuardWatch:
 
 
 def list_guards(known: Sequence[AddedGuard], watch: GuardWatch) -> tuple[AddedGuard, ...]:
-    """The guards of `known`, whose operators are known, and the others that `watch` saw since."""
+    """Return the guards of `known`, whose operators are known, and the others that `watch` saw since."""
     own = {(guard.condition, guard.where) for guard in known}
     return (*known, *(one for one in watch.take_added() if (one.condition, one.where) not in own))
 

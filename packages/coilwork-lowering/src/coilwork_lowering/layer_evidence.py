@@ -50,8 +50,8 @@ class LayerEvidence:
         self.first, self.last = self._find_proven()
 
     def _find_proven(self) -> tuple[int, int]:
-        """The longest row of copies each of which computes the calls of the layer behind that of the copy
-        before.
+        """Return the longest row of copies each of which computes the calls of the layer behind that of the
+        copy before.
         """
         best, begin = (0, 0), self.found.first
         for copy in range(self.found.first + 1, self.found.last + 1):
@@ -210,7 +210,7 @@ class LayerEvidence:
         )
 
     def _describe_term(self, name: str) -> Hashable:
-        """The call `name` written out to what belongs to no layer; None if another layer is in it."""
+        """Return the call `name` written out to what belongs to no layer; None if another layer is in it."""
         layer, place = self.shorter.owners.get(name, -1), self.shorter.find(name)
         if layer < 0:
             return name if place is None else None

@@ -104,7 +104,7 @@ def lower(
     options: LoweringOptions = DEFAULTS,
     example_strides: Sequence[Sequence[int | torch.SymInt] | None] | None = None,
 ) -> Lowered:
-    """The loop IR of an ATen graph as AOTAutograd hands it to a compiler.
+    """Return the loop IR of an ATen graph as AOTAutograd hands it to a compiler.
 
     Of Python's numbers, only integers can be results. A boolean becomes 0 or 1, another number that is
     computed at run time a tensor of no dimensions, and a constant that is no integer None. `coilwork` gives
@@ -161,7 +161,7 @@ def _is_attention(node: torch.fx.Node, module: torch.fx.GraphModule, options: Lo
 
 
 def _trace_combining(function: torch.fx.GraphModule, options: LoweringOptions, sizes: SizeTable) -> Traced:
-    """The graph of a combining function, lowered."""
+    """Return the graph of a combining function, lowered."""
     # what it demands of sizes is told as the scan's demand
     expanded = _expand_higher_order(function, lambda node: None, options)
     inner = _Lowering(expanded, name="combine", options=options, example_strides=None, sizes=sizes)
@@ -344,7 +344,9 @@ class _Lowering:
         operands: list[TensorValue | None],
         results: tuple[Buffer, ...],
     ) -> Graph:
-        """A branch or loop body: inputs laid out as the operands, outputs as `results`, sizes shared."""
+        """Return a branch or loop body: inputs laid out as the operands, outputs as `results`, sizes
+        shared.
+        """
         origins, hint = self.builder.origins, self.builder.hint
         # what it demands of sizes is told as the region's demand, when that is lowered
         expanded = _expand_higher_order(gm, lambda node: None, self.options)
@@ -427,7 +429,9 @@ class _Lowering:
         return (self.value(token), *returned)
 
     def float_item(self, call: Call) -> Value:
-        """The number that a one-element tensor holds stays in that tensor until somebody computes with it."""
+        """Return the number that a one-element tensor holds stays in that tensor until somebody computes with
+        it.
+        """
         self.builder.reads_numbers = True
         value = call.tensor("self")
         number = self.builder.read(value, [as_expr(0)] * len(value.shape))
@@ -470,7 +474,7 @@ class _Lowering:
         )
 
     def value(self, argument: Any) -> Value:
-        """An FX argument as a lowered value."""
+        """Return an FX argument as a lowered value."""
         match argument:
             case torch.fx.Node():
                 value = self.values[argument]
@@ -497,7 +501,7 @@ class _Lowering:
         raise LoweringError("argument", f"an argument of class {type(argument).__name__}: {argument!r}")
 
     def fault(self, node: torch.fx.Node, error: Exception) -> LoweringError:
-        """The error for `node`, whose rule failed with `error`."""
+        """Return the error for `node`, whose rule failed with `error`."""
         rule = "the rule" if get_operator_name(node) in RULES else "the lowering"
         what = f"{rule} of {get_operator_name(node)} failed"
         reason = str(error) if isinstance(error, CoilworkIRError) else f"{type(error).__name__}: {error}"

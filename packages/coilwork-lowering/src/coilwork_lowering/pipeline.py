@@ -131,7 +131,7 @@ LOWERING_STAGES: Final[PassTable[LoweringDraft, LoweringContext]] = PassTable(
 def lower_captured(
     gm: fx.GraphModule, context: LoweringContext
 ) -> tuple[fx.GraphModule, tuple[Fired, ...], Lowered]:
-    """The graph that is lowered, what rewrites did to it, and its loops.
+    """Return the graph that is lowered, what rewrites did to it, and its loops.
 
     Raises:
         LoweringError: a call has neither a rule nor a kernel of ATen's.
@@ -155,11 +155,13 @@ def lower_captured(
 
 
 def list_calls(gm: fx.GraphModule, context: LoweringContext, *, views: bool) -> tuple[Origin, ...]:
-    """The calls of the graph that is lowered which generated code computes, as `list_generated_calls`."""
+    """Return the calls of the graph that is lowered which generated code computes, as
+    `list_generated_calls`.
+    """
     draft = LOWERING_STAGES.select("rewrite", "lay out").run(LoweringDraft(gm=gm), context)
     return list_generated_calls(draft.gm, views=views)
 
 
 def format_aten(gm: fx.GraphModule) -> str:
-    """The graph as text, with the layout and the device of each value."""
+    """Return the graph as text, with the layout and the device of each value."""
     return str(gm.print_readable(print_output=False, include_stride=True, include_device=True))

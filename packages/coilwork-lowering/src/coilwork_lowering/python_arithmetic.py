@@ -105,7 +105,7 @@ def is_number_function(target: Any) -> bool:
 
 
 def compute(target: Any, operands: tuple[Value, ...]) -> Value:
-    """The value of `target(*operands)`.
+    """Return the value of `target(*operands)`.
 
     Raises:
         NotLowered: the IR has no way to say it.
@@ -157,8 +157,8 @@ def compute(target: Any, operands: tuple[Value, ...]) -> Value:
 
 
 def _lower_round(value: Value, digits: Value = None) -> Value:
-    """A float to so many digits, or an integer as it is. Without `digits` the result is a size, which torch
-    has a word for.
+    """Return a float to so many digits, or an integer as it is. Without `digits` the result is a size, which
+    torch has a word for.
     """
     if not isinstance(digits, int) or (_is_integer(value) and digits < 0):
         raise NotLowered(f"{value!r} rounded to {digits!r} digits")
@@ -197,7 +197,7 @@ def _float(value: Value) -> Scalar:
 
 
 def lower_condition(value: Value) -> Scalar:
-    """A boolean about sizes as a scalar.
+    """Return a boolean about sizes as a scalar.
 
     Raises:
         NotLowered: it is something else.

@@ -65,7 +65,7 @@ _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
 
 
 def make_rules(operators: Mapping[str, OpInfo]) -> Mapping[str, Rule]:
-    """The rules of all families, and of those `operators` whose row is their lowering."""
+    """Return the rules of all families, and of those `operators` whose row is their lowering."""
     table: dict[str, Rule] = {}
     for family in (*_FAMILIES, arithmetic.make_row_rules(operators)):
         _enter(table, family)

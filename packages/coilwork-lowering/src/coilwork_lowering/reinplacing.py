@@ -211,7 +211,7 @@ class Reinplacing:
         return layout is not None and are_same_strides(target.shape, layout.strides, promised)
 
     def _overwriter(self, input_node: fx.Node, node: fx.Node) -> fx.Node | None:
-        """The first copy of other contents into all of `input_node` after `node`."""
+        """Return the first copy of other contents into all of `input_node` after `node`."""
         copies = [
             user
             for user in input_node.users
@@ -316,7 +316,7 @@ def is_bijective(value: TensorValue) -> bool:
 
 
 def _saves_a_launch(target: TensorValue, part: TensorValue, machine: MachineModel) -> bool:
-    """True if the rest of `target`, read and written, takes longer than one more launch: the kernel that
+    """Tell if the rest of `target`, read and written, takes longer than one more launch: the kernel that
     stores a part.
 
     Sizes that nobody knows are large.
@@ -326,7 +326,7 @@ def _saves_a_launch(target: TensorValue, part: TensorValue, machine: MachineMode
 
 
 def list_buffers(value: Value) -> Iterator[str]:
-    """The names of buffers that `value` reads, in order."""
+    """Yield the names of buffers that `value` reads, in order."""
     match value:
         case TensorValue():
             yield value.buffer.name

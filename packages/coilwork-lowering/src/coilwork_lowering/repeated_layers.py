@@ -145,7 +145,7 @@ def _list_facts(gm: fx.GraphModule) -> dict[str, Hashable]:
 
 
 def lengthen_lowered(lowered: Lowered, shorter: ShorterCapture) -> Lowered | None:
-    """The loops of the whole graph, made of those of the shorter one; None if these do not repeat
+    """Return the loops of the whole graph, made of those of the shorter one; None if these do not repeat
     themselves as the calls do.
     """
     if lowered.guards:
@@ -249,12 +249,14 @@ class _Lengthening:
         return True
 
     def _name_entered(self, name: str, by: int) -> str | None:
-        """The input of the whole graph that stands where `name` of the shorter one does, so much later."""
+        """Return the input of the whole graph that stands where `name` of the shorter one does, so much
+        later.
+        """
         place = self.shorter.find(name)
         return name if place is None else self.shorter.name(place[0], place[1] + by) or None
 
     def _name_copy(self, name: str, by: int) -> str:
-        """A name for what corresponds to `name` so many copies later: like that of the call, if it has
+        """Return a name for what corresponds to `name` so many copies later: like that of the call, if it has
         one.
         """
         call = name
@@ -380,8 +382,8 @@ class _Lengthening:
         return found if found.op == origin.op else replace(found, op=origin.op)
 
     def make_graph(self) -> Graph | None:
-        """The graph, when its nodes are made; None if its results do not follow from those of the shorter
-        one.
+        """Return the graph, when its nodes are made; None if its results do not follow from those of the
+        shorter one.
         """
         shorter, calls = self.shorter, self.shorter.repetition
         read = {name for node in self.nodes for name in list_read_buffers(node)}
@@ -428,8 +430,8 @@ class _Lengthening:
         )
 
     def _order_tail(self) -> list[Node]:
-        """The nodes, with views at the end that no node reads in the order of their calls, if they come in
-        that order in the shorter graph.
+        """Return the nodes, with views at the end that no node reads in the order of their calls, if they
+        come in that order in the shorter graph.
         """
         short = {node.name: number for number, node in enumerate(self.shorter.gm.graph.nodes)}
         calls = [node.origins[0].node for node in _list_tail(self.graph.nodes)]
@@ -442,8 +444,8 @@ class _Lengthening:
         return [*rest, *sorted(tail, key=lambda node: order.get(node.origins[0].node, -1))]
 
     def _find_result(self, slot: int, copy: int, short: Mapping[str, GraphOutput]) -> GraphOutput:
-        """The result that stands where results of the shorter graph do that are of one slot of the calls;
-        None if these do not agree.
+        """Return the result that stands where results of the shorter graph do that are of one slot of the
+        calls; None if these do not agree.
         """
         calls = self.shorter.repetition
         found: set[str] = set()
@@ -468,8 +470,8 @@ class _Lengthening:
         return Ref(found.pop()) if len(found) == 1 else None
 
     def _shift_result(self, output: GraphOutput) -> GraphOutput:
-        """A result of calls behind the equal layers, under its name in the longer graph; None if that is not
-        known.
+        """Return a result of calls behind the equal layers, under its name in the longer graph; None if that
+        is not known.
         """
         if not isinstance(output, Ref):
             return output
@@ -483,7 +485,7 @@ class _Lengthening:
         return Ref(name) if name else None
 
     def _move(self, name: str) -> str:
-        """The name, behind the copies, of what no copy owns; empty if it is not known."""
+        """Return the name, behind the copies, of what no copy owns; empty if it is not known."""
         return self.renamed.get(name) or (name if self.evidence.is_fixed(name) else "")
 
     def _is_known(self, copy: int, by: int) -> bool:

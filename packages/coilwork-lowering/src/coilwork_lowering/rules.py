@@ -87,7 +87,7 @@ class Call:
         return False
 
     def tensor(self, name: str) -> TensorValue:
-        """The tensor argument `name`.
+        """Return the tensor argument `name`.
 
         Raises:
             NotLowered: it is something else.
@@ -98,7 +98,7 @@ class Call:
         return value
 
     def integer(self, name: str) -> int:
-        """The integer argument `name`.
+        """Return the integer argument `name`.
 
         Raises:
             NotLowered: it is symbolic or no integer.
@@ -106,7 +106,7 @@ class Call:
         return require_int(self.arguments[name])
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """The list of integers `name`; None counts as empty, a number as a list of one."""
+        """Return the list of integers `name`; None counts as empty, a number as a list of one."""
         value = self.arguments[name]
         if value is None:
             return ()

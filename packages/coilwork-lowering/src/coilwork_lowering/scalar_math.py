@@ -21,7 +21,7 @@ from coilwork_lowering.torch_compat.operators import E4M3_SATURATES
 
 
 def like(value: Literal_, other: Scalar) -> Scalar:
-    """A literal of `other`'s type."""
+    """Return a literal of `other`'s type."""
     return const(value, other.dtype)
 
 
@@ -100,17 +100,17 @@ def truth(a: Scalar) -> Scalar:
 
 
 def index(expr: Expr) -> Scalar:
-    """The `i64` value of an index expression."""
+    """Return the `i64` value of an index expression."""
     return const(expr.value, DType.I64) if expr.is_const else index_value(expr)
 
 
 def maximum(a: Scalar, b: Scalar) -> Scalar:
-    """The larger, NaN if either is."""
+    """Return the larger, NaN if either is."""
     return op("maximum", a, b)
 
 
 def minimum(a: Scalar, b: Scalar) -> Scalar:
-    """The smaller, NaN if either is."""
+    """Return the smaller, NaN if either is."""
     return op("minimum", a, b)
 
 
@@ -129,8 +129,8 @@ def select(condition: Scalar, then: Scalar, otherwise: Scalar) -> Scalar:
 
 
 def round_decimals(a: Scalar, digits: int) -> Scalar:
-    """A float rounded to so many digits behind the point, or before it where `digits` is negative; halves to
-    even.
+    """Return a float rounded to so many digits behind the point, or before it where `digits` is negative;
+    halves to even.
 
     Scaled, rounded and scaled back, so that a tie of decimals which no binary number is may fall to another
     side than Python's `round` lets it fall.

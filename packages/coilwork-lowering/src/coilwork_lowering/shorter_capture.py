@@ -43,13 +43,13 @@ class ShorterCapture:
         return self.repetition.first + KEPT
 
     def find(self, name: str) -> tuple[int, int] | None:
-        """The slot and the copy of a value, copies numbered as in the shorter graph."""
+        """Return the slot and the copy of a value, copies numbered as in the shorter graph."""
         place = self.repetition.places.get(name)
         if place is None or place[1] < self.end:
             return place
         return place[0], place[1] - self.omitted_count
 
     def name(self, slot: int, copy: int) -> str:
-        """The name of a value in the whole graph; empty if there is none."""
+        """Return the name of a value in the whole graph; empty if there is none."""
         names = self.repetition.slots[slot]
         return names[copy] if 0 <= copy < len(names) else ""

@@ -67,7 +67,7 @@ def list_uncallable(gm: fx.GraphModule) -> dict[Origin, str]:
 
 
 def _name_of_call(node: fx.Node) -> str:
-    """The operator that `node` calls, also of one that is tied to others by tokens."""
+    """Return the operator that `node` calls, also of one that is tied to others by tokens."""
     is_tied = node.op == "call_function" and get_operator_name(node) == "with_effects"
     return name_of_target(node.args[1]) if is_tied else get_operator_name(node)
 
@@ -105,7 +105,7 @@ def _find_foreign(arguments: Iterable[Any]) -> str:
 
 
 def _regions(gm: fx.GraphModule, node: fx.Node) -> Iterator[fx.GraphModule]:
-    """The graphs that `node` calls."""
+    """Yield the graphs that `node` calls."""
     for operand in node.all_input_nodes:
         held = _attribute(gm, operand)
         if isinstance(held, fx.GraphModule):
@@ -113,7 +113,7 @@ def _regions(gm: fx.GraphModule, node: fx.Node) -> Iterator[fx.GraphModule]:
 
 
 def _attribute(gm: fx.GraphModule, node: fx.Node) -> Any:
-    """The attribute of `gm` that `node` names; None if there is none."""
+    """Return the attribute of `gm` that `node` names; None if there is none."""
     if node.op != "get_attr":
         return None
     held: Any = gm
@@ -152,5 +152,7 @@ def _describe_foreign_tensor(value: torch.Tensor) -> str:
 
 
 def _class_name(value: Any) -> str:
-    """The class of `value`, of a stand-in that torch traces with that of the object for which it stands."""
+    """Return the class of `value`, of a stand-in that torch traces with that of the object for which it
+    stands.
+    """
     return str(getattr(value, "script_class_name", type(value).__name__))

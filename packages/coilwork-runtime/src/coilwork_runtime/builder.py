@@ -62,8 +62,8 @@ class Builder:
         }
 
     def build(self, specs: Iterable[KernelSpec]) -> Mapping[str, Launcher]:
-        """A launcher for each kernel, by name. If several do not build, the error is that of the first in
-        `specs`.
+        """Return a launcher for each kernel, by name. If several do not build, the error is that of the first
+        in `specs`.
 
         Raises:
             KernelBuildError: a source does not build, or nothing builds its language.
@@ -114,8 +114,8 @@ class Builder:
     def binaries(
         self, specs: Iterable[KernelSpec]
     ) -> tuple[tuple[tuple[Mapping[str, int], bytes | GpuBinary], ...], ...]:
-        """The machine code of each kernel, by configuration (a C++ kernel has one, which is empty). Raises as
-        `build` does.
+        """Return the machine code of each kernel, by configuration (a C++ kernel has one, which is empty).
+        Raises as `build` does.
         """
         with Threads(self._workers, "coilwork-build") as threads:
             wanted = tuple(specs)
@@ -133,13 +133,15 @@ class Builder:
             return tuple(finish() for finish in pending)
 
     def load_library(self, spec: KernelSpec, library: bytes) -> Launcher | None:
-        """A launcher of a C++ kernel that was built elsewhere; None if the library does not load here."""
+        """Return a launcher of a C++ kernel that was built elsewhere; None if the library does not load
+        here.
+        """
         return self._cpp.load(spec, library)
 
     def load_binaries(
         self, spec: KernelSpec, built: Iterable[tuple[Mapping[str, int], GpuBinary]]
     ) -> Launcher:
-        """A launcher of a Triton kernel that was built elsewhere."""
+        """Return a launcher of a Triton kernel that was built elsewhere."""
         return self._triton.load(spec, [Built(config=config, binary=binary) for config, binary in built])
 
     def _machine_code(

@@ -37,7 +37,7 @@ class Type:
         return self.name if self.element is None else f"{self.name}[{self.element}]"
 
     def mentions(self, name: str) -> bool:
-        """True if it is, or is made of, the type called `name`."""
+        """Tell if it is, or is made of, the type called `name`."""
         return self.name == name or (self.element is not None and self.element.mentions(name))
 
 
@@ -84,7 +84,7 @@ def parse_type(text: str) -> Type:
 
 
 def find_schema(target: str) -> Schema | None:
-    """The schema of `"aten.mm.out"`; `None` if torch has no such operator overload."""
+    """Return the schema of `"aten.mm.out"`; `None` if torch has no such operator overload."""
     try:
         return _schema(target)
     except LookupError:
@@ -243,8 +243,8 @@ _DECLARATION: Final = re.compile(r"AOTITorchError\s+(aoti_torch_\w+)\s*\(([^)]*)
 
 
 def find_function_name(schema: Schema, device: str) -> str | None:
-    """The C function for the operator on `device` (`"cpu"`, `"cuda:0"`); `None` if there is none that fits
-    its schema.
+    """Return the C function for the operator on `device` (`"cpu"`, `"cuda:0"`); `None` if there is none that
+    fits its schema.
     """
     kind = device.partition(":")[0] or "cpu"
     namespace, _, name = schema.name.partition("::")

@@ -60,7 +60,7 @@ def lay_out(value: Any, strides: tuple[int, ...]) -> Any:
 
 
 def _nest(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """The strides of memory without gaps, in which dimensions are nested in `order`."""
+    """Return the strides of memory without gaps, in which dimensions are nested in `order`."""
     strides, step = [0] * len(shape), 1
     for dimension in sorted(range(len(shape)), key=lambda k: -order[k]):
         strides[dimension] = step
@@ -74,7 +74,7 @@ def detach_view(value: Any) -> Any:
 
 
 def mark(value: torch.Tensor, negated: bool, conjugated: bool, is_gradient: bool) -> torch.Tensor:
-    """A view of `value` with torch's bits; no view, unless `value` is one or a gradient."""
+    """Return a view of `value` with torch's bits; no view, unless `value` is one or a gradient."""
     marked = negative_view(value) if negated else value
     marked = marked.conj() if conjugated else marked
     if value.is_inference() or not value._is_view():
@@ -86,7 +86,9 @@ def mark(value: torch.Tensor, negated: bool, conjugated: bool, is_gradient: bool
 
 
 def share_count(value: object, source: object) -> Any:
-    """A tensor like `value` that counts writes with `source`; `value` itself if they share no memory."""
+    """Return a tensor like `value` that counts writes with `source`; `value` itself if they share no
+    memory.
+    """
     if type(value) is not torch.Tensor or not isinstance(source, torch.Tensor):
         return value
     if get_storage_identity(value) != get_storage_identity(source):
@@ -99,7 +101,8 @@ def share_count(value: object, source: object) -> Any:
 
 
 def show_memory_of(value: Any, source: Any, is_view: bool) -> Any:
-    """A tensor like `value`, which shows memory of `source`, and like that one of inference mode or not.
+    """Return a tensor like `value`, which shows memory of `source`, and like that one of inference mode or
+    not.
 
     It is no view of `source`; a view of something else if `is_view`.
     """
@@ -110,7 +113,7 @@ def show_memory_of(value: Any, source: Any, is_view: bool) -> Any:
 
 
 def count_apart(value: object) -> Any:
-    """A tensor like `value` and in its memory, whose writes are counted apart; no view."""
+    """Return a tensor like `value` and in its memory, whose writes are counted apart; no view."""
     return value.data if type(value) is torch.Tensor else value
 
 
@@ -130,7 +133,9 @@ def set_creation(value: object, creation: str) -> Any:
 
 
 def make_view(value: object, base: object, creation: str) -> Any:
-    """A view of `base` like `value`; `value` itself if they share no memory, or are no plain tensors."""
+    """Return a view of `base` like `value`; `value` itself if they share no memory, or are no plain
+    tensors.
+    """
     if type(value) is not torch.Tensor or type(base) is not torch.Tensor or value.is_quantized:
         return value
     recorded = torch.is_grad_enabled()
@@ -160,7 +165,7 @@ def _copy_of(value: torch.Tensor) -> torch.Tensor:
 
 
 def _view_at(value: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-    """A view of `base` with the place, type and bits of `value`."""
+    """Return a view of `base` with the place, type and bits of `value`."""
     view = base if base.dtype == value.dtype else _flatten_storage(base, value.dtype)
     view = view.as_strided(value.shape, value.stride(), value.storage_offset())
     view = view if view.is_conj() == value.is_conj() else view.conj()
@@ -168,7 +173,7 @@ def _view_at(value: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
 
 
 def _flatten_storage(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The storage of `base` as elements of another type."""
+    """Return the storage of `base` as elements of another type."""
     size = base.element_size()
     unit = math.lcm(size, dtype.itemsize)
     count = base.untyped_storage().nbytes() // unit * unit // size
@@ -421,7 +426,7 @@ def _read(text: str, functions: Mapping[str, Callable[..., Any]]) -> Roles:
 def _bind_natively(
     call: Callable[..., Any], roles: Roles, functions: Mapping[str, Callable[..., Any]], *, separate: bool
 ) -> Any:
-    """The native interpreter of `roles` around `call`; None if the executor is not loaded."""
+    """Return the native interpreter of `roles` around `call`; None if the executor is not loaded."""
     extension = sys.modules.get(EXECUTOR)
     if extension is None:
         return None
@@ -449,7 +454,7 @@ def _bind_natively(
 
 
 def _encode(row: Row, functions: Mapping[str, Callable[..., Any]]) -> tuple[Any, ...]:
-    """The row as `roles.cpp` reads it."""
+    """Return the row as `roles.cpp` reads it."""
     extra: Any = None
     recorded, of_parts = -1, False
     match row.act:

@@ -83,7 +83,7 @@ class _Bench:
         self._add = self._load(samples.add)
 
     def _load(self, sample: Sample) -> Callable[..., None]:
-        """A launch of the kernel on a stream: `launch(stream, tensors, sizes)`."""
+        """Return a launch of the kernel on a stream: `launch(stream, tensors, sizes)`."""
         handle = self.device.load(sample.binary, sample.manifest, self.index)
         words_of = lay_out_words(sample.manifest)
 
@@ -109,7 +109,7 @@ class _Bench:
         return self.device.stream(self.index)
 
     def make_stream(self) -> Any:
-        """A new stream on which what torch has put on its current one is done already."""
+        """Return a new stream on which what torch has put on its current one is done already."""
         stream = self.device.make_stream(self.index)
         self.device.wait(stream, self.device.record(self.stream()))
         return stream

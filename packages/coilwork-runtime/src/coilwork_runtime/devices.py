@@ -130,7 +130,7 @@ def read_cpu_features() -> frozenset[str]:
 
 
 def find_cpu_target_name(machine: str, features: frozenset[str]) -> str:
-    """The built-in target that a CPU with `features` can run."""
+    """Return the built-in target that a CPU with `features` can run."""
     if machine in _ARM:
         return "aarch64-neon"
     return "x86-64-avx512" if features >= AVX512 else "x86-64-avx2"

@@ -44,7 +44,7 @@ _TORCH: Final[Mapping[str, torch.dtype]] = {
 
 
 def get_torch_dtype(name: str) -> torch.dtype:
-    """The torch type for an element type's text name, e.g. `"f32"`."""
+    """Return the torch type for an element type's text name, e.g. `"f32"`."""
     return _TORCH[name]
 
 

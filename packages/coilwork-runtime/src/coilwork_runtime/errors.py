@@ -74,7 +74,7 @@ class DeviceError(RuntimeFault):
 
 
 def refuse_device(device: str, served: Iterable[str]) -> DeviceError:
-    """The error of a `device` that no back end serves, where those that are installed serve others."""
+    """Return the error of a `device` that no back end serves, where those that are installed serve others."""
     if device.partition(":")[0] == "meta":
         return DeviceError(
             "unknown-device",

@@ -38,7 +38,7 @@ PACKAGE: Final = Path(__file__).parent
 
 
 def load_own_extension(name: str, store: Store | None, *, may_build: bool = True) -> Any | None:
-    """An extension module of this package, by name: the one that the wheel brings, else as
+    """Return an extension module of this package, by name: the one that the wheel brings, else as
     `load_extension`.
     """
     sources = list_extension_sources(PACKAGE, name)
@@ -53,7 +53,7 @@ def load_extension(
     prebuilt: Path | None = None,
     may_build: bool = True,
 ) -> Any | None:
-    """The module `name`; None where there is neither a stored one nor what it takes to build it.
+    """Return the module `name`; None where there is neither a stored one nor what it takes to build it.
 
     `sources` are its text: each `.cpp` is compiled, all at once, and includes others by their names. `store`
     keeps what is built. `prebuilt` is a folder that may hold it, built from the same text for the same
@@ -106,7 +106,7 @@ def _register(name: str, module: Any) -> Any:
 
 
 def import_from(name: str, path: Path) -> Any:
-    """The extension module `name` from the library at `path`, whether it is loaded already or not.
+    """Return the extension module `name` from the library at `path`, whether it is loaded already or not.
 
     Raises:
         ImportError: it does not load.
@@ -131,7 +131,7 @@ def _build(texts: Texts) -> bytes | None:
 
 @functools.cache
 def _build_with(toolchain: Toolchain, texts: Texts) -> bytes | None:
-    """The library; asked again with an equal compiler, it is what it was."""
+    """Return the library; asked again with an equal compiler, it is what it was."""
     return compile_extension(toolchain.words, texts, scratch=make_scratch_folder())
 
 

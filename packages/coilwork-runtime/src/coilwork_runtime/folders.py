@@ -36,7 +36,7 @@ _UNWRITABLE: Final = frozenset(
 
 
 def new_folder(purpose: str) -> Path:
-    """An empty folder that is there until the process ends: loaded code may be read while it can run.
+    """Return an empty folder that is there until the process ends: loaded code may be read while it can run.
 
     Raises:
         ScratchFolderError: there is no folder that can be written.
@@ -45,7 +45,7 @@ def new_folder(purpose: str) -> Path:
 
 
 def make_scratch_folder() -> str:
-    """The folder of this process for files of its own. It is made anew if somebody has removed it.
+    """Return the folder of this process for files of its own. It is made anew if somebody has removed it.
 
     Raises:
         ScratchFolderError: there is no folder that can be written.

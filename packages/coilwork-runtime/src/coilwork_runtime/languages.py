@@ -58,11 +58,11 @@ class KernelCompiler(Protocol):
     """Turns the text of kernels into binaries for a device."""
 
     def key(self, spec: KernelSpec) -> str:
-        """All that the binary depends on beside the kernel: the compiler's version, its flags."""
+        """Return all that the binary depends on beside the kernel: the compiler's version, its flags."""
         ...
 
     def compile(self, spec: KernelSpec) -> bytes:
-        """The binary of the kernel.
+        """Return the binary of the kernel.
 
         Raises:
             KernelBuildError: its text does not compile.
@@ -85,7 +85,7 @@ class Device(Protocol):
         ...
 
     def load(self, binary: bytes, manifest: KernelManifest, index: int) -> object:
-        """A handle of the kernel in `binary`, on device `index`.
+        """Return a handle of the kernel in `binary`, on device `index`.
 
         Raises:
             KernelLaunchError: the binary is damaged, or does not fit the device.
@@ -106,7 +106,7 @@ class Device(Protocol):
         ...
 
     def make_stream(self, index: int) -> Any:
-        """A new stream of device `index`."""
+        """Return a new stream of device `index`."""
         ...
 
     def use(self, stream: Any) -> AbstractContextManager[None]:
@@ -114,7 +114,7 @@ class Device(Protocol):
         ...
 
     def record(self, stream: Any) -> Any:
-        """An event that happens when what is on `stream` now is done."""
+        """Return an event that happens when what is on `stream` now is done."""
         ...
 
     def wait(self, stream: Any, event: Any) -> None:
@@ -122,7 +122,7 @@ class Device(Protocol):
         ...
 
     def is_done(self, event: Any) -> bool:
-        """True if `event` has happened."""
+        """Tell if `event` has happened."""
         ...
 
     def synchronize(self, stream: Any) -> None:
@@ -147,8 +147,8 @@ class CapturingDevice(Device, Protocol):
     """
 
     def capture(self, launches: Sequence[tuple[object, Sequence[int]]], index: int) -> object | None:
-        """The launches, each a handle and its words, in order, as one value for `replay`; None if they are
-        rather launched one by one. Does nothing else with them.
+        """Return the launches, each a handle and its words, in order, as one value for `replay`; None if they
+        are rather launched one by one. Does nothing else with them.
         """
         ...
 
@@ -181,7 +181,7 @@ class DeviceLanguage:
         """Do nothing: the compiler is ready by itself."""
 
     def binary(self, spec: KernelSpec) -> bytes:
-        """The kernel's binary, from the store or the compiler.
+        """Return the kernel's binary, from the store or the compiler.
 
         Raises:
             KernelBuildError: its text does not compile.
@@ -195,7 +195,8 @@ class DeviceLanguage:
 
 
 def make_launcher(manifest: KernelManifest, binary: bytes, device: Device) -> Launcher:
-    """A callable over tensors, then sizes, that launches the kernel in `binary` on torch's current stream.
+    """Return a callable over tensors, then sizes, that launches the kernel in `binary` on torch's current
+    stream.
 
     The kernel is loaded when it is first called on a device.
     """

@@ -73,7 +73,7 @@ def empty_pool(size_bytes: int, device: str) -> torch.Tensor:
 def pool_view(
     pool: torch.Tensor, offset_bytes: int, size: Sizes, stride: Sizes, dtype: torch.dtype
 ) -> torch.Tensor:
-    """A tensor that lives in `pool`, `offset_bytes` after its start."""
+    """Return a tensor that lives in `pool`, `offset_bytes` after its start."""
     return find_pool_part(offset_bytes, size, stride, dtype)(pool)
 
 
@@ -89,7 +89,7 @@ def find_pool_part(
 
 
 def reinterpret(source: torch.Tensor, size: Sizes, stride: Sizes, offset: int) -> torch.Tensor:
-    """The memory of `source` under another layout, `offset` elements after its first."""
+    """Return the memory of `source` under another layout, `offset` elements after its first."""
     return reinterpret_tensor(source, size, stride, offset)
 
 
@@ -232,7 +232,7 @@ def check_aligned_layout(
 
 
 def _is_misaligned(value: torch.Tensor) -> bool:
-    """True if its address is no multiple of 16 bytes. A tensor that stands for another one while a graph is
+    """Tell if its address is no multiple of 16 bytes. A tensor that stands for another one while a graph is
     traced has none."""
     return has_address(value) and value.data_ptr() % ALIGNMENT_BYTES != 0
 
@@ -265,7 +265,7 @@ def ensure_aligned(*values: torch.Tensor) -> Sequence[torch.Tensor]:
 
 
 def _copy_aligned(value: torch.Tensor) -> torch.Tensor:
-    """A copy in the same layout. Elements that are one in memory are so in the copy."""
+    """Return a copy in the same layout. Elements that are one in memory are so in the copy."""
     if 0 in value.stride() and value.numel():
         # Torch refuses to write to such elements, but each has its place in the line of memory that they
         # span.

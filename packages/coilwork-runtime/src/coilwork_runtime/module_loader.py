@@ -34,7 +34,7 @@ class GeneratedModule:
 
 
 def load_kernels(data: bytes) -> tuple[KernelSpec, ...]:
-    """The kernels in `data`, as `coilwork_ir.kernel_source` writes them; nothing is built.
+    """Return the kernels in `data`, as `coilwork_ir.kernel_source` writes them; nothing is built.
 
     Raises:
         ProgramBytesError: the bytes are damaged, or of another schema.
@@ -117,7 +117,7 @@ TIMED_CALLS: Final = 20
 
 
 def random_input(size: Sizes, stride: Sizes, dtype: torch.dtype, device: str) -> torch.Tensor:
-    """A tensor of this layout: normal values for floats, 0 or 1 for integers and bools (valid as
+    """Return a tensor of this layout: normal values for floats, 0 or 1 for integers and bools (valid as
     any index).
     """
     if any(step == 0 and extent > 1 for extent, step in zip(size, stride, strict=True)):

@@ -34,7 +34,7 @@ LONGEST_RUN_S: Final = 1800.0
 
 
 def split_command(text: str, path: str | None = None) -> tuple[str, ...]:
-    """The program and arguments that a variable such as `CXX` names, as make and distutils read it.
+    """Return the program and arguments that a variable such as `CXX` names, as make and distutils read it.
 
     The name of one program may hold spaces, if there is such a program on `path`.
 
@@ -176,8 +176,8 @@ with slashes.
 
 
 def list_extension_sources(package: Path, name: str) -> Mapping[str, Path]:
-    """The files of extension module `name`, `EXECUTOR` or `LAUNCHER`, by name; `package` is the folder of
-    this package.
+    """Return the files of extension module `name`, `EXECUTOR` or `LAUNCHER`, by name; `package` is the folder
+    of this package.
     """
     native = package / "executor" / "native"
     if name == EXECUTOR:
@@ -189,7 +189,7 @@ def list_extension_sources(package: Path, name: str) -> Mapping[str, Path]:
 
 
 def list_source_files(folder: Path) -> Mapping[str, Path]:
-    """The C++ files in `folder` and below it, by name."""
+    """Return the C++ files in `folder` and below it, by name."""
     paths = (path for path in folder.rglob("*") if path.suffix in (".cpp", ".hpp"))
     return {path.relative_to(folder).as_posix(): path for path in paths}
 
@@ -200,12 +200,14 @@ def read_sources(files: Mapping[str, Path]) -> Texts:
 
 
 def get_python_tag() -> str:
-    """The Python that an extension is built for: `cpython-311-x86_64-linux-gnu`."""
+    """Return the Python that an extension is built for: `cpython-311-x86_64-linux-gnu`."""
     return str(sysconfig.get_config_var("SOABI"))
 
 
 def make_library_name(name: str, texts: Texts) -> str:
-    """The file name of module `name`, built from `texts` for this Python: other sources have another."""
+    """Return the file name of module `name`, built from `texts` for this Python: other sources have
+    another.
+    """
     digest = hashlib.sha256()
     for part in (*FLAGS, *(part for pair in texts for part in pair)):
         digest.update(part.encode() + b"\0")
@@ -215,7 +217,8 @@ def make_library_name(name: str, texts: Texts) -> str:
 def compile_extension(
     command: str | Sequence[str], texts: Texts, flags: Sequence[str] = (), scratch: str | None = None
 ) -> bytes | None:
-    """The library of an extension module: each `.cpp` is compiled, all at once, and includes others by name.
+    """Return the library of an extension module: each `.cpp` is compiled, all at once, and includes others by
+    name.
 
     `command` is the compiler, with arguments of its own, as `CXX` names it or word by word; `flags` are added
     when it compiles and when it links. Temporary files lie in `scratch`. `None` where Python's headers are
@@ -236,8 +239,8 @@ def compile_library(
     link_flags: Sequence[str] = (),
     scratch: str | None = None,
 ) -> bytes | None:
-    """A shared library of `texts`, which may hold other files than C++, too. As `compile_extension`, without
-    Python's headers; `None` where the compiler fails.
+    """Return a shared library of `texts`, which may hold other files than C++, too. As `compile_extension`,
+    without Python's headers; `None` where the compiler fails.
     """
     with tempfile.TemporaryDirectory(prefix="coilwork-library-", dir=scratch) as folder:
         for name, text in texts:

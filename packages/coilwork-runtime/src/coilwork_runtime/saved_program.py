@@ -108,14 +108,14 @@ def describe_constant(value: torch.Tensor) -> dict[str, Any]:
 
 
 def encode_constant(value: torch.Tensor) -> bytes:
-    """The memory from the first to the last element."""
+    """Return the memory from the first to the last element."""
     plain = value.detach().resolve_conj().resolve_neg()
     flat = torch.as_strided(plain, (compute_span(plain.shape, plain.stride()),), (1,)).cpu()
     return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size()) if flat.numel() else b""
 
 
 def decode_constant(description: Mapping[str, Any], data: bytes) -> torch.Tensor:
-    """The tensor, on the device it was on.
+    """Return the tensor, on the device it was on.
 
     Raises:
         ValueError: the bytes are too few or too many for the description.

@@ -20,7 +20,7 @@ def _has_streams(device: torch.device) -> bool:
 
 
 def fork_stream(device: str, after: torch.Stream | None = None) -> torch.Stream | None:
-    """A stream of `device` whose work begins behind all that `after` was given so far."""
+    """Return a stream of `device` whose work begins behind all that `after` was given so far."""
     place = torch.device(device)
     if not _has_streams(place):
         return None
@@ -30,7 +30,7 @@ def fork_stream(device: str, after: torch.Stream | None = None) -> torch.Stream 
 
 
 def record_event(device: str, stream: torch.Stream | None = None) -> torch.Event | None:
-    """An event that is reached when all is done that `stream`, of `device`, was given so far."""
+    """Return an event that is reached when all is done that `stream`, of `device`, was given so far."""
     place = torch.device(device)
     if not _has_streams(place):
         return None

@@ -86,7 +86,7 @@ def collect_kinds(examples: Iterable[object], *, resized: bool = False, packed: 
 
 
 def guard_call(call: Call, operators: Call, kinds: TensorKinds) -> Call:
-    """A call of a program: by `call`, or for tensors of other kinds by `operators`, which are torch's.
+    """Return a call of a program: by `call`, or for tensors of other kinds by `operators`, which are torch's.
 
     Raises, when called:
         LayoutError: the memory of a tensor is not there any more.

@@ -33,8 +33,8 @@ reinterpret = cast(Callable[[torch.Tensor, Sizes, Sizes, int], torch.Tensor], _g
 
 
 def make_layout_predicate(*tensors: torch.Tensor) -> Callable[..., bool]:
-    """A predicate in C++: as many tensors have the types, devices, shapes and strides of `tensors`, which it
-    does not keep.
+    """Return a predicate in C++: as many tensors have the types, devices, shapes and strides of `tensors`,
+    which it does not keep.
     """
     guards = _guards.TensorGuards(
         *tensors,
@@ -66,7 +66,7 @@ def get_current_cuda_device() -> int:
 
 
 def get_raw_cuda_stream(device: int) -> int:
-    """The handle of the current stream of a CUDA device."""
+    """Return the handle of the current stream of a CUDA device."""
     return torch._C._cuda_getCurrentRawStream(device)
 
 
@@ -90,13 +90,13 @@ def make_tensor_samples() -> list[torch.Tensor]:
 
 
 def dispatch_keys(value: torch.Tensor) -> int:
-    """The keys of a tensor in the dispatcher, as the bits of a `DispatchKeySet`."""
+    """Return the keys of a tensor in the dispatcher, as the bits of a `DispatchKeySet`."""
     keys: int = torch._C._dispatch_keys(value).raw_repr()
     return keys
 
 
 def get_key_bits(*names: str) -> int:
-    """The bits of these keys; those that torch does not know are left out."""
+    """Return the bits of these keys; those that torch does not know are left out."""
     bits = 0
     for name in names:
         key = torch._C._parse_dispatch_key(name)
@@ -181,7 +181,7 @@ def is_profiler_on() -> bool:
 
 
 def open_profiler_range(name: str) -> AbstractContextManager[object]:
-    """A range of that name in what the profiler records; without the operator call that
+    """Return a range of that name in what the profiler records; without the operator call that
     `record_function` is.
     """
     within: AbstractContextManager[object] = torch._C._profiler._RecordFunctionFast(name)
@@ -189,7 +189,7 @@ def open_profiler_range(name: str) -> AbstractContextManager[object]:
 
 
 def find_operator_schema(namespace: str, name: str, overload: str) -> Any | None:
-    """The `FunctionSchema` of an operator overload, `None` if torch has no such operator."""
+    """Return the `FunctionSchema` of an operator overload, `None` if torch has no such operator."""
     wanted = "" if overload == "default" else overload
     for schema in torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}"):
         if schema.overload_name == wanted:
@@ -225,7 +225,7 @@ class Creation(NamedTuple):
 
 @functools.cache
 def creation_kind(name: str) -> Creation:
-    """The way to make views that torch calls `name`.
+    """Return the way to make views that torch calls `name`.
 
     Raises:
         ValueError: it has none of that name.
@@ -243,7 +243,7 @@ write_creation = cast(Callable[[torch.Tensor, Any], None], torch._C._autograd._s
 
 
 def get_storage_identity(tensor: torch.Tensor) -> int:
-    """A number that tensors have in common if they share memory, while they live.
+    """Return a number that tensors have in common if they share memory, while they live.
 
     Tensors of `torch.func` have no memory of their own: theirs is that of what they wrap.
     """

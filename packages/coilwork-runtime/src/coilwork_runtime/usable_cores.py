@@ -43,7 +43,9 @@ def read_cpu_quota(proc: Path = PROC) -> float | None:
 
 
 def _list_groups(proc: Path) -> Iterator[Path]:
-    """The folders of the groups that this process is in, and of those around them, as they are mounted."""
+    """Yield the folders of the groups that this process is in, and of those around them, as they are
+    mounted.
+    """
     try:
         groups = (proc / "cgroup").read_text().splitlines()
         mounts = (proc / "mountinfo").read_text().splitlines()
@@ -72,7 +74,7 @@ def _list_groups(proc: Path) -> Iterator[Path]:
 
 
 def _read_quota(group: Path) -> float | None:
-    """The cores' worth of time of one group; None if it sets no limit."""
+    """Return the cores' worth of time of one group; None if it sets no limit."""
     try:
         if (group / "cpu.max").exists():
             quota, _, period = (group / "cpu.max").read_text().strip().partition(" ")

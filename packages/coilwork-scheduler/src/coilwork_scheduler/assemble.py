@@ -358,7 +358,7 @@ def _units(
 
 
 def _reusable_pairs(kernel: Kernel, call: KernelCall, facts: Dependence) -> tuple[tuple[str, str], ...]:
-    """The memory that results of `call` may take over, where no view is of it."""
+    """Return the memory that results of `call` may take over, where no view is of it."""
     names = dict(zip((arg.name for arg in kernel.args), call.args, strict=True))
     found = ((names[out], names[source]) for out, source in kernel.aliasing)
     return tuple((out, source) for out, source in found if facts.root[source] == source)
@@ -377,7 +377,7 @@ def _kernel(
     aligned: frozenset[str],
     forms: BuiltForms,
 ) -> tuple[Kernel, KernelCall]:
-    """The kernel of `group` and its call; groups of one form share what is built."""
+    """Return the kernel of `group` and its call; groups of one form share what is built."""
     inside = {member.stage.position for member in group.members}
     wanted = {
         store.buffer
@@ -412,7 +412,7 @@ def _kernel(
 def _core_kernel(
     context: Context, node: CoreNode, rounded: Decisions, aligned: frozenset[str]
 ) -> tuple[Kernel, KernelCall]:
-    """The kernel of a node that a template computes."""
+    """Return the kernel of a node that a template computes."""
     return make_core_kernel(
         node,
         context.facts.buffers,
@@ -423,8 +423,8 @@ def _core_kernel(
 
 
 def _target(context: Context, names: Sequence[str]) -> Target:
-    """The target of a kernel that touches the buffers called `names`, which are on one device; the CPU's for
-    one of sizes alone.
+    """Return the target of a kernel that touches the buffers called `names`, which are on one device; the
+    CPU's for one of sizes alone.
     """
     buffers = context.facts.buffers
     return context.settings.targets.of(buffers[names[0]].device if names else "cpu")

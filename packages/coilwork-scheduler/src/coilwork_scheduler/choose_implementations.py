@@ -142,7 +142,7 @@ class _ContractionChooser:
     remarks: Remarks
 
     def implement(self, node: Contraction, target: Target) -> tuple[tuple[Node, ...], object]:
-        """The nodes that compute `node`, and the implementation that built them.
+        """Return the nodes that compute `node`, and the implementation that built them.
 
         Loops of nobody's, where it has no form that implementations are asked about.
         """
@@ -160,7 +160,7 @@ class _ContractionChooser:
         return self.context.sums(target).build(node), None
 
     def implement_convolution(self, node: Convolution) -> tuple[Node, ...]:
-        """The nodes that compute `node`: itself, if a template does, and loops, where no library does.
+        """Return the nodes that compute `node`: itself, if a template does, and loops, where no library does.
 
         `contractions` decides about products alone: windows of single channels are none.
         """
@@ -207,7 +207,7 @@ class _ContractionChooser:
         return _TemplatePlan((*parts, *rest), Quote(us=us, reason=chosen[0][1].reason, numbers=numbers))
 
     def _quote_rival(self, node: Convolution, target: Target) -> Quote | None:
-        """The least that an implementation that is no template takes for `node`."""
+        """Return the least that an implementation that is no template takes for `node`."""
         rows = [row for row in self.convolutions if row.claims(node, target) is None]
         return min((row.quote(node, target) for row in rows), key=lambda quote: quote.us, default=None)
 
@@ -227,7 +227,8 @@ class _Note(Protocol):
 def _choose(
     form: FormT, target: Target, rows: Sequence[Implementation[FormT]], asked: ContractionChoice, note: _Note
 ) -> Implementation[FormT] | None:
-    """The first kernel that takes less than the best library by what it must gain, or that is asked for.
+    """Return the first kernel that takes less than the best library by what it must gain, or that is asked
+    for.
 
     Else that library. None if no library computes `form`.
     """
@@ -298,7 +299,7 @@ class _AttentionChooser:
     remarks: Remarks
 
     def implement(self, node: AttentionNode) -> tuple[Node, ...]:
-        """The nodes that compute `node`; the node itself, if that is a template."""
+        """Return the nodes that compute `node`; the node itself, if that is a template."""
         first = node.output if isinstance(node, Attention) else node.of_query
         target = self.targets.of(first.device)
         refused = [row.claims(node, target) for row in self.rows]
@@ -338,7 +339,9 @@ class _AttentionChooser:
         return pieces if template.claims(first, target) is None else (node,)
 
     def _implement_apart(self, node: Attention, epilogue: Scalar) -> tuple[Node, ...]:
-        """The nodes that compute `node` less its epilogue, as a library rounds it, and one for that."""
+        """Return the nodes that compute `node` less its epilogue, as a library rounds it, and one for
+        that.
+        """
         weights, output = node.weights, node.output
         sums = replace(
             output,

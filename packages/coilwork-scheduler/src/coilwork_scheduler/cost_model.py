@@ -76,7 +76,7 @@ class SizeHints:
     _values: dict[Expr, int] = field(default_factory=dict)
 
     def value(self, expr: Expr) -> int:
-        """The likely value of `expr`, in which range symbols count as half their extent."""
+        """Return the likely value of `expr`, in which range symbols count as half their extent."""
         plain = as_int(expr)
         if plain is not None:
             return plain
@@ -101,14 +101,14 @@ class SizeHints:
         return value
 
     def numel(self, extents: tuple[Expr, ...]) -> int:
-        """The likely number of points of a domain with these extents."""
+        """Return the likely number of points of a domain with these extents."""
         count = 1
         for extent in extents:
             count *= max(self.value(extent), 0)
         return count
 
     def size_bytes(self, buffer: Buffer) -> int:
-        """The likely size of a buffer's elements, expanded dimensions counted once."""
+        """Return the likely size of a buffer's elements, expanded dimensions counted once."""
         count = buffer.dtype.itemsize
         for extent, stride in zip(buffer.shape, buffer.strides, strict=True):
             if as_int(stride) != 0:

@@ -82,7 +82,7 @@ class Dependence:
 
 
 def analyse(graph: Graph, before_pass: tuple[Graph, Dependence] | None = None) -> Dependence:
-    """The dependences of `graph`. Linear in its size.
+    """Return the dependences of `graph`. Linear in its size.
 
     `before_pass` is the graph of which `graph` was made, with its dependences: nodes that both have read the
     same buffers.
@@ -386,7 +386,7 @@ def _trim_results(node: Extern, used: set[str]) -> Extern:
 
 
 def must_run(node: Node, facts: Dependence) -> bool:
-    """True if `node` may not be removed even when nobody reads what it defines."""
+    """Tell if `node` may not be removed even when nobody reads what it defines."""
     if is_effect(node) or (isinstance(node, Extern) and node.random):
         return True
     if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter) and node.checks:

@@ -87,7 +87,7 @@ class Stage:
 
 
 def make_stage(position: int, node: Computation) -> Stage:
-    """The stage that computes `node`."""
+    """Return the stage that computes `node`."""
     axes = node.axes if isinstance(node, Reduce) else (node.axis,) if isinstance(node, Scan | Sort) else ()
     parallel, gone_parallel = _drop_unit_ranges(tuple(r for r in node.ranges if r not in axes))
     # a scan or sort over one element still runs over its axis
@@ -274,7 +274,7 @@ class Group:
 
 
 def group_of(stage: Stage) -> Group:
-    """The group of `stage` alone."""
+    """Return the group of `stage` alone."""
     identity = {s: s for s in (*stage.parallel, *stage.reduced)}
     return Group(
         members=(Member(stage=stage, mapping=identity),), parallel=stage.parallel, reduced=stage.reduced

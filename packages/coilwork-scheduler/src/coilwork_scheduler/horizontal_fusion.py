@@ -49,7 +49,7 @@ class KernelKind:
 
 
 def find_kernel_kind(kernel: Kernel) -> KernelKind | None:
-    """The kind of `kernel`, if it can share a launch: it does nothing but store a value per point."""
+    """Return the kind of `kernel`, if it can share a launch: it does nothing but store a value per point."""
     if not kernel.stores or kernel.checks or kernel.combined is not None or kernel.core is not None:
         return None
     if any(r.kind != "parallel" for r in kernel.ranges) or any(s.mode != "store" for s in kernel.stores):
@@ -101,7 +101,7 @@ def generalize_extent(kernel: Kernel, *, least: int, most: int | None) -> Kernel
 
 
 def _free_range(kernel: Kernel) -> Range | None:
-    """The one range with several points, if their number is known."""
+    """Return the one range with several points, if their number is known."""
     real = [r for r in kernel.ranges if as_int(r.extent) != 1]
     return real[0] if len(real) == 1 and as_int(real[0].extent) is not None else None
 
@@ -137,7 +137,7 @@ class LaunchCandidate:
 def find_launch_candidate(
     kernel: Kernel, call: KernelCall, buffers: Mapping[str, Buffer], model: CostModel, sizes: SizeHints
 ) -> LaunchCandidate | None:
-    """The call of `kernel` as a candidate, if its kernel can share a launch."""
+    """Return the call of `kernel` as a candidate, if its kernel can share a launch."""
     kind = find_kernel_kind(kernel)
     if kind is None:
         return None
@@ -313,7 +313,7 @@ def _size(value: Expr, formal: Expr, sizes: dict[Expr, Expr]) -> Expr:
 
 
 def _find_aliasing(body: Kernel, members: Sequence[Member]) -> tuple[tuple[str, str], ...]:
-    """The members' pairs of an output and an input that no other member reads."""
+    """Return the members' pairs of an output and an input that no other member reads."""
     readers: dict[str, int] = {}
     for member in members:
         for name in member.args:

@@ -94,7 +94,7 @@ def _why_library(node: Sort, sorting: Sorting | None, sizes: SizeHints) -> str:
 
 
 def _whole_buffer(node: Sort, buffers: Mapping[str, Buffer]) -> str | None:
-    """The buffer that the sort's operand already is, element for element."""
+    """Return the buffer that the sort's operand already is, element for element."""
     body = node.body
     if not isinstance(body, Load) or body.indirect or body.mask is not None or body.index != node.ranges:
         return None
@@ -145,7 +145,7 @@ def _call(node: Sort, source: str) -> Extern:
 
 
 def _sort_then_slice(node: Sort, source: str, names: FreshNames) -> list[Node]:
-    """A call that sorts all of each row, and copies of the first elements."""
+    """Return a call that sorts all of each row, and copies of the first elements."""
     shape = tuple(get_extent(r) for r in node.ranges)
     whole: list[Buffer | None] = []
     copies: list[Node] = []
@@ -196,7 +196,9 @@ def break_overlaps(graph: Graph, facts: Dependence, settings: Settings) -> Graph
 
 
 def _find_own_element(node: Scatter) -> tuple[Expr, ...] | None:
-    """The element that a point of `node` writes, if it is known to write one that no other point does."""
+    """Return the element that a point of `node` writes, if it is known to write one that no other point
+    does.
+    """
     moving = [[s for s in node.ranges if s in place.free_symbols] for place in node.index]
     alone = {
         found[0]

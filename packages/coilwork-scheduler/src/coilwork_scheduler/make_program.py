@@ -61,11 +61,11 @@ class ProgramContext:
                 verify(value)
 
     def nest(self) -> ProgramContext:
-        """The context of nested graphs, whose inputs nobody aligns or gives away."""
+        """Return the context of nested graphs, whose inputs nobody aligns or gives away."""
         return replace(self, boundary=self.boundary.nest())
 
     def schedule_options(self) -> ScheduleOptions:
-        """The settings of the scheduler for these inputs."""
+        """Return the settings of the scheduler for these inputs."""
         boundary = self.boundary
         return replace(
             self.scheduling,
@@ -75,7 +75,7 @@ class ProgramContext:
         )
 
     def plan_options(self) -> PlanOptions:
-        """The settings of the memory planner for these inputs and results."""
+        """Return the settings of the memory planner for these inputs and results."""
         boundary = self.boundary
         return replace(
             self.planning,
@@ -133,7 +133,7 @@ PROGRAM_STAGES: Final[PassTable[ProgramDraft, ProgramContext]] = PassTable(
 
 
 def make_program(graph: Graph, context: ProgramContext) -> Program:
-    """The program that computes `graph`.
+    """Return the program that computes `graph`.
 
     Raises:
         ScheduleError: the graph holds what cannot be scheduled.

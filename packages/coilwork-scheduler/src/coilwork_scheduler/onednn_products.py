@@ -235,8 +235,8 @@ class _Writer:
         *,
         is_turned: bool,
     ) -> Iterator[Node]:
-        """The call with views of its operands, and `output` as a view or a copy of what it makes: that, or
-        its transpose.
+        """Yield the call with views of its operands, and `output` as a view or a copy of what it makes: that,
+        or its transpose.
         """
         args: list[Argument] = []
         for operand in (left, right.turned):
@@ -260,7 +260,7 @@ class _Writer:
         yield self._copy(call, made, output, is_turned=is_turned)
 
     def _copy(self, call: Extern, made: Buffer, output: Buffer, *, is_turned: bool) -> Pointwise:
-        """A kernel that lays the numbers of `made`, or of its transpose, out as `output` has them."""
+        """Return a kernel that lays the numbers of `made`, or of its transpose, out as `output` has them."""
         ranges = tuple(symbol(f"i{k}", extent=size) for k, size in enumerate(output.shape))
         # of a matrix or a weight of one tap: two dimensions, and others of one element
         rows, columns = ranges[:2]

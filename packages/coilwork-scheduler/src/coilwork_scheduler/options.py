@@ -115,7 +115,7 @@ class ScheduleOptions:
 
 
 def may_share_kernel(one: Iterable[Origin], two: Iterable[Origin], apart: frozenset[str]) -> bool:
-    """True if what implements the calls `one` may be computed in a kernel with what implements `two`.
+    """Tell if what implements the calls `one` may be computed in a kernel with what implements `two`.
 
     `apart` are names of calls that share no kernel with others. The parts of one call may share a kernel.
     """
@@ -126,5 +126,5 @@ def may_share_kernel(one: Iterable[Origin], two: Iterable[Origin], apart: frozen
 
 
 def make_size_hints(options: ScheduleOptions) -> SizeHints:
-    """The estimator of sizes that `options` describe."""
+    """Return the estimator of sizes that `options` describe."""
     return SizeHints(known=dict(options.size_hints), default=options.default_size_hint)

@@ -249,7 +249,7 @@ def _change_graph(draft: Draft, graph: Graph) -> Draft:
 
 
 def _graph_pass(step: _GraphStep) -> Callable[[Draft, Settings], Draft]:
-    """A pass that changes the graph alone; what is known of it is found anew if it did."""
+    """Return a pass that changes the graph alone; what is known of it is found anew if it did."""
 
     def run(draft: Draft, settings: Settings) -> Draft:
         changed = step(draft.graph, draft.facts, settings)
@@ -308,7 +308,7 @@ def _build(draft: Draft, settings: Settings) -> Draft:
 
 
 def _assembly_pass(step: Callable[[Assembly, Context], Assembly]) -> Callable[[Draft, Settings], Draft]:
-    """A pass that changes kernels or how they are launched."""
+    """Return a pass that changes kernels or how they are launched."""
 
     def run(draft: Draft, settings: Settings) -> Draft:
         assert draft.assembly is not None, "groups are no kernels yet"

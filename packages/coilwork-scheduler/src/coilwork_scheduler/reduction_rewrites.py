@@ -157,7 +157,7 @@ def _look_up(
 
 
 def _comparison(body: Scalar, axis: Expr) -> tuple[Scalar, Scalar] | None:
-    """The only place in `body` that the axis decides: `axis == position`, and the position."""
+    """Return the only place in `body` that the axis decides: `axis == position`, and the position."""
     found: tuple[Scalar, Scalar] | None = None
     for node in iterate_postorder((body,)):
         if not isinstance(node, Op) or node.op != "eq":
@@ -267,7 +267,7 @@ def _cost(body: Scalar) -> int:
 
 
 def _is_row(access: Load, node: Reduce, facts: Dependence) -> bool:
-    """True if `access` goes once through memory that is contiguous along what `node` reduces."""
+    """Tell if `access` goes once through memory that is contiguous along what `node` reduces."""
     if access.indirect:
         return False
     own = find_index_symbols((access,))
@@ -277,7 +277,7 @@ def _is_row(access: Load, node: Reduce, facts: Dependence) -> bool:
 
 
 def _is_read_again(rows: set[str], result: str, graph: Graph, readers: Mapping[str, Sequence[int]]) -> bool:
-    """True if what reads `result` reads one of the buffers `rows` as well."""
+    """Tell if what reads `result` reads one of the buffers `rows` as well."""
     for reader in readers.get(result, ()):
         if reader >= len(graph.nodes):
             # the caller
@@ -325,7 +325,9 @@ def reverse_scans(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
 
 
 def _value_of(node: Node) -> str | None:
-    """The running value, if that is all that `node` gives: positions would count from the other end."""
+    """Return the running value, if that is all that `node` gives: positions would count from the other
+    end.
+    """
     if not isinstance(node, Scan) or node.kind in ("argmin", "argmax"):
         return None
     value, *others = node.outputs
@@ -444,8 +446,8 @@ def _hoist_scale(node: Reduce, name: Callable[[str], str]) -> tuple[Reduce, Poin
 
 
 def _split_scale(factor: Scalar, axes: frozenset[Expr]) -> tuple[Scalar, Scalar] | None:
-    """A weight of 8 bits in f32, and the scale that `factor` multiplies it with before it rounds the product
-    to 16 bits.
+    """Return a weight of 8 bits in f32, and the scale that `factor` multiplies it with before it rounds the
+    product to 16 bits.
     """
     rounded = _cast_from(factor, _HALVES) if factor.dtype is DType.F32 else None
     scaled = None if rounded is None else _cast_from(rounded, frozenset({DType.F32}))

@@ -63,7 +63,7 @@ class RegionEvidence:
         )
 
     def _list_owners(self, step: Entry, sources: Set[str]) -> Iterator[int]:
-        """The regions of values that the step reads, stores, or computes in between."""
+        """Yield the regions of values that the step reads, stores, or computes in between."""
         waiting = [name for name in step.defines if name in self.reads]
         seen = {*waiting, *sources}
         yield from (self.owners.get(name, -1) for name in seen)

@@ -123,8 +123,8 @@ def _is_among(entry: object, names: set[str]) -> bool:
 
 
 def lengthen_schedule(schedule: Schedule, shorter: ShorterGraph) -> Schedule | None:
-    """The schedule of the whole graph, made of `schedule`, that of the shorter one; None if its steps do not
-    repeat themselves as the regions do.
+    """Return the schedule of the whole graph, made of `schedule`, that of the shorter one; None if its steps
+    do not repeat themselves as the regions do.
     """
     if schedule.outputs != shorter.graph.outputs:
         return None
@@ -345,7 +345,9 @@ class _Lengthening:
         return True
 
     def _shift(self, name: str, by: int) -> str | None:
-        """The name, in the whole graph, of what stands `by` copies after `name` of the shorter graph."""
+        """Return the name, in the whole graph, of what stands `by` copies after `name` of the shorter
+        graph.
+        """
         slot, copy = self.shorter.places[name]
         names = self.shorter.repetition.slots[slot]
         return (names[copy + by] or None) if copy + by < len(names) else None
@@ -367,7 +369,7 @@ class _Lengthening:
         return step
 
     def make_schedule(self) -> Schedule:
-        """The schedule, when its steps are made."""
+        """Return the schedule, when its steps are made."""
         whole = self.shorter.whole
         defined = [buffer.name for node in whole.nodes for buffer in list_defined_buffers(node)]
         order = {name: number for number, name in enumerate(defined)}
@@ -480,7 +482,7 @@ class _Origins:
                 self.lists.append(same)
 
     def shift(self, origins: tuple[Origin, ...], by: int, shorter: ShorterGraph) -> tuple[Origin, ...]:
-        """The origins that correspond to `origins` of the shorter graph so many copies later."""
+        """Return the origins that correspond to `origins` of the shorter graph so many copies later."""
         found = []
         for origin in origins:
             place = self.places.get(origin.node)

@@ -148,7 +148,7 @@ def _free_constants(kernel: Kernel) -> frozenset[Const]:
 
 
 def _encode_bits(constant: Const) -> Expr:
-    """The integer as which `constant` is passed."""
+    """Return the integer as which `constant` is passed."""
     if constant.dtype is DType.I64:
         return as_expr(int(constant.value))
     lies, _ = _BITS[constant.dtype]
@@ -156,7 +156,7 @@ def _encode_bits(constant: Const) -> Expr:
 
 
 def _decode_bits(expr: Expr, dtype: DType) -> Scalar:
-    """The constant of type `dtype` that was passed as `expr`."""
+    """Return the constant of type `dtype` that was passed as `expr`."""
     value = index_value(expr)
     return value if dtype is DType.I64 else op("bitcast", cast(value, _BITS[dtype][1]), dtype=dtype)
 
@@ -228,7 +228,7 @@ class _Fills:
 def _parametrize(
     direction: tuple[int, ...], places: Sequence[tuple[int, int]], numbers: Sequence[Sequence[int]]
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """The values of one symbol, and the slope with which the number at each of `places` follows it.
+    """Return the values of one symbol, and the slope with which the number at each of `places` follows it.
 
     The symbol is one of the numbers where the others are whole multiples of it and of its steps, counted in
     sixteens where all are multiples of 16.
@@ -254,7 +254,7 @@ class _Refill:
         self._at = 0
 
     def replace(self, expr: Expr) -> Expr:
-        """The next expression, with symbols for numbers that differ and the new ranges."""
+        """Return the next expression, with symbols for numbers that differ and the new ranges."""
         text = format_expr(expr)
         places = self._at + len(_NUMBER.findall(text))
         at, self._at = self._at, places

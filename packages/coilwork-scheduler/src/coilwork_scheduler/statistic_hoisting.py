@@ -130,7 +130,7 @@ class _Search:
         return _LinearSum(rows=rows, axes=inner, terms=terms)
 
     def _axes_of_statistics(self, node: Reduce) -> frozenset[Expr]:
-        """The axes of `node` that rows have numbers along: results of reductions are read at them."""
+        """Return the axes of `node` that rows have numbers along: results of reductions are read at them."""
         found: set[Expr] = set()
         for access in list_loads((node.body,)):
             along = find_index_symbols((access,)).intersection(node.axes)
@@ -191,7 +191,7 @@ class _TermSplitter:
     known: dict[Scalar, list[_Term]] = field(default_factory=dict)
 
     def split(self, value: Scalar, depth: int = 0) -> list[_Term]:
-        """The terms of `value`: itself, if it is not linear, or not simply so."""
+        """Return the terms of `value`: itself, if it is not linear, or not simply so."""
         if value not in self.known:
             found = self._split_op(value, depth) if depth < _DEEPEST else []
             self.known[value] = found if 0 < len(found) <= _MOST_SUMS else [_Term(value=value)]
@@ -255,7 +255,7 @@ class _SumBuilder:
     plain: list[Reduce] = field(default_factory=list)
 
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes in order, the last of which makes `output`. A term without a value or an invariant
+        """Return the nodes in order, the last of which makes `output`. A term without a value or an invariant
         part is 0.
         """
         total: Scalar | None = None
@@ -292,7 +292,7 @@ class _SumBuilder:
         return op("mul", total, self._weights(weight))
 
     def _pivot(self, value: Scalar) -> Scalar:
-        """The first of a row's `value`, or 0 if that is no finite number."""
+        """Return the first of a row's `value`, or 0 if that is no finite number."""
         (first,) = substitute_ranges((value,), dict.fromkeys(self.along.axes, as_expr(0)))
         finite = op("lt", op("abs", first), const(math.inf, value.dtype))
         return where(finite, first, const(0, value.dtype))

@@ -114,7 +114,7 @@ class _Kernels:
             args[name].copy_(value)
 
     def samples(self) -> Samples:
-        """The kernels that the kit for devices launches."""
+        """Return the kernels that the kit for devices launches."""
         samples = []
         for text in (_ADD, _PICK):
             spec = _specification(self.codegen.emit(parse_kernel(text), self.target, {}))

@@ -54,7 +54,9 @@ def print_errors_of(*kinds: type[Exception]) -> type[click.Group]:
 def make_info_command(
     packages: Sequence[str], backends: Backends, wrappers: Registry[Wrapper]
 ) -> click.Command:
-    """The command that shows what is installed of `packages`, and what `backends` and `wrappers` hold."""
+    """Return the command that shows what is installed of `packages`, and what `backends` and `wrappers`
+    hold.
+    """
 
     @click.command()
     @click.option(
@@ -89,7 +91,7 @@ def make_info_command(
 
 
 def _figures_table(machine: MachineModel) -> Table:
-    """The figures of `machine`, and of which device those are that were not measured on it."""
+    """Return the figures of `machine`, and of which device those are that were not measured on it."""
     # a file of another package says itself what it borrows
     path = TUNING / f"{machine.name}.toml"
     borrowed = list_borrowed(path) if path.exists() else {}
@@ -105,7 +107,7 @@ def _figures_table(machine: MachineModel) -> Table:
 
 
 def _wrappers_table(wrappers: Registry[Wrapper]) -> Table:
-    """The values of the option `wrapper`, and where each comes from."""
+    """Return the values of the option `wrapper`, and where each comes from."""
     table = Table(title="wrappers")
     for heading in ("wrapper", "from"):
         table.add_column(heading, overflow="fold")
@@ -133,8 +135,9 @@ def _backends_table(backends: Backends) -> Table:
 
 
 def _describe_devices(backends: Backends, entry: Registered) -> list[tuple[str, Target]]:
-    """The devices of a back end that are there; none of one that does not load, as the table of back ends
-    says."""
+    """Return the devices of a back end that are there; none of one that does not load, as the table of back
+    ends says.
+    """
     try:
         backend = backends.find(entry.name)
     except RegistrationError:
@@ -174,7 +177,7 @@ def _seconds(facts: ExecutorFacts) -> str:
 
 
 def make_options_command(list_options: Callable[[], Sequence[OptionInfo]]) -> click.Command:
-    """The command that lists options."""
+    """Return the command that lists options."""
 
     @click.command()
     @click.option("--markdown", is_flag=True, help="Print a Markdown table.")
@@ -230,7 +233,7 @@ def mappings(store: Any, folder: Path | None) -> None:
 
 
 def make_conform_command(backends: Registry[Backend[Any, KernelCompiler, Device]]) -> click.Command:
-    """The command that tries one of `backends`."""
+    """Return the command that tries one of `backends`."""
 
     @click.command()
     @click.argument("name", metavar="BACKEND")

@@ -216,7 +216,7 @@ def _outline(
 
 
 def _is_wide(kernel: Kernel, roles: Roles, options: TritonOptions) -> bool:
-    """True if offsets and sizes have 64 bits."""
+    """Tell if offsets and sizes have 64 bits."""
     if options.index_dtype != "auto":
         return options.index_dtype == "i64"
     numels = tuple(r.extent for r in (roles.rows, roles.keys, roles.columns, roles.length))
@@ -239,7 +239,7 @@ def _factor_types(kernel: Kernel) -> tuple[DType, ...]:
 
 
 def attention_parameters(kernel: Kernel, mapping: Mapping) -> dict[str, Number]:
-    """The parameters of a launch as `mapping` says, in the order of its signature."""
+    """Return the parameters of a launch as `mapping` says, in the order of its signature."""
     found: dict[str, Number] = {
         place.name: getattr(mapping.directives[place.at], place.field)
         for place in _places(kernel, roles_of(kernel), mapping)
@@ -248,7 +248,7 @@ def attention_parameters(kernel: Kernel, mapping: Mapping) -> dict[str, Number]:
 
 
 def _places(kernel: Kernel, roles: Roles, mapping: Mapping) -> Iterator[ParameterPlace]:
-    """The numbers of `mapping` that are parameters of a launch."""
+    """Yield the numbers of `mapping` that are parameters of a launch."""
     letters = {(roles.rows.symbol.name,): "y", (roles.columns.symbol.name,): "x"}
     for at, one in enumerate(mapping.directives):
         if isinstance(one, TileOf) and one.ranges in letters:
@@ -313,7 +313,7 @@ def _count_consumers(kernel: Kernel, roles: Roles, target: Target, likely: Mappi
 
 
 def _reads_first_keys(mask: Scalar | None, roles: Roles) -> bool:
-    """True if comparisons of positions say which keys count, and the first keys count for all rows: so loops
+    """Tell if comparisons of positions say which keys count, and the first keys count for all rows: so loops
     are as long as rows are far down, or longer.
     """
     row = roles.rows.symbol
@@ -402,7 +402,7 @@ def _find_list_blocks(kernel: Kernel) -> tuple[int, int]:
 
 
 def _knows_keys(core: AttentionKernelCore, roles: Roles) -> bool:
-    """True if comparisons of positions say which keys count, so that lists do not matter."""
+    """Tell if comparisons of positions say which keys count, so that lists do not matter."""
     conditions, row, key = find_conditions(core.weights.mask), roles.rows.symbol, roles.keys.symbol
     of_rows = find_span(conditions, key, row, (row, row), roles.keys.extent)
     of_keys = find_span(conditions, row, key, (key, key), roles.rows.extent)

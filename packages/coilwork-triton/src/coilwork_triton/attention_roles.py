@@ -174,7 +174,7 @@ def count_query_places(consumers: int) -> int:
 
 
 def has_registers_for(kernel: Kernel, consumers: int, keys: int) -> bool:
-    """True if a thread of attention has registers for scores and weights of so many `keys`, sums and queries,
+    """Tell if a thread of attention has registers for scores and weights of so many `keys`, sums and queries,
     and for the rest.
     """
     roles = roles_of(kernel)

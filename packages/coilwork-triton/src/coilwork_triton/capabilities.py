@@ -12,7 +12,9 @@ _MOST_SORTED_BYTES: Final = 4
 
 
 def get_capabilities(target: Target) -> Capabilities:
-    """The capabilities of kernels for `target`, a GPU: the same on all GPUs but for measured figures."""
+    """Return the capabilities of kernels for `target`, a GPU: the same on all GPUs but for measured
+    figures.
+    """
     walks, sorts = target.machine.row_walks, target.machine.sorts
     return Capabilities(
         rows=RowWalks(

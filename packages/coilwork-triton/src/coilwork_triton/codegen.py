@@ -51,7 +51,8 @@ class TritonCodegen:
         return get_capabilities(target)
 
     def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:
-        """The Triton source of `kernel` for `target`; `options` are the fields of `TritonOptions` by name.
+        """Return the Triton source of `kernel` for `target`; `options` are the fields of `TritonOptions` by
+        name.
 
         Raises:
             EmitError: `target` is no GPU, an option is unknown, or the kernel holds something Triton lacks.
@@ -66,8 +67,8 @@ class TritonCodegen:
         return _write(kernel, _plan(kernel, target, settings), target)
 
     def emit_mapping(self, kernel: Kernel, mapping: Directives, target: Target) -> KernelSource:
-        """The Triton source of `kernel`, as passes leave it, run as `mapping` says, whoever chose that: in
-        the one way that it says, or, if it is open, in one of these.
+        """Return the Triton source of `kernel`, as passes leave it, run as `mapping` says, whoever chose
+        that: in the one way that it says, or, if it is open, in one of these.
 
         Raises:
             VerifyError: a directive is not legal.
@@ -131,7 +132,7 @@ def _write(kernel: Kernel, plan: Plan, target: Target) -> KernelSource:
 
 
 def _source(kernel: Kernel, written: EmittedKernel, target: Target, library: set[str]) -> KernelSource:
-    """The emitted `kernel` as one text, with the functions of `library` that it calls."""
+    """Return the emitted `kernel` as one text, with the functions of `library` that it calls."""
     names = [a.name for a in kernel.args] + [s.name for s in kernel.sizes]
     blocks = [name for name, _ in written.configs[0].meta]
     gluon = written.gluon

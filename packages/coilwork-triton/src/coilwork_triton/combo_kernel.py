@@ -138,7 +138,7 @@ def plan_member(kernel: Kernel, combined: ComboKernel, target: Target, options: 
 
 
 def has_open_blocks(mapping: Mapping) -> bool:
-    """True if blocks are chosen when a kernel is launched, so that its text holds no number of programs."""
+    """Tell if blocks are chosen when a kernel is launched, so that its text holds no number of programs."""
     return any(isinstance(tile.by, Open) for tile in find_all(mapping.directives, Tile))
 
 
@@ -193,7 +193,7 @@ def _blocks(shape: Shape) -> list[str]:
 
 
 def _is_worth_measuring(kernel: Kernel, body: Kernel, points: int, target: Target) -> bool:
-    """True if several configurations are tried: for many points in lines of known sizes, with few updated
+    """Tell if several configurations are tried: for many points in lines of known sizes, with few updated
     bytes.
     """
     grids = target.machine.grids
@@ -234,7 +234,7 @@ def _count_programs(planned: Planned, member: Member) -> Expr:
 
 
 def _first_programs(programs: list[Expr], printer: IndexPrinter, lines: list[Statement]) -> list[Expression]:
-    """The first program of each member; what is not known is computed by `lines`."""
+    """Return the first program of each member; what is not known is computed by `lines`."""
     found: list[Expression] = []
     known, before = 0, None
     for number, count in enumerate(programs):

@@ -207,7 +207,7 @@ def outline_product(
     resident: int = 0,
     roles: Specialise | None = None,
 ) -> Mapping:
-    """The product `kernel` in blocks, with `numbers` for the parameters of its launch.
+    """Return the product `kernel` in blocks, with `numbers` for the parameters of its launch.
 
     The copy engine brings those of the arguments `fetched`, and `resident` programs go through all of them if
     it is not 0. Warps may have `roles`.
@@ -240,7 +240,9 @@ def outline_product(
 
 
 def find_fetched(kernel: Kernel, factors: Factors, work: Work, target: Target) -> tuple[str, ...]:
-    """The arguments whose blocks the copy engine brings: all factors of a product that arithmetic bounds."""
+    """Return the arguments whose blocks the copy engine brings: all factors of a product that arithmetic
+    bounds.
+    """
     few = is_skinny(work.rows, work.columns, target)
     # the engine takes a while to learn of a matrix: one for all tiles, but not one for each of a batch
     is_batched = any(as_int(r.extent) != 1 for r in factors.others)
@@ -253,7 +255,7 @@ def find_fetched(kernel: Kernel, factors: Factors, work: Work, target: Target) -
 
 
 def list_matrices(kernel: Kernel, factors: Factors) -> Iterator[tuple[Scalar, StoredMatrix]]:
-    """The factors that are matrices in memory, as the copy engine takes them."""
+    """Yield the factors that are matrices in memory, as the copy engine takes them."""
     for node in factors.nodes:
         for factor in (node.left, node.right):
             matrix = find_stored_matrix(kernel, node, factor)
@@ -262,7 +264,7 @@ def list_matrices(kernel: Kernel, factors: Factors) -> Iterator[tuple[Scalar, St
 
 
 def _find_unmasked_sides(factors: Factors, configs: tuple[Config, ...]) -> dict[str, Expr]:
-    """The points of sides that all blocks divide, by letter."""
+    """Return the points of sides that all blocks divide, by letter."""
     return {
         letter: numel
         for letter, numel in find_whole_sides(factors).items()
@@ -290,7 +292,7 @@ class Launch:
 def read_candidates(
     kernel: Kernel, factors: Factors, texts: Sequence[str], check: Callable[[Launch], None]
 ) -> tuple[Launch, ...]:
-    """The launches of `kernel` that `texts` name, as far as `check` takes them.
+    """Return the launches of `kernel` that `texts` name, as far as `check` takes them.
 
     Raises:
         EmitError: there is none, for the reason that the first text is none.
@@ -310,7 +312,9 @@ def read_candidates(
 
 
 def _read_candidate(kernel: Kernel, factors: Factors, text: str) -> Launch:
-    """The launch that `text` names: both tiles, the loop over terms, and perhaps warps and an order."""
+    """Return the launch that `text` names: both tiles, the loop over terms, and perhaps warps and an
+    order.
+    """
     mapping = parse_mapping(text)
     odd = next((one for one in mapping.directives if not isinstance(one, _NAMED)), None)
     if odd is not None:
@@ -338,8 +342,8 @@ def _read_candidate(kernel: Kernel, factors: Factors, text: str) -> Launch:
 def propose_product_launches(
     work: Work, target: Target, check: Callable[[Launch], None]
 ) -> tuple[Launch, ...]:
-    """The candidates. Each block fits the device's shared memory with all its stages, and `check` takes roles
-    of warps.
+    """Return the candidates. Each block fits the device's shared memory with all its stages, and `check`
+    takes roles of warps.
     """
     found: list[Launch] = []
     for block in propose_blocks(work, target):
@@ -368,8 +372,8 @@ def make_invariant_product_launch(work: Work, target: Target) -> Launch:
 def make_product_search_space(
     work: Work, target: Target, *, whole: MappingOf[str, Expr], configs: tuple[Config, ...]
 ) -> SearchSpace:
-    """The search space around `configs`. Sides that are `whole` have no mask: their blocks divide these
-    numbers of points.
+    """Return the search space around `configs`. Sides that are `whole` have no mask: their blocks divide
+    these numbers of points.
     """
     values: dict[str, tuple[int, ...]] = {}
     deepest = MOST_FETCHED if target.has(COPY_ENGINE) else MOST_DEPTH
@@ -433,7 +437,7 @@ class ContractionShape:
     index_dtype: DType
 
     def find_fetched(self, factor: Scalar) -> StoredMatrix | None:
-        """The matrix that the copy engine takes blocks of `factor` from; None if threads load it."""
+        """Return the matrix that the copy engine takes blocks of `factor` from; None if threads load it."""
         return next((matrix for one, matrix in self.fetched if one is factor), None)
 
     @property
@@ -451,7 +455,7 @@ class ContractionShape:
 
 
 def get_product_shape(kernel: Kernel, mapping: Mapping, target: Target) -> ContractionShape:
-    """The shape of `kernel`, a product, as `mapping` runs it on `target`.
+    """Return the shape of `kernel`, a product, as `mapping` runs it on `target`.
 
     Raises:
         EmitError: there is no text for a directive, which the error names, or for the product.
@@ -504,7 +508,7 @@ def _list_fetched(
 
 
 def list_product_parameters(kernel: Kernel, factors: Factors, mapping: Mapping) -> dict[str, Number]:
-    """The parameters of a product's launch as `mapping` says, in the order of its signature."""
+    """Return the parameters of a product's launch as `mapping` says, in the order of its signature."""
     found: dict[str, Number] = {
         place.name: getattr(mapping.directives[place.at], place.field)
         for place in iterate_product_places(kernel, factors, mapping)
@@ -513,7 +517,7 @@ def list_product_parameters(kernel: Kernel, factors: Factors, mapping: Mapping) 
 
 
 def iterate_product_places(kernel: Kernel, factors: Factors, mapping: Mapping) -> Iterator[ParameterPlace]:
-    """The numbers of `mapping` that are parameters of a product's launch."""
+    """Yield the numbers of `mapping` that are parameters of a product's launch."""
     letters = {list_names(kernel, factors.rows): "y", list_names(kernel, factors.columns): "x"}
     for place in find_places(mapping):
         one = mapping.directives[place.at]

@@ -103,7 +103,7 @@ def emit_kernel(kernel: Kernel, plan: Plan, library: set[str]) -> EmittedKernel:
 
 
 def _emit_versions(planned: PlannedVersions, library: set[str]) -> EmittedKernel:
-    """A kernel for likely sizes and for others."""
+    """Return a kernel for likely sizes and for others."""
     bodies = [emit_statements(version.kernel, version.shape, library) for version in planned.versions]
     functions, body = dispatch_versions(planned, bodies)
     return EmittedKernel(
@@ -118,7 +118,7 @@ def _emit_versions(planned: PlannedVersions, library: set[str]) -> EmittedKernel
 
 
 def find_narrow_arguments(kernel: Kernel, shape: Shape) -> frozenset[str]:
-    """The arguments of `kernel` whose accesses are not to be wide.
+    """Return the arguments of `kernel` whose accesses are not to be wide.
 
     Where threads have no neighbours along the innermost range, those are all but what has its neighbours
     along the inner range of another tile of points.
@@ -159,7 +159,7 @@ def _emit_product(planned: PlannedProduct, library: set[str]) -> EmittedKernel:
 
 
 def emit_statements(kernel: Kernel, shape: Shape, library: set[str]) -> tuple[Statement, ...]:
-    """The statements of `kernel` in `shape`."""
+    """Return the statements of `kernel` in `shape`."""
     ranges = frozenset(r.symbol for r in kernel.ranges)
     if shape.topk is None:
         levels = find_levels(list_roots(kernel), ranges)
@@ -175,8 +175,8 @@ def emit_statements(kernel: Kernel, shape: Shape, library: set[str]) -> tuple[St
 def dispatch_versions(
     planned: PlannedVersions, bodies: Iterable[tuple[Statement, ...]]
 ) -> tuple[tuple[Function, ...], tuple[Statement, ...]]:
-    """The functions of the versions, whose statements are `bodies`, and the body of a kernel that calls one
-    of them.
+    """Return the functions of the versions, whose statements are `bodies`, and the body of a kernel that
+    calls one of them.
     """
     kernel = planned.kernel
     tensors = [arg.name for arg in kernel.args]

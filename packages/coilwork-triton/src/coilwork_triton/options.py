@@ -77,7 +77,7 @@ def parse_options(options: Mapping[str, object]) -> TritonOptions:
 
 
 def check_likely(kernel: Kernel, options: TritonOptions) -> tuple[int, ...]:
-    """The likely sizes of `kernel` by `options`, one number for each size.
+    """Return the likely sizes of `kernel` by `options`, one number for each size.
 
     Raises:
         EmitError: they are not as many numbers as it has sizes.

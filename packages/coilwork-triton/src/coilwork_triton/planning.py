@@ -97,7 +97,7 @@ def close_mapping(planned: Planned | PlannedProduct | PlannedAttention, config: 
 
 
 def _choose_numbers(mapping: Mapping, config: Config) -> dict[str, int]:
-    """The values that `config` chooses for the open numbers of `mapping`."""
+    """Return the values that `config` chooses for the open numbers of `mapping`."""
     known = list_config_numbers(config)
     return {number.name: known[number.name] for number in mapping.open_numbers}
 

@@ -52,7 +52,7 @@ _NEEDS: Final = (FlatGrid, Order, Loop, Unit)
 
 
 def find_tile(kernel: Kernel, mapping: Mapping, ranges: tuple[Range, ...]) -> Tile | None:
-    """The tile of `mapping` over just these ranges."""
+    """Return the tile of `mapping` over just these ranges."""
     names = list_names(kernel, ranges)
     return next((one for one in find_all(mapping.directives, Tile) if one.ranges == names), None)
 

@@ -46,7 +46,7 @@ class Roles:
 
 
 def find_roles(mapping: Mapping) -> Roles | None:
-    """The roles of warps in `mapping`, which is legal."""
+    """Return the roles of warps in `mapping`, which is legal."""
     one, warps = mapping.find(Specialise), mapping.find(Warps)
     if one is None or warps is None:
         return None

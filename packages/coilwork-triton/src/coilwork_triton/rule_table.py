@@ -27,11 +27,11 @@ class RuleTable(Generic[Question, Answer]):
     rules: tuple[Rule[Question, Answer], ...]
 
     def first(self, question: Question) -> Rule[Question, Answer]:
-        """The first rule that matches `question`."""
+        """Return the first rule that matches `question`."""
         return next(rule for rule in self.rules if rule.matches(question))
 
     def answer(self, question: Question) -> Answer:
-        """The proposal of the first rule that matches `question`."""
+        """Return the proposal of the first rule that matches `question`."""
         return self.first(question).answer(question)
 
     def __str__(self) -> str:

@@ -213,7 +213,7 @@ def _list_largest(numbers: Iterable[Expr]) -> list[Expr]:
 
 
 def plan_versions(setting: Setting) -> PlannedVersions | None:
-    """The kernel of `setting` in several versions; None if one will do."""
+    """Return the kernel of `setting` in several versions; None if one will do."""
     kernel, options = setting.kernel, setting.options
     if setting.draft.topk is not None or not kernel.sizes:
         return None
@@ -273,7 +273,7 @@ def _bound_row_length(kernel: Kernel) -> int | None:
 
 
 def _keeps_likely_rows(setting: Setting) -> bool:
-    """True if rows do not stay in registers in general, but do if sizes are as they likely are."""
+    """Tell if rows do not stay in registers in general, but do if sizes are as they likely are."""
     kernel, known = setting.kernel, setting.draft.likely_sizes
     length = multiply_all(r.extent for r in kernel.ranges if r.kind == "reduction")
     if can_keep_rows(setting, _bound_row_length(kernel)) or not known.keys() >= length.free_symbols:
@@ -282,8 +282,8 @@ def _keeps_likely_rows(setting: Setting) -> bool:
 
 
 def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedVersion | None:
-    """The kernel of `setting` as it is for sizes of `kind`; its positions fit 32 bits if anything says so.
-    `wide`: in general they do not.
+    """Return the kernel of `setting` as it is for sizes of `kind`; its positions fit 32 bits if anything says
+    so. `wide`: in general they do not.
     """
     kernel, options, roots = setting.kernel, setting.options, setting.analysis.roots
     is_shorter = sizes.rows and _keeps_likely_rows(setting)
@@ -338,7 +338,9 @@ def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedV
 
 
 def _numbers_of(draft: Draft, divided: Iterable[Expr]) -> list[Expr]:
-    """The numbers that positions of the kernel of `draft` reach, and the `divided` ones they come from."""
+    """Return the numbers that positions of the kernel of `draft` reach, and the `divided` ones they come
+    from.
+    """
     tiles = [multiply_all(r.extent for r in ranges) for ranges in draft.group_ranges().values()]
     return [*(arg.span for arg in draft.kernel.args), *tiles, *draft.kernel.sizes, *divided]
 
@@ -355,7 +357,7 @@ def _bound_position_values(kernel: Kernel) -> list[Expr] | None:
 
 
 def _is_along_columns(draft: Draft) -> bool:
-    """True if neighbours in memory are of different rows: multiples alone then decide how wide
+    """Tell if neighbours in memory are of different rows: multiples alone then decide how wide
     accesses are.
     """
     along = draft.contiguous_range
@@ -363,13 +365,13 @@ def _is_along_columns(draft: Draft) -> bool:
 
 
 def _positions(kernel: Kernel, roots: tuple[Scalar, ...]) -> list[Expr]:
-    """The offsets of all loads and stores of `kernel`."""
+    """Return the offsets of all loads and stores of `kernel`."""
     loads = [node.index[0] for node in iterate_postorder(roots) if isinstance(node, Load)]
     return [*loads, *(store.index for store in kernel.stores)]
 
 
 def has_grid_of(shape: Shape, other: Shape) -> bool:
-    """True if the grid of `shape` is that of `other` but for the sizes of blocks."""
+    """Tell if the grid of `shape` is that of `other` but for the sizes of blocks."""
 
     def describe_tiles(described: Shape) -> list[object]:
         return [
@@ -406,8 +408,8 @@ class SpecialDraft:
 def specialize(
     draft: Draft, values: tuple[Scalar, ...], *, multiples: bool = True, rows: bool = False
 ) -> SpecialDraft | None:
-    """The kernel of `draft`, whose roots are `values`, for what its sizes likely are; None if it has one
-    version alone.
+    """Return the kernel of `draft`, whose roots are `values`, for what its sizes likely are; None if it has
+    one version alone.
 
     `multiples`: sizes are the multiples that they likely are. `rows`: rows are no longer than they likely
     are.

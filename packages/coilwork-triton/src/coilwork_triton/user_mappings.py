@@ -157,7 +157,7 @@ def _apply_version(
 def _apply_product(
     kernel: Kernel, planned: PlannedProduct, mapping: Mapping, options: TritonOptions
 ) -> PlannedProduct:
-    """The product that is `planned` as `mapping` says."""
+    """Return the product that is `planned` as `mapping` says."""
     check = partial(check_given, kernel, kernel)
     found = plan_product_mapping(
         kernel, mapping, planned.target, check=check, max_configs=options.max_configs
@@ -171,7 +171,7 @@ def _apply_product(
 def _apply_attention(
     kernel: Kernel, planned: PlannedAttention, mapping: Mapping, options: TritonOptions
 ) -> PlannedAttention:
-    """The attention that is `planned` as `mapping` says."""
+    """Return the attention that is `planned` as `mapping` says."""
     check = partial(check_given, kernel, kernel)
     found = plan_attention_mapping(
         kernel, mapping, planned.target, check=check, max_configs=options.max_configs

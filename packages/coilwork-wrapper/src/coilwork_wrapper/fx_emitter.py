@@ -101,7 +101,7 @@ def emit_fx(
     *,
     runtime: Surface = layouts,
 ) -> torch.fx.GraphModule:
-    """The graph module that runs `program`; call it with the program's inputs.
+    """Return the graph module that runs `program`; call it with the program's inputs.
 
     `launchers` are the built kernels by name, called with tensors, then sizes. `constants` are the tensors
     that `program.constants` name. `runtime` provides the functions that check and view tensors, and its
@@ -166,7 +166,7 @@ class FxEmitter:
         return graph
 
     def run(self) -> torch.fx.GraphModule:
-        """The graph module of the whole program."""
+        """Return the graph module of the whole program."""
         self._enter()
         for number, constant in enumerate(self.program.constants):
             tensor = self.constants.get(constant.key)
@@ -256,7 +256,7 @@ class FxEmitter:
         self.buffers[buffer.name] = buffer
 
     def size(self, expr: Expr) -> Any:
-        """An int, or the node that computes `expr`."""
+        """Return an int, or the node that computes `expr`."""
         known = as_int(expr)
         if known is not None:
             return known
@@ -285,21 +285,21 @@ class FxEmitter:
         return tuple(map(self.size, buffer.shape)), tuple(map(self.size, buffer.strides))
 
     def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> torch.fx.Node:
-        """A node that computes `target` of the arguments. FX may drop it if nobody uses it."""
+        """Return a node that computes `target` of the arguments. FX may drop it if nobody uses it."""
         return self.graph.call_function(target, args, kwargs)
 
     def act(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> torch.fx.Node:
-        """A node that calls `function` for what it does rather than returns: it is never dead code."""
+        """Return a node that calls `function` for what it does rather than returns: it is never dead code."""
         return self.graph.call_function(has_side_effect(function), args, kwargs)
 
     def _call_on(self, stream: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> torch.fx.Node:
-        """A node that calls an operator, with the work on `stream`."""
+        """Return a node that calls an operator, with the work on `stream`."""
         if stream == OWN:
             return self.call(function, *args, **kwargs)
         return self.act(self.runtime.on_stream, self.values[stream], function, *args, **kwargs)
 
     def argument(self, value: Argument) -> Any:
-        """An operator's argument, as a value or a node."""
+        """Return an operator's argument, as a value or a node."""
         match value:
             case Ref(name):
                 return self.values[name]
@@ -422,7 +422,7 @@ class FxEmitter:
         )
 
     def _compute(self, code: SizeBytecode, sizes: Sequence[Any]) -> Any:
-        """The value of a kernel's code, an int or a node."""
+        """Return the value of a kernel's code, an int or a node."""
         known = [size for size in sizes if isinstance(size, int)]
         if len(known) == len(sizes):
             return code.evaluate(known)
@@ -535,7 +535,9 @@ class FxEmitter:
         self.graph.output(tuple(self._release(self.argument(v)) for v in results.values))
 
     def _release(self, value: Any) -> Any:
-        """A result that is no view of the memory that it lies in: writes to it change no other's count."""
+        """Return a result that is no view of the memory that it lies in: writes to it change no other's
+        count.
+        """
         if not isinstance(value, torch.fx.Node) or value.target is not torch.as_strided:
             return value
         _, size, stride, *_ = value.args
@@ -545,7 +547,7 @@ class FxEmitter:
         return self.call(torch.ops.aten._unsafe_view.default, value, size)
 
     def nest(self, program: Program, outer: tuple[Expr, ...]) -> Any:
-        """A nested program as the node of a graph of its own, emitted by the same class."""
+        """Return a nested program as the node of a graph of its own, emitted by the same class."""
         return self.graph.get_attr(self._add_module("inner_program", self._inner(program, outer)))
 
     def _add_module(self, wanted: str, module: torch.fx.GraphModule) -> str:
@@ -569,7 +571,7 @@ class FxEmitter:
         return module
 
     def _view(self, buffer: Buffer, source: str, offset: Expr) -> Any:
-        """The memory of `source` as `buffer`, `offset` of its elements after the start of `source`."""
+        """Return the memory of `source` as `buffer`, `offset` of its elements after the start of `source`."""
         old, value, step = self.buffers[source], self.values[source], self.size(offset)
         if (old.shape, old.strides, old.dtype) == (buffer.shape, buffer.strides, buffer.dtype) and step == 0:
             self._starts[buffer.name] = self._starts.get(source)
@@ -637,13 +639,13 @@ def merge_symbols(*groups: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 
 def get_torch_type(buffer: Buffer) -> torch.dtype:
-    """The element type as torch's."""
+    """Return the element type as torch's."""
     dtype: torch.dtype = getattr(torch, buffer.dtype.torch_name)
     return dtype
 
 
 def find_operator(target: str) -> Callable[..., Any]:
-    """The overload called `target`, e.g. `"aten.mm.out"`."""
+    """Return the overload called `target`, e.g. `"aten.mm.out"`."""
     value: Any = torch.ops
     for part in target.split("."):
         value = getattr(value, part)

@@ -85,7 +85,9 @@ class FxWrapper:
         return ""
 
     def emit(self, program: Program, sources: Mapping[str, KernelSource], options: WrapOptions) -> FxArtifact:
-        """The graph, which calls the kernels that `options` build, and `options.runtime` for checks."""
+        """Return the graph, which calls the kernels that `options` build, and `options.runtime` for
+        checks.
+        """
         kernels = write_kernels((sources[kernel.name], kernel.origins) for kernel in list_kernels(program))
         return self.restore(program, kernels, options)
 
@@ -111,7 +113,7 @@ class FxWrapper:
         *,
         runtime: Surface = layouts,
     ) -> torch.fx.GraphModule:
-        """The graph module that `save` wrote to `folder`.
+        """Return the graph module that `save` wrote to `folder`.
 
         `build` builds kernels from their manifests and texts, as `coilwork_ir.kernel_source` writes them.
         """

@@ -48,7 +48,7 @@ def define_operator(kernel: Kernel, launcher: Launcher, code: bytes | None = Non
 
 
 def _write_schema(kernel: Kernel) -> str:
-    """The schema without its name: the tensors with what is written marked, then the sizes."""
+    """Return the schema without its name: the tensors with what is written marked, then the sizes."""
     tensors = (
         f"Tensor{'' if arg.role == 'in' else f'(a{number}!)'} t{number}"
         for number, arg in enumerate(kernel.args)

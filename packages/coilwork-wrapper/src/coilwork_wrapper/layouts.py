@@ -108,12 +108,12 @@ def empty_pool(size_bytes: int, device: str) -> torch.Tensor:
 def pool_view(
     pool: torch.Tensor, offset_bytes: int, size: Sizes, stride: Sizes, dtype: torch.dtype
 ) -> torch.Tensor:
-    """A tensor that lives in `pool`, `offset_bytes` after its start."""
+    """Return a tensor that lives in `pool`, `offset_bytes` after its start."""
     return reinterpret_dtype(pool, size, stride, dtype, offset_bytes // dtype.itemsize)
 
 
 def reinterpret(source: torch.Tensor, size: Sizes, stride: Sizes, offset: int) -> torch.Tensor:
-    """The memory of `source` under another layout, `offset` elements after its first."""
+    """Return the memory of `source` under another layout, `offset` elements after its first."""
     return torch.as_strided(source, size, stride, source.storage_offset() + offset)
 
 
@@ -173,7 +173,7 @@ def ensure_aligned_layout(
 
 
 def _is_on(device: torch.device, wanted: torch.device) -> bool:
-    """True if they are one device: that without a number is the first one."""
+    """Tell if they are one device: that without a number is the first one."""
     return device.type == wanted.type and (device.index or 0) == (wanted.index or 0)
 
 
@@ -223,5 +223,5 @@ def synchronize_event(event: torch.Event | None) -> None:
 
 
 def on_stream(stream: torch.Stream | None, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The result of `function`, called at once."""
+    """Return the result of `function`, called at once."""
     return function(*args, **kwargs)

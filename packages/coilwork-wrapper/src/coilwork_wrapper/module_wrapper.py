@@ -116,8 +116,9 @@ class ModuleWrapper:
     def emit(
         self, program: Program, sources: Mapping[str, KernelSource], options: WrapOptions
     ) -> ModuleArtifact:
-        """The program with its kernels built, driven as the options say, or by Python where that cannot
-        be."""
+        """Return the program with its kernels built, driven as the options say, or by Python where that
+        cannot be.
+        """
         if isinstance(options, ModuleOptions):
             graph, builder, settings = options.graph, options.builder, options.settings
             store, warn = options.executors, options.warn
@@ -164,7 +165,8 @@ def write_graph(
     constants: Mapping[str, Any],
     on_fault: Callable[[Exception], None] | None = None,
 ) -> Loadable:
-    """The bytes of `program`, the kernels' manifests and the module for people, as an executor loads them.
+    """Return the bytes of `program`, the kernels' manifests and the module for people, as an executor loads
+    them.
 
     `on_fault` hears of a fault of the module, by which nothing runs; without it, that is raised.
     """
@@ -279,7 +281,8 @@ class NativeArtifact(Protocol):
     def open_native(
         self, instead: Callable[[list[Any]], Sequence[Any]], kinds: TensorKinds, store: Any
     ) -> Callable[..., Sequence[Any]] | None:
-        """The call, over one list or over the inputs one by one, which leaves what is rare to `instead`.
+        """Return the call, over one list or over the inputs one by one, which leaves what is rare to
+        `instead`.
 
         `store` may have the native executor; None where nobody has it.
         """

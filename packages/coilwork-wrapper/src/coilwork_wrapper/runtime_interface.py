@@ -56,11 +56,11 @@ class Surface(Protocol):
     def check_aligned_layout(
         self, value: torch.Tensor, name: str, dtype: torch.dtype, device: str, size: Sizes, stride: Sizes
     ) -> torch.Tensor:
-        """The same, and a copy if the address is no multiple of 16 bytes."""
+        """Return the same, and a copy if the address is no multiple of 16 bytes."""
         ...
 
     def ensure_aligned(self, *values: torch.Tensor) -> Sequence[torch.Tensor]:
-        """The same tensors; copies of those whose address is no multiple of 16 bytes."""
+        """Return the same tensors; copies of those whose address is no multiple of 16 bytes."""
         ...
 
     def empty_strided(self, size: Sizes, stride: Sizes, dtype: torch.dtype, device: str) -> torch.Tensor:
@@ -74,40 +74,42 @@ class Surface(Protocol):
     def pool_view(
         self, pool: torch.Tensor, offset_bytes: int, size: Sizes, stride: Sizes, dtype: torch.dtype
     ) -> torch.Tensor:
-        """A tensor inside of a pool."""
+        """Return a tensor inside of a pool."""
         ...
 
     def reinterpret(self, source: torch.Tensor, size: Sizes, stride: Sizes, offset: int) -> torch.Tensor:
-        """The same memory under another layout."""
+        """Return the same memory under another layout."""
         ...
 
     def reinterpret_dtype(
         self, source: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype, offset: int
     ) -> torch.Tensor:
-        """The same memory as elements of another type."""
+        """Return the same memory as elements of another type."""
         ...
 
     def ensure_layout(
         self, value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype
     ) -> torch.Tensor:
-        """An operator's result in the declared layout."""
+        """Return an operator's result in the declared layout."""
         ...
 
     def ensure_aligned_layout(
         self, value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype
     ) -> torch.Tensor:
-        """An operator's result in the declared layout, at a multiple of 16 bytes."""
+        """Return an operator's result in the declared layout, at a multiple of 16 bytes."""
         ...
 
     def fork_stream(self, device: str, after: torch.Stream | None = None) -> torch.Stream | None:
-        """A stream behind all that `after` was given; None, here and below, is the call's own, or none."""
+        """Return a stream behind all that `after` was given; None, here and below, is the call's own, or
+        none.
+        """
         ...
 
     def join_stream(self, stream: torch.Stream | None, into: torch.Stream | None = None) -> None:
         """Let work that is put on `into` from now on wait for all of `stream`."""
 
     def record_event(self, device: str, stream: torch.Stream | None = None) -> torch.Event | None:
-        """An event behind all that `stream`, of `device`, was given so far."""
+        """Return an event behind all that `stream`, of `device`, was given so far."""
         ...
 
     def wait_event(self, event: torch.Event | None, stream: torch.Stream | None = None) -> None:

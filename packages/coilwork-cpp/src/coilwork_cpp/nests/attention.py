@@ -156,12 +156,12 @@ class AttentionBlock:
         block.symbols[_OFFSET] = Name("rows_begin")
 
     def has_uneven_rows(self) -> bool:
-        """True if blocks of rows near one end have more keys than those near the other."""
+        """Tell if blocks of rows near one end have more keys than those near the other."""
         span = self._find_span()
         return (_OFFSET in span.last.free_symbols) != (_OFFSET in span.first.free_symbols)
 
     def row_blocks(self) -> Expr:
-        """The number of blocks of rows."""
+        """Return the number of blocks of rows."""
         return ceildiv(self.roles.rows.extent, ROWS)
 
     def thread_grain(self, rows: Expr) -> Code:
@@ -231,7 +231,7 @@ class AttentionBlock:
     def place_keys(
         self, block: Block, body: Scalar, columns: Expr, reserve: Callable[[], Name], vectors: bool
     ) -> Matrix:
-        """A block of keys of `body`: where they lie, or in a room of their own."""
+        """Return a block of keys of `body`: where they lie, or in a room of their own."""
         found = self.find_matrix(block, body, self.key_span, columns, vectors)
         return found or self.fill(block, body, reserve(), self.key_span, columns)
 
@@ -388,7 +388,7 @@ class ForwardBlock(AttentionBlock):
     """A block of rows, its weighted sums and the statistics of its softmax."""
 
     def write(self) -> AttentionBody:
-        """All of the nest."""
+        """Return all of the nest."""
         plan, top, width = self.plan, self.top, round_up(self.plan.columns)
         self.queries = self.reserve("queries", ROWS * plan.length)
         self.scores = self.reserve("scores", plan.keys * ROWS)

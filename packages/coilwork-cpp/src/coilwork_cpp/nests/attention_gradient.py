@@ -89,7 +89,7 @@ class GradientBlock(AttentionBlock):
                 raise EmitError(self.core.kind, "several points share a query, or a row of a bias")
 
     def write(self) -> AttentionBody:
-        """All of the nest."""
+        """Return all of the nest."""
         plan, top = self.plan, self.top
         self.queries = self.reserve("queries", ROWS * plan.length)
         self.gradients = self.reserve("gradients", ROWS * plan.columns)

@@ -39,12 +39,12 @@ class Span:
 
 
 def make_whole_span(block: Block, symbol: Expr) -> Span:
-    """All points of `symbol`."""
+    """Return all points of `symbol`."""
     return Span(symbol, ZERO, block.index(get_extent(symbol)))
 
 
 def make_span_offset(span: Span) -> Code:
-    """The number of the current point, counted from where `span` begins."""
+    """Return the number of the current point, counted from where `span` begins."""
     name = Name(span.variable)
     return name if span.begin == ZERO else Binary("-", name, span.begin)
 
@@ -129,7 +129,7 @@ def count_unit_points(plan: Plan) -> Expr:
 
 
 def _find_longest_extent(symbol: Expr) -> Expr:
-    """The extent of a range; where that depends on other ranges (the last piece is short), the
+    """Return the extent of a range; where that depends on other ranges (the last piece is short), the
     largest one.
     """
     extent = get_extent(symbol)
@@ -191,7 +191,7 @@ class BlockLoops:
 
 
 def open_blocks(block: Block, cut: Cut) -> BlockLoops:
-    """The loops of `cut` in `block`."""
+    """Return the loops of `cut` in `block`."""
     outer = tuple(make_whole_span(block, r) for r in cut.outer)
     around, chain = open_loops(block, outer)
     spans = tuple(make_whole_span(around, r) for r in cut.inner)

@@ -68,7 +68,7 @@ def prefetch_lines(
 
 
 def make_flat_position(block: Block, ranges: tuple[Expr, ...]) -> Code:
-    """The flat, row-major position of a point along the reduction ranges."""
+    """Return the flat, row-major position of a point along the reduction ranges."""
     at: Expr | None = None
     for r in ranges:
         at = r if at is None else at * get_extent(r) + r
@@ -134,7 +134,7 @@ def drop_last(end: Code, left: int) -> Code:
 def declare_lane_arrays(
     block: Block, totals: Mapping[Reduce, tuple[Name, ...]], lanes: int
 ) -> dict[Reduce, tuple[Name, ...]]:
-    """An array of `lanes` for each part of `totals`, set to what it starts from."""
+    """Return an array of `lanes` for each part of `totals`, set to what it starts from."""
     arrays = {r: tuple(Name(f"{n.text}_lanes") for n in names) for r, names in totals.items()}
     reset = []
     for reduce, names in arrays.items():

@@ -42,7 +42,7 @@ def group_sorts(sorts: Iterable[Sort]) -> list[list[Sort]]:
 
 
 def record_type(sort: Sort) -> str:
-    """The C++ type that holds a key, a position, and a bit for the sign of zero.
+    """Return the C++ type that holds a key, a position, and a bit for the sign of zero.
 
     Raises:
         EmitError: there are no keys for values of this type.
@@ -78,7 +78,7 @@ def _encode_record(point: Block, sort: Sort, position: Code) -> Code:
 
 
 def _key_arguments(sort: Sort) -> str:
-    """The type of keys, and whether they are in descending order."""
+    """Return the type of keys, and whether they are in descending order."""
     return f"{get_word_type(sort.operands[0].dtype)}, {'true' if sort.descending else 'false'}"
 
 

@@ -122,8 +122,8 @@ def _block_size(inner: Expr, points: int) -> int:
 
 
 def _block_span(block: Block, symbol: Expr, size: int) -> Span:
-    """The points of one block, whose loop `_close_block` puts around `block`; all points, if one block has
-    them all.
+    """Return the points of one block, whose loop `_close_block` puts around `block`; all points, if one block
+    has them all.
     """
     extent = as_int(get_extent(symbol))
     if extent is not None and extent <= size:
@@ -152,7 +152,9 @@ _STACK_BYTES: Final = 32768
 
 
 def write_row_body(unit: Block, region: Region, plan: Plan, kernel: Kernel) -> tuple[Declare, ...]:
-    """The loops of one unit; what it returns must be declared once per thread, before the loop over units."""
+    """Return the loops of one unit; what it returns must be declared once per thread, before the loop over
+    units.
+    """
     points = multiply_all(get_extent(r) for r in region.reduction)
     passes, outer_stores = list_passes(region, kernel, plan)
     check_passes(kernel, region, plan, passes)

@@ -107,7 +107,7 @@ def _outline(roles: Roles, keys: int, common: Sequence[Directive]) -> Mapping:
 
 
 def _list_reasons(roles: Roles, mapping: Mapping) -> Iterator[tuple[str, str]]:
-    """The directives that have no loops, by their keywords."""
+    """Yield the directives that have no loops, by their keywords."""
     taken = (Tile, Loop, Keep, Functions, Contract)
     for one in mapping.directives:
         if not isinstance(one, taken):
@@ -127,7 +127,7 @@ def _list_reasons(roles: Roles, mapping: Mapping) -> Iterator[tuple[str, str]]:
 
 
 def _find_lists(kernel: Kernel) -> BlockLists | None:
-    """The lists of blocks that say more than comparisons of positions in the mask do."""
+    """Return the lists of blocks that say more than comparisons of positions in the mask do."""
     core = find_core(kernel)
     assert core is not None
     lists = core.weights.blocks
@@ -139,7 +139,7 @@ def _find_lists(kernel: Kernel) -> BlockLists | None:
 
 
 def _divide(block: int) -> int:
-    """The longest block of keys that divides `block`."""
+    """Return the longest block of keys that divides `block`."""
     return max(size for size in range(1, _KEYS + 1) if block % size == 0)
 
 

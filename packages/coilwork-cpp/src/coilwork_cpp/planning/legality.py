@@ -47,8 +47,8 @@ def settle_user_mappings(
     phases: Sequence[Sequence[Kernel]],
     proposed: tuple[Directive, ...],
 ) -> tuple[tuple[Mapping, ...], ...]:
-    """The mappings `given` to `kernel`, for the pieces of each of its `phases`; `proposed` are the directives
-    of the whole launch.
+    """Return the mappings `given` to `kernel`, for the pieces of each of its `phases`; `proposed` are the
+    directives of the whole launch.
 
     Raises:
         EmitError: there are not as many as pieces, or one of them is not legal, by the name of the directive.

@@ -36,7 +36,9 @@ _SHORT: Final = 16
 
 
 def choose_vector(region: Region, args: MappingOf[str, TensorArg]) -> Expr | None:
-    """The range to vectorise; None where rows are reduced along their own elements, or there is no range."""
+    """Return the range to vectorise; None where rows are reduced along their own elements, or there is no
+    range.
+    """
     scores = _scores(region, args)
     free = region.parallel
     if not region.reduction:
@@ -56,7 +58,7 @@ def choose_vector(region: Region, args: MappingOf[str, TensorArg]) -> Expr | Non
 
 
 def should_vectorize_columns(kernel: Kernel, parallel: tuple[Expr, ...], reduction: tuple[Expr, ...]) -> bool:
-    """True if `kernel`'s reductions would be vectorised across a parallel range."""
+    """Tell if `kernel`'s reductions would be vectorised across a parallel range."""
     roots = list_kernel_roots(kernel)
     region = Region(
         stores=kernel.stores,
@@ -70,8 +72,8 @@ def should_vectorize_columns(kernel: Kernel, parallel: tuple[Expr, ...], reducti
 
 
 def choose_transposition(region: Region, vector: Expr) -> Expr | None:
-    """A range along which accesses that are strided along `vector` have unit stride, where points come in any
-    order.
+    """Return a range along which accesses that are strided along `vector` have unit stride, where points come
+    in any order.
     """
     if region.serial or any(isinstance(value, Reduce | Scan) for value in region.values):
         return None
@@ -86,13 +88,13 @@ def choose_transposition(region: Region, vector: Expr) -> Expr | None:
 
 
 def guess_extent(symbol: Expr) -> int:
-    """The extent of a range, or a guess."""
+    """Return the extent of a range, or a guess."""
     known = as_int(get_extent(symbol))
     return _UNKNOWN_EXTENT if known is None else known
 
 
 def has_many_points(units: int) -> bool:
-    """True if there are as many as a range of unknown extent is taken to have."""
+    """Tell if there are as many as a range of unknown extent is taken to have."""
     return units >= _UNKNOWN_EXTENT
 
 
@@ -107,7 +109,7 @@ def _score_prefers_columns(region: Region, scores: dict[Expr, int], vector: Expr
 
 
 def _gathers_along_rows(region: Region, vector: Expr, inner: Expr) -> bool:
-    """True if rows would gather what lies along `vector`, of which columns may copy what lies along the rows
+    """Tell if rows would gather what lies along `vector`, of which columns may copy what lies along the rows
     into tiles.
     """
     if is_short(inner) or is_short(vector) or any(isinstance(v, Scan) for v in region.values):
@@ -127,7 +129,7 @@ def list_plain_loads(region: Region) -> list[Load]:
 
 
 def is_contiguous_along(index: Expr, along: Expr, across: Expr) -> bool:
-    """True if neighbours along `along` are neighbours in memory, and those along `across` are not."""
+    """Tell if neighbours along `along` are neighbours in memory, and those along `across` are not."""
     near, far = find_stride(index, along), find_stride(index, across)
     return near is not None and far is not None and as_int(near) == 1 and as_int(far) not in (0, 1)
 
@@ -190,19 +192,19 @@ def _scores(region: Region, args: MappingOf[str, TensorArg]) -> dict[Expr, int]:
 
 
 def _is_without_gaps(access: _Access, step: int | None, places: Set[tuple[str, Expr]]) -> bool:
-    """True if `access`, with its neighbours among `places`, leaves nothing out in steps of `step`."""
+    """Tell if `access`, with its neighbours among `places`, leaves nothing out in steps of `step`."""
     if step != 2:
         return step == 1
     return any((access.buffer, access.index + beside) in places for beside in (-1, 1))
 
 
 def is_contiguous_across(load: Load, across: Expr, vector: Expr) -> bool:
-    """True if the neighbours of what `load` reads, unguarded, lie along `across`, not `vector`."""
+    """Tell if the neighbours of what `load` reads, unguarded, lie along `across`, not `vector`."""
     return not load.operands and is_contiguous_along(load.index[0], across, vector)
 
 
 def is_transposition(region: Region, args: MappingOf[str, TensorArg], across: Expr, vector: Expr) -> bool:
-    """True if all stores of `region` put what lies along `across` along `vector`, as it is."""
+    """Tell if all stores of `region` put what lies along `across` along `vector`, as it is."""
     return region.check is None and all(
         store.mode == "store"
         and store.mask is None
@@ -317,7 +319,9 @@ def _unit_directives(
 
 
 def _split_leading_units(ranges: tuple[Expr, ...], loops: Loops) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-    """The leading ranges that make enough units of work, and the rest, which are loops inside a unit."""
+    """Return the leading ranges that make enough units of work, and the rest, which are loops inside a
+    unit.
+    """
     units = 1
     for count, r in enumerate(ranges):
         if units >= loops.enough_units:
@@ -327,7 +331,7 @@ def _split_leading_units(ranges: tuple[Expr, ...], loops: Loops) -> tuple[tuple[
 
 
 def _column_block(region: Region, vector: Expr, others: tuple[Expr, ...], loops: Loops) -> int:
-    """The number of columns that are reduced together."""
+    """Return the number of columns that are reduced together."""
     tile = _find_widest_block(vector, others, loops)
     if any(
         is_contiguous_along(load.index[0], region.reduction[-1], vector) for load in list_plain_loads(region)

@@ -148,7 +148,7 @@ class PassPlan:
     first: int | None = None
 
     def cut(self, ranges: tuple[Expr, ...]) -> Cut:
-        """The loops over `ranges`, cut at the one that folds."""
+        """Return the loops over `ranges`, cut at the one that folds."""
         if self.fold is None:
             return Cut(outer=(), middle=None, size=0, inner=ranges)
         middle, size = self.fold
@@ -189,7 +189,7 @@ class Plan:
     passes: MappingOf[int, PassPlan] = field(default_factory=dict)
 
     def walk(self, number: int) -> PassPlan:
-        """The plan of pass `number`."""
+        """Return the plan of pass `number`."""
         return self.passes.get(number, PassPlan())
 
     @property
@@ -204,7 +204,7 @@ class Plan:
 
 
 def plan_of(kernel: Kernel, region: Region, nest: Nest, common: tuple[Directive, ...]) -> Plan:
-    """The plan of `nest`, which does `region` of `kernel`, by its directives and the `common` ones."""
+    """Return the plan of `nest`, which does `region` of `kernel`, by its directives and the `common` ones."""
     directives = nest.directives
     symbols = {r.symbol.name: r.symbol for r in kernel.ranges}
     blocks = {directive.range: directive.by for directive in find_all(directives, Block)}
@@ -279,7 +279,7 @@ def _read_passes(
 
 
 def refuse(kernel: Kernel, directive: str, reason: str) -> EmitError:
-    """The error that names `directive`, for which no loops of `kernel` can be written."""
+    """Return the error that names `directive`, for which no loops of `kernel` can be written."""
     return EmitError(
         f"mapping-{directive}", f"the mapping of {kernel.name}: {reason}", origins=kernel.origins
     )
@@ -329,7 +329,7 @@ class Proposal:
     named: tuple[Directive, ...] = ()
 
     def add(self, directives: tuple[Directive, ...]) -> Proposal:
-        """The proposal with more directives, but for those of kinds that a template names."""
+        """Return the proposal with more directives, but for those of kinds that a template names."""
         kinds = {type(directive) for directive in self.named}
         more = tuple(directive for directive in directives if type(directive) not in kinds)
         return replace(self, nest=replace(self.nest, directives=(*self.nest.directives, *more)))

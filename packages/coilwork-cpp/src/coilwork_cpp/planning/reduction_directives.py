@@ -72,7 +72,7 @@ def save_values(proposal: Proposal) -> tuple[Directive, ...]:
 
 
 def select_first_points(proposal: Proposal) -> tuple[Directive, ...]:
-    """A pass over rows in order that does something at their first points alone walks no others."""
+    """Return a pass over rows in order that does something at their first points alone walks no others."""
     if proposal.vector is not None or not proposal.region.reduction:
         return ()
     if not any(isinstance(value, Sort) for value in proposal.region.values):
@@ -102,7 +102,9 @@ def choose_lanes(proposal: Proposal) -> tuple[Directive, ...]:
 
 
 def prefetch_rows(proposal: Proposal) -> tuple[Directive, ...]:
-    """A pass that computes little, over what an earlier one has read, asks for the lines that come next."""
+    """Return a pass that computes little, over what an earlier one has read, asks for the lines that come
+    next.
+    """
     region = proposal.region
     if proposal.vector is not None or len(region.reduction) != 1:
         return ()
@@ -137,7 +139,7 @@ def _list_passes(proposal: Proposal) -> tuple[Pass, ...]:
 
 
 def _has_no_lanes(proposal: Proposal, step: Pass) -> bool:
-    """True if the points of `step` come one by one, without lanes."""
+    """Tell if the points of `step` come one by one, without lanes."""
     lanes = 1 if step.scans else _count_lanes(proposal, step)
     crossing = choose_staged_range(proposal.region, step) if lanes > 1 and not proposal.fixed else None
     return lanes == 1 or not step.reduces or crossing is not None
@@ -152,7 +154,7 @@ def _count_lanes(proposal: Proposal, step: Pass) -> int:
 
 
 def choose_lane_count(innermost: Expr, step: Pass, loops: Loops) -> int:
-    """A power of two; fewer lanes for wide elements and short rows."""
+    """Return a power of two; fewer lanes for wide elements and short rows."""
     widest = max(
         (8 if is_positional(r) else r.operands[0].dtype.compute.itemsize for r in step.reduces), default=4
     )
@@ -231,8 +233,8 @@ class PrefetchRow:
 def list_prefetch_rows(
     plan: Plan, passes: Sequence[Pass], number: int, inner: Expr
 ) -> tuple[PrefetchRow, ...]:
-    """The lines that pass `number` along `inner` can ask for: the next row of what it reads, and what the
-    last pass writes.
+    """Return the lines that pass `number` along `inner` can ask for: the next row of what it reads, and what
+    the last pass writes.
 
     A pass that walks what an earlier one has read leaves memory idle, and a row is about as long as what
     processors fetch ahead by themselves.
@@ -266,8 +268,8 @@ def _is_worth_it(row: PrefetchRow, count: int, loops: Loops) -> bool:
 
 
 def choose_staged_range(region: Region, step: Pass) -> Expr | None:
-    """The reduction range, other than the innermost, along which most reads of `step` lie that are strided
-    along that.
+    """Return the reduction range, other than the innermost, along which most reads of `step` lie that are
+    strided along that.
     """
     if step.scans or any(is_positional(reduce) for reduce in step.reduces):
         # their points must come in order
@@ -278,7 +280,7 @@ def choose_staged_range(region: Region, step: Pass) -> Expr | None:
 
 
 def find_staged_loads(region: Region, step: Pass, across: Expr) -> list[Load]:
-    """The loads of `step` that lie along `across` instead of the innermost reduction range."""
+    """Return the loads of `step` that lie along `across` instead of the innermost reduction range."""
     extent = as_int(get_extent(across))
     if extent is not None and extent < _SHORTEST:
         return []
@@ -292,8 +294,8 @@ def find_staged_loads(region: Region, step: Pass, across: Expr) -> list[Load]:
 
 
 def find_tiled_loads(region: Region, step: Pass, columns: Expr) -> list[Load]:
-    """The loads of `step`, over columns, that lie along the innermost reduction range: columns would gather
-    them.
+    """Return the loads of `step`, over columns, that lie along the innermost reduction range: columns would
+    gather them.
     """
     inner = region.reduction[-1]
     extent = as_int(get_extent(inner))
@@ -317,7 +319,7 @@ def _list_values(step: Pass) -> list[Scalar]:
 
 
 def _has_index_guard(load: Load) -> bool:
-    """True if the guard of `load`, if any, depends on positions alone."""
+    """Tell if the guard of `load`, if any, depends on positions alone."""
     return not any(
         isinstance(v, Load | Reduce | Scan) for o in load.operands for v in iterate_postorder((o,))
     )

@@ -76,8 +76,8 @@ class Pass:
 
 
 def list_passes(region: Region, kernel: Kernel, plan: Plan) -> tuple[tuple[Pass, ...], tuple[Store, ...]]:
-    """The passes of `region`, in order, and the stores that happen once after them, as `plan` says what is
-    kept and walked.
+    """Return the passes of `region`, in order, and the stores that happen once after them, as `plan` says
+    what is kept and walked.
 
     Raises:
         EmitError: one pass needs scans in both directions, rows that are sorted lie along several ranges, or
@@ -98,7 +98,7 @@ def choose_saves(region: Region, kernel: Kernel) -> dict[int, tuple[Scalar, ...]
 
 
 def _split_into_passes(region: Region, kernel: Kernel) -> tuple[tuple[Pass, ...], tuple[Store, ...]]:
-    """The passes of `region` that keep nothing, and the stores after them."""
+    """Return the passes of `region` that keep nothing, and the stores after them."""
     facts = region.facts
     inner = frozenset(region.reduction)
     reduces: dict[int, list[Reduce]] = {}
@@ -268,7 +268,7 @@ def count_first_points(step: Pass, axis: Expr) -> int | None:
 
 
 def count_read_elements(sort: Sort, passes: Sequence[Pass]) -> int | None:
-    """The most elements of a row in order that are read, where `passes` know."""
+    """Return the most elements of a row in order that are read, where `passes` know."""
     counts = {
         step.first for step in passes if any(_is_same_row(sort, other) for other in step.finished_sorts)
     }
@@ -287,8 +287,8 @@ def _limit_to_first(step: Pass, count: int | None, region: Region, kernel: Kerne
 
 
 def _count_masked_points(store: Store, axis: Expr) -> int | None:
-    """The number of first points along `axis` that the store's mask leaves, if that is all that it says, and
-    rows have as many.
+    """Return the number of first points along `axis` that the store's mask leaves, if that is all that it
+    says, and rows have as many.
     """
     if store.mask is None or not isinstance(store.mask, Op) or store.mask.op != "lt":
         return None

@@ -49,21 +49,21 @@ class Region:
         return tuple(iterate_postorder(self.roots))
 
     def varies(self, store: Store) -> frozenset[Expr]:
-        """The ranges that `store` varies along."""
+        """Return the ranges that `store` varies along."""
         ranges = store.index.free_symbols & frozenset((*self.parallel, *self.serial, *self.reduction))
         for root in list_store_roots(store):
             ranges |= self.facts.varies[root]
         return ranges
 
     def separate_columns(self, vector: Expr) -> Region:
-        """The region with facts in which every point of `vector` has variables of its own."""
+        """Return the region with facts in which every point of `vector` has variables of its own."""
         ranges = (*self.parallel, *self.serial, *self.reduction)
         return replace(self, facts=collect_facts(self.roots, ranges, columns=frozenset((vector,))))
 
 
 def group_stores(kernel: Kernel) -> tuple[tuple[Nest, Region], ...]:
-    """The nests of `kernel`: checks first, each in a nest of its own, so that a failing one keeps every
-    access it guards from happening.
+    """Return the nests of `kernel`: checks first, each in a nest of its own, so that a failing one keeps
+    every access it guards from happening.
 
     Stores at the points of the same ranges share a nest.
 
@@ -82,7 +82,7 @@ def group_stores(kernel: Kernel) -> tuple[tuple[Nest, Region], ...]:
 
 
 def list_regions(kernel: Kernel, nests: Sequence[Nest]) -> tuple[Region, ...]:
-    """The work of each of `nests` of `kernel`, and which ranges may run in any order.
+    """Return the work of each of `nests` of `kernel`, and which ranges may run in any order.
 
     Raises:
         EmitError: a check's condition reduces, scans or sorts, or a nest's stores are no group.
@@ -171,7 +171,7 @@ def _nest_keys(kernel: Kernel, survey: _Survey) -> list[tuple[frozenset[Expr], f
 
 
 def _readers_first(nests: list[Nest], kernel: Kernel) -> list[Nest]:
-    """The nests in an order in which none writes memory that a later one still has to read.
+    """Return the nests in an order in which none writes memory that a later one still has to read.
 
     Raises:
         EmitError: two nests each write what the other one reads.
@@ -192,8 +192,8 @@ def _readers_first(nests: list[Nest], kernel: Kernel) -> list[Nest]:
 
 
 def _list_accesses(nests: Sequence[Nest], kernel: Kernel) -> tuple[list[set[str]], list[set[str]]]:
-    """The arguments that each of `nests` reads, and those whose memory it writes; checks read nothing that
-    matters.
+    """Return the arguments that each of `nests` reads, and those whose memory it writes; checks read nothing
+    that matters.
     """
     shares: dict[str, set[str]] = {}
     for out, source in kernel.aliasing:
@@ -258,7 +258,7 @@ def _store_region(kernel: Kernel, domain: frozenset[Expr], numbers: Sequence[int
 
 
 def _is_collision_free(store: Store, at: Expr) -> bool:
-    """True if points that differ in `at` provably write different elements.
+    """Tell if points that differ in `at` provably write different elements.
 
     A plain store through a direct index writes each element once, by the kernel's contract, if it depends on
     `at`.

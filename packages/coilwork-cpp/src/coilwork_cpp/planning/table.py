@@ -156,7 +156,7 @@ MAPPING_PASSES: Final[PassTable[Proposal, None]] = PassTable(
 
 
 def has_ranges(piece: Kernel, named: Sequence[Directive]) -> bool:
-    """True if `piece` has every range that a directive of `named` is of."""
+    """Tell if `piece` has every range that a directive of `named` is of."""
     known = {r.symbol.name for r in piece.ranges}
     return all(set(_ranges_of(directive)) <= known for directive in named)
 
@@ -178,9 +178,9 @@ def propose(
     loops: Loops,
     named: tuple[Directive, ...] = (),
 ) -> tuple[Mapping, ...]:
-    """A closed mapping for each of `pieces`, which may run in any order; `common` are the directives of all
-    nests, and `loops` what was measured of the machine. `named` are those of a template for nests that have
-    all of their ranges.
+    """Return a closed mapping for each of `pieces`, which may run in any order; `common` are the directives
+    of all nests, and `loops` what was measured of the machine. `named` are those of a template for nests that
+    have all of their ranges.
 
     Raises:
         EmitError: stores of a piece can be put in no order, or a check combines.
@@ -214,8 +214,8 @@ def propose(
 
 
 def list_common_directives(kernel: Kernel, target: Target, options: CppOptions) -> tuple[Directive, ...]:
-    """The directives of the whole launch: how exact functions are, whether sums of products round once, and
-    in what order rows combine.
+    """Return the directives of the whole launch: how exact functions are, whether sums of products round
+    once, and in what order rows combine.
     """
     compares = has_compared_extremes(kernel)
     # libmvec's functions are off by up to 4 units in the last place, libm's of f64 by less than one; and what

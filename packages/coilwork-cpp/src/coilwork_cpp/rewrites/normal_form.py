@@ -86,7 +86,7 @@ def _expand_reduction(node: Scalar) -> Scalar:
 
 
 def _mean(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
-    """The mean, corrected along memory; without numbers that are all finite, as it comes."""
+    """Return the mean, corrected along memory; without numbers that are all finite, as it comes."""
     rounded = _compute_plain_mean(node, x, mask)
     if not _is_along_memory(node):
         return rounded
@@ -95,7 +95,7 @@ def _mean(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
 
 
 def _squares(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
-    """The sum of squared differences from the mean, 0 at least, corrected as the mean is."""
+    """Return the sum of squared differences from the mean, 0 at least, corrected as the mean is."""
     difference = op("sub", x, _compute_plain_mean(node, x, mask))
     squares = reduce("sum", (op("mul", difference, difference), *mask), node.axes)
     if not _is_along_memory(node):
@@ -107,7 +107,7 @@ def _squares(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
 
 
 def _residue(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
-    """The sum of differences from the rounded mean: what rounding took from the sum."""
+    """Return the sum of differences from the rounded mean: what rounding took from the sum."""
     return reduce("sum", (op("sub", x, _compute_plain_mean(node, x, mask)), *mask), node.axes)
 
 
@@ -146,7 +146,7 @@ def normalise_ranges(kernel: Kernel, least_lanes: int) -> Kernel:
 
 
 def index_expressions(kernel: Kernel) -> tuple[Expr, ...]:
-    """Every index expression of loads, stores and index values."""
+    """Return every index expression of loads, stores and index values."""
     expressions: dict[Expr, None] = {store.index: None for store in kernel.stores}
     for value in iterate_postorder(list_kernel_roots(kernel)):
         match value:

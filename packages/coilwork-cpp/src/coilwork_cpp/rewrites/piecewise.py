@@ -144,7 +144,7 @@ def _fold_connective(node: Op) -> Scalar:
 
 
 def find_guard_changes(kernel: Kernel, at: Expr, count: int) -> set[int]:
-    """The points of `at` from which on some guard of `at` alone differs from the point before."""
+    """Return the points of `at` from which on some guard of `at` alone differs from the point before."""
     points: set[int] = set()
     for value in iterate_postorder(list_kernel_roots(kernel)):
         sides = split_comparison(value)
@@ -165,8 +165,8 @@ def find_guard_changes(kernel: Kernel, at: Expr, count: int) -> set[int]:
 
 
 def find_index_bends(kernel: Kernel, at: Expr, count: int, most: int) -> set[int]:
-    """The points of `at` from which on some part of an index that depends on `at` alone follows another line
-    than before.
+    """Return the points of `at` from which on some part of an index that depends on `at` alone follows
+    another line than before.
 
     Of an expression that bends at more than `most` points, none.
     """
@@ -186,7 +186,9 @@ def has_bends(kernel: Kernel) -> bool:
 
 
 def _solve_crossing(slope: int, start: int, limit: int) -> int:
-    """The first integer from which on `slope*x + start >= limit` holds, or for a negative slope fails."""
+    """Return the first integer from which on `slope*x + start >= limit` holds, or for a negative slope
+    fails.
+    """
     return -((start - limit) // slope) if slope > 0 else (start - limit) // -slope + 1
 
 
@@ -209,7 +211,7 @@ def _operands(expr: Expr) -> tuple[Expr, ...]:
 
 
 def _find_bends(expr: Expr, at: Expr) -> Iterator[Expr]:
-    """The outermost divisions, minima and maxima in `expr` that depend on `at` alone."""
+    """Yield the outermost divisions, minima and maxima in `expr` that depend on `at` alone."""
     if at not in expr.free_symbols:
         return
     if expr.free_symbols == {at} and isinstance(get_node(expr), FloorDiv | Mod | Min | Max):
@@ -411,5 +413,5 @@ def _restrict(kernel: Kernel, at: Expr, low: int, high: int, suffix: str) -> Ker
 
 
 def _cut_points(kernel: Kernel, at: Expr, count: int) -> list[int]:
-    """The points of `at`, ascending, where a guard changes or an index bends."""
+    """Return the points of `at`, ascending, where a guard changes or an index bends."""
     return sorted(find_guard_changes(kernel, at, count) | find_index_bends(kernel, at, count, _MOST_CUTS))

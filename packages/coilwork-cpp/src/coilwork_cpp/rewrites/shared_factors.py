@@ -70,7 +70,7 @@ def share_factors(kernel: Kernel) -> Kernel:
 
 
 def _find_count(extent: int) -> int:
-    """The most points up to `_ROWS` that the range has a whole number of times."""
+    """Return the most points up to `_ROWS` that the range has a whole number of times."""
     return max(count for count in range(1, _ROWS + 1) if extent % count == 0)
 
 

@@ -206,7 +206,7 @@ def _plan_space(kernel: Kernel, piece: int, loops: Loops) -> _Space | None:
 def _make_space(
     parallel: tuple[Range, ...], reduction: tuple[Range, ...], points: Expr, lane: Expr | None
 ) -> _Space:
-    """The space with pieces of `points` points of the first range of `reduction`."""
+    """Return the space with pieces of `points` points of the first range of `reduction`."""
     first = reduction[0].symbol
     extent = get_extent(first)
     whole = points == extent
@@ -322,7 +322,7 @@ def _scratch_argument(scratch: Scratch) -> TensorArg:
 
 
 def _global_position(space: _Space, positions: str, piece: Scalar) -> Scalar:
-    """The position in the whole range of the extreme that lies in piece number `piece`."""
+    """Return the position in the whole range of the extreme that lies in piece number `piece`."""
     base = space.result * space.pieces.extent
     inside = load(positions, [base + placeholder(0)], DType.I64, indirect=[piece])
     inner = multiply_all(r.extent for r in space.reduction[1:])

@@ -121,7 +121,7 @@ KERNEL_PASSES: Final[PassTable[Launch, RewriteContext]] = PassTable(
 
 
 def rewrite_launch(kernel: Kernel, options: CppOptions, loops: Loops) -> Launch:
-    """The work of a launch of `kernel`, after all of `KERNEL_PASSES`.
+    """Return the work of a launch of `kernel`, after all of `KERNEL_PASSES`.
 
     Raises:
         EmitError: the kernel holds something that has no C++ form.

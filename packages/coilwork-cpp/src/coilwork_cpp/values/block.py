@@ -160,7 +160,7 @@ class Block:
         self._size: dict[Scalar, int] = {}
 
     def open_nested(self) -> Block:
-        """An empty block nested in this one."""
+        """Return an empty block nested in this one."""
         return Block(
             args=self.args,
             symbols=self.symbols,
@@ -175,7 +175,7 @@ class Block:
         self.statements.extend(statements)
 
     def body(self) -> tuple[Statement, ...]:
-        """The statements so far."""
+        """Return the statements so far."""
         return tuple(self.statements)
 
     def index(self, expr: Expr) -> Code:
@@ -201,13 +201,13 @@ class Block:
         return code
 
     def declare(self, dtype: DType, stem: str, code: Code) -> Name:
-        """A new constant of `dtype`'s value type that holds `code`."""
+        """Return a new constant of `dtype`'s value type that holds `code`."""
         name = self.names.make_suffixed(stem)
         self.add(Declare(f"const {get_value_type(dtype)}", name, code))
         return Name(name)
 
     def declare_index(self, stem: str, code: Code) -> Name:
-        """A new `i64` constant that holds `code`."""
+        """Return a new `i64` constant that holds `code`."""
         name = self.names.make_suffixed(stem)
         self.add(Declare("const i64", name, code))
         return Name(name)
@@ -303,7 +303,7 @@ class Block:
         return Select(guard, loaded, make_literal(value.other, value.dtype))
 
     def _guard(self, mask: Scalar, code: Code) -> Code:
-        """The condition of an access, which g++ vectorises as a masked one.
+        """Return the condition of an access, which g++ vectorises as a masked one.
 
         G++ 12 makes a whole access of it where it knows the mask, and that may end behind the buffer, where
         no memory is: `opaque` keeps it from knowing.
@@ -363,7 +363,7 @@ def _name_stem(node: Scalar) -> str:
 
 
 def decode_element(element: Code, dtype: DType) -> Code:
-    """A value from an element in memory: bools are bytes there."""
+    """Return a value from an element in memory: bools are bytes there."""
     return Binary("!=", element, start_value("sum", DType.I32)) if dtype.is_bool else element
 
 

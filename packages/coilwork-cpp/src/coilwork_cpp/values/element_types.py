@@ -29,12 +29,12 @@ SMALL_FLOATS: Final = (DType.F8E4M3, DType.F8E5M2)
 
 
 def declare_array(kind: str, name: str, size: int) -> DeclareArray:
-    """An array of the stack that begins on a cache line."""
+    """Return an array of the stack that begins on a cache line."""
     return DeclareArray(kind, name, size, alignment=_CACHE_LINE)
 
 
 def get_memory_type(dtype: DType) -> str:
-    """The C++ type of one element in memory.
+    """Return the C++ type of one element in memory.
 
     Raises:
         EmitError: complex types.
@@ -45,22 +45,22 @@ def get_memory_type(dtype: DType) -> str:
 
 
 def get_value_type(dtype: DType) -> str:
-    """The C++ type of a value in a register: as in memory, but for `bool`."""
+    """Return the C++ type of a value in a register: as in memory, but for `bool`."""
     return "bool" if dtype.is_bool else get_memory_type(dtype)
 
 
 def compute_type(dtype: DType) -> str:
-    """The C++ type that arithmetic on `dtype` is carried out in."""
+    """Return the C++ type that arithmetic on `dtype` is carried out in."""
     return get_value_type(dtype.compute)
 
 
 def get_word_type(dtype: DType) -> str:
-    """The unsigned integer of `dtype`'s size."""
+    """Return the unsigned integer of `dtype`'s size."""
     return f"u{8 * dtype.itemsize}"
 
 
 def make_literal(value: bool | int | float, dtype: DType) -> Code:
-    """A constant of `dtype`, of type `get_value_type(dtype)`."""
+    """Return a constant of `dtype`, of type `get_value_type(dtype)`."""
     if dtype.is_bool:
         return Literal("true" if value else "false")
     if dtype.is_integer:
@@ -134,7 +134,7 @@ def _float_to_integer(value: Code, to: DType) -> Code:
 
 
 def _choose_wide_integer(to: DType) -> DType:
-    """The signed integer by way of which a float becomes a `to`."""
+    """Return the signed integer by way of which a float becomes a `to`."""
     return DType.I64 if to in (DType.I64, DType.U32) else DType.I32
 
 

@@ -69,7 +69,7 @@ def _builtin(name: str) -> Rule:
 
 
 def _double_function(function: str) -> Rule:
-    """A function of doubles of the prelude, rounded at the end."""
+    """Return a function of doubles of the prelude, rounded at the end."""
     return lambda dtype, args: Call(get_value_type(dtype), (Call(function, tuple(args)),))
 
 
@@ -85,7 +85,7 @@ def _bits(operator: str) -> Rule:
 
 
 def _template(function: str, float_function: str = "") -> Rule:
-    """A function template of the prelude; `float_function` where floats take another one."""
+    """Return a function template of the prelude; `float_function` where floats take another one."""
 
     def rule(dtype: DType, args: Sequence[Code]) -> Code:
         if dtype.is_float and float_function:

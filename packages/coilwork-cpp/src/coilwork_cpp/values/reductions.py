@@ -58,7 +58,7 @@ class Component:
 
 
 def is_rounded(reduce: Reduce) -> bool:
-    """True if the order of combination changes the result: for sums and products of floats."""
+    """Tell if the order of combination changes the result: for sums and products of floats."""
     return reduce.kind in ("sum", "prod") and reduce.operands[0].dtype.is_float
 
 
@@ -68,7 +68,7 @@ def is_positional(reduce: Reduce) -> bool:
 
 
 def start_value(kind: ReduceKind, dtype: DType) -> Code:
-    """The neutral element of `kind` on `dtype` (a compute type)."""
+    """Return the neutral element of `kind` on `dtype` (a compute type)."""
     match kind:
         case "sum" | "xor_sum" | "any":
             return make_literal(0, dtype)
@@ -94,7 +94,7 @@ def _limit_value(dtype: DType, *, largest: bool) -> Code:
 
 
 def list_components(reduce: Reduce) -> tuple[Component, ...]:
-    """The state of `reduce`, value first.
+    """Return the state of `reduce`, value first.
 
     Totals of f32 sums and products are f64: blocks are short, so that the error does not grow with the
     length.
@@ -189,7 +189,7 @@ def add_block(reduce: Reduce, total: Code, block: Code) -> Statement:
 
 
 def finish_reduction(reduce: Reduce, total: tuple[Code, ...]) -> Code:
-    """The result, of `reduce.dtype`, from the folded state."""
+    """Return the result, of `reduce.dtype`, from the folded state."""
     if is_positional(reduce):
         return Select(Binary("==", total[1], _NO_POSITION), Literal("0"), total[1])
     dtype = reduce.operands[0].dtype.compute

@@ -57,7 +57,7 @@ def inline_subgraphs(gm: fx.GraphModule) -> None:
 
 
 def _name_of(node: fx.Node) -> str:
-    """The name of the higher-order operator that `node` calls; of another node, empty."""
+    """Return the name of the higher-order operator that `node` calls; of another node, empty."""
     target = node.target
     is_higher_order = getattr(target, "namespace", "") == "higher_order"
     return str(getattr(target, "__name__", "")) if node.op == "call_function" and is_higher_order else ""

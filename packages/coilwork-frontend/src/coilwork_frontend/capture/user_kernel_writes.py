@@ -63,7 +63,7 @@ def find_written_parts(
 
 
 def _list_views(node: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...]]:
-    """The tensor of which `node` is a part, and the views from there to `node`."""
+    """Return the tensor of which `node` is a part, and the views from there to `node`."""
     views: list[fx.Node] = []
     while node.target in _PARTS and not node.kwargs:
         views.append(node)
@@ -121,7 +121,9 @@ def _is_read_by(node: fx.Node, readers: Set[fx.Node]) -> bool:
 def _put_back(
     part: fx.Node, views: tuple[fx.Node, ...], current: fx.Node
 ) -> Iterator[tuple[tuple[fx.Node, int], ...]]:
-    """The ways in which `part` is put back into `current`: tensors, with how many views each is away."""
+    """Yield the ways in which `part` is put back into `current`: tensors, with how many views each is
+    away.
+    """
     view = views[-1]
     scatter, defaults = _PARTS[view.target]
     for user in part.users:

@@ -55,7 +55,7 @@ class Cell:
     weights: tuple[Any, ...]
 
     def list_results(self) -> Iterator[tuple[int, fx.Node]]:
-        """The nodes of the states that it returns, with their places; the hidden state is the first."""
+        """Yield the nodes of the states that it returns, with their places; the hidden state is the first."""
         if len(self.state) == 1:
             yield 0, self.node
             return

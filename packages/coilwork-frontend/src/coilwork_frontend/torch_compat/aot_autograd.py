@@ -136,7 +136,7 @@ def return_own_objects(joint: torch.fx.GraphModule, count: int) -> None:
 
 
 def _object_in(node: torch.fx.Node) -> object:
-    """The object that is the value of `node`; None for tensors and numbers."""
+    """Return the object that is the value of `node`; None for tensors and numbers."""
     value = node.meta.get("val")
     return getattr(value, "real_obj", None) if type(value).__name__ == "FakeScriptObject" else None
 

@@ -39,7 +39,7 @@ def _define(native: Any, fake: Callable[..., Any], run: Callable[..., Any] | Non
 def _describe_layers(
     x: Tensor, states: Sequence[Tensor], bidirectional: bool, batch_first: bool
 ) -> tuple[Tensor, ...]:
-    """The results of layers whose states `[L D, B, H]` are `states`; eager makes them time first."""
+    """Return the results of layers whose states `[L D, B, H]` are `states`; eager makes them time first."""
     steps, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
     hidden = x.new_empty((steps, batch, states[0].shape[2] * (1 + bidirectional)))
     last = tuple(one.new_empty(one.shape) for one in states)
@@ -47,7 +47,7 @@ def _describe_layers(
 
 
 def _describe_memory(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """A row of elements of which the library tells at run time how many there are.
+    """Return a row of elements of which the library tells at run time how many there are.
 
     Torch's own way to such a size is closed unless the whole process captures sizes from data.
     """
@@ -144,7 +144,7 @@ class CudnnShape:
     bidirectional: bool
 
     def list_numbers(self, *, train: bool) -> tuple[Any, ...]:
-        """The arguments from the mode to the state of dropout."""
+        """Return the arguments from the mode to the state of dropout."""
         sizes = (self.hidden_size, self.projected_size, self.layers)
         return (self.mode, *sizes, False, 0.0, train, self.bidirectional, [], None)
 

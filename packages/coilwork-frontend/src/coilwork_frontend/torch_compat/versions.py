@@ -29,7 +29,7 @@ def check_torch_version(version: str = torch.__version__) -> None:
 
 
 def find_release(version: str = torch.__version__) -> tuple[int, int]:
-    """The first two numbers of a version of torch; zeros if there are none."""
+    """Return the first two numbers of a version of torch; zeros if there are none."""
     parts = version.split("+")[0].split(".")
     try:
         return int(parts[0]), int(parts[1])

@@ -91,7 +91,7 @@ def make_edge_values(edge: Edge, dtype: DType, count: int) -> Tensor:
 
 
 def count_edge_values(dtype: DType) -> int:
-    """The number of elements that all pairs of `left` and `right` take."""
+    """Return the number of elements that all pairs of `left` and `right` take."""
     lefts = _floats(dtype) if dtype.is_float else _integers(dtype)
     return len(lefts) * max(len(_rights(dtype, lefts)), len(_DIVISORS))
 

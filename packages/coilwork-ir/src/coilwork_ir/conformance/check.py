@@ -50,7 +50,7 @@ class Coverage:
 
 
 def measure_coverage(cases: Iterable[Case] = CASES) -> Coverage:
-    """The ops, types and modes that `cases` visit."""
+    """Return the ops, types and modes that `cases` visit."""
     kernels = [parse_kernel(case.text) for case in cases]
     nodes = [node for kernel in kernels for node in iterate_postorder(_roots(kernel))]
     return Coverage(

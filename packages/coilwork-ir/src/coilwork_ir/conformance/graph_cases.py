@@ -251,7 +251,7 @@ class ContractionCase:
 
 
 def _make_grouped_cases(name: str, dtype: str = "f32", prologue: str = "") -> tuple[ContractionCase, ...]:
-    """The three ways in which groups lie, the second of which is empty."""
+    """Return the three ways in which groups lie, the second of which is empty."""
     x, w = "[i0: 7, i1: 5 | r0: 4]", "[i0: 6, i1: 7 | r0: 4]"
     terms = "[i0: 3, i1: 6, i2: 5 | r0: 7] groups [i0: 3] along r0 end %ends"
     return (

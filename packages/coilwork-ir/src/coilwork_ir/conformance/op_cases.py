@@ -95,7 +95,7 @@ def make_op_case(dtype: DType, names: Iterable[str] = tuple(OPERANDS)) -> Case:
 
 
 def make_conversion_case() -> Case:
-    """Every type to every type. Floats become integers only where the integer type holds them."""
+    """Return every type to every type. Floats become integers only where the integer type holds them."""
     inputs: dict[Edge, Scalar] = {}
     outputs: list[tuple[str, Scalar]] = []
     loaded: dict[str, Fill] = {}
@@ -120,7 +120,7 @@ def _input(inputs: dict[Edge, Scalar], edge: Edge, dtype: DType) -> Scalar:
 
 
 def _load_edge(loaded: dict[str, Fill], edge: Edge, dtype: DType) -> Scalar:
-    """A load of an argument named after its fill and type, which is noted in `loaded`."""
+    """Return a load of an argument named after its fill and type, which is noted in `loaded`."""
     name = f"{edge.replace('-', '_')}_{dtype.text}"
     loaded[name] = edge
     return load(name, [_X], dtype)
@@ -205,7 +205,7 @@ _ROWS: Final = 6
 
 
 def list_reduce_types(kind: ReduceKind) -> tuple[DType, ...]:
-    """The types that `kind` combines, among those of the kit."""
+    """Return the types that `kind` combines, among those of the kit."""
     match kind:
         case "any" | "all":
             return (DType.BOOL,)
@@ -220,15 +220,15 @@ def list_reduce_types(kind: ReduceKind) -> tuple[DType, ...]:
 
 
 def list_scan_types(kind: ScanKind) -> tuple[DType, ...]:
-    """The types that `kind` runs over, among those of the kit."""
+    """Return the types that `kind` runs over, among those of the kit."""
     if kind == "logcumsumexp":
         return _FLOATS
     return tuple(d for d in KIT_DTYPES if not d.is_bool)
 
 
 def _fill_of(kind: str, dtype: DType) -> Fill:
-    """The values that `kind` combines: numbers whose sums and products stay in range, or edges where any
-    will do.
+    """Return the values that `kind` combines: numbers whose sums and products stay in range, or edges where
+    any will do.
     """
     if dtype.is_bool:
         return "bool"
@@ -263,7 +263,7 @@ class _Rows:
         self.outputs: list[tuple[str, Scalar, Expr]] = []
 
     def value(self, fill: Fill, dtype: DType) -> Scalar:
-        """An element of the row, of the type that arithmetic on `dtype` is carried out in."""
+        """Return an element of the row, of the type that arithmetic on `dtype` is carried out in."""
         name = self.inputs.setdefault((fill, dtype), f"in{len(self.inputs)}")
         return cast(load(name, [self.flat], dtype), dtype.compute)
 
@@ -304,7 +304,9 @@ class _Rows:
 def reduce_case(
     name: str, dtypes: Sequence[DType], *, masked: bool = False, length: int | None = None
 ) -> Case:
-    """Every kind of reduction on each of `dtypes`: of rows of unknown length, or of `length` in registers."""
+    """Return every kind of reduction on each of `dtypes`: of rows of unknown length, or of `length` in
+    registers.
+    """
     rows = _Rows(length)
     for row in REDUCE_OPS.values():
         for dtype in list_reduce_types(row.name):
@@ -319,7 +321,7 @@ def reduce_case(
 
 
 def scan_case(name: str, dtypes: Sequence[DType], *, reverse: bool) -> Case:
-    """Every kind of scan on each of `dtypes`."""
+    """Return every kind of scan on each of `dtypes`."""
     rows = _Rows(None)
     for kind in SCAN_KINDS:
         for dtype in list_scan_types(kind):

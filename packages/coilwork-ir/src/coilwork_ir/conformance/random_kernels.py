@@ -31,15 +31,15 @@ _F32: Final = DType.F32
 
 
 def make_random_case(seed: int) -> Case:
-    """The kernel of `make_random_kernel`, at sizes that are no multiples of one another."""
+    """Return the kernel of `make_random_kernel`, at sizes that are no multiples of one another."""
     kernel = make_random_kernel(seed)
     sizes = tuple({size.name: number for size in kernel.sizes} for number in (1, 4, 37))
     return Case(name=kernel.name, text=format_kernel(kernel), sizes=sizes if kernel.sizes else ({},))
 
 
 def make_random_kernel(seed: int) -> Kernel:
-    """A reduction or pointwise kernel over a permuted, broadcast, possibly dynamic space of three or four
-    ranges.
+    """Return a reduction or pointwise kernel over a permuted, broadcast, possibly dynamic space of three or
+    four ranges.
     """
     rng = random.Random(seed)
     count = rng.randint(2, 4)
@@ -128,14 +128,14 @@ _PROLOGUES: Final = ("", "exp", "tanh", "neg")
 
 
 def make_random_core_case(seed: int) -> Case:
-    """A kernel with a core, of all kinds in turn: the same for equal seeds."""
+    """Return a kernel with a core, of all kinds in turn: the same for equal seeds."""
     rng = random.Random(seed)
     make = (_make_convolution, _make_attention, _make_convolution, _make_gradient)[seed % 4]
     return make(f"core-{seed}", rng)
 
 
 def _flat(names: Sequence[str], extents: Sequence[int | str]) -> str:
-    """The offset of an element of a dense tensor."""
+    """Return the offset of an element of a dense tensor."""
     terms = []
     for k, name in enumerate(names):
         inner = [str(extent) for extent in extents[k + 1 :]]

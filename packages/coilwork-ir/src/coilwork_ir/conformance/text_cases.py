@@ -74,7 +74,7 @@ class Expectation:
     text: str
 
     def settings(self, of_file: Settings) -> dict[str, str]:
-        """The file's settings with the changes."""
+        """Return the file's settings with the changes."""
         return {**of_file, **dict(word.split("=", 1) for word in self.changes.split())}
 
 
@@ -96,7 +96,7 @@ class TextCase:
     expectations: tuple[Expectation, ...]
 
     def format(self, texts: list[str]) -> str:
-        """The file with `texts` as what is expected."""
+        """Return the file with `texts` as what is expected."""
         parts = [self.head.rstrip(), self.given.strip()]
         for expectation, text in zip(self.expectations, texts, strict=True):
             parts.append(f"{_EXPECT} {expectation.changes}".rstrip() + "\n" + text.strip())
@@ -122,13 +122,15 @@ Transform: TypeAlias = Callable[[Graph | Kernel, Settings], Transformed]
 
 
 def find_text_cases(folder: Path) -> dict[str, Path]:
-    """The test files below `folder`, each by the name that a test of it has: its path without the suffix."""
+    """Return the test files below `folder`, each by the name that a test of it has: its path without the
+    suffix.
+    """
     files = sorted(folder.rglob("*.txt"))
     return {file.relative_to(folder).with_suffix("").as_posix(): file for file in files}
 
 
 def read_text_case(path: Path) -> TextCase:
-    """The test file `path`.
+    """Return the test file `path`.
 
     Raises:
         ValueError: the file has no input, or nothing is expected of it.
@@ -264,7 +266,7 @@ def _compare_results(
 
 
 def _count_points(value: Graph | Kernel, sizes: Mapping[str, int]) -> int:
-    """The points of all loops of `value`."""
+    """Return the points of all loops of `value`."""
     if isinstance(value, Kernel):
         spaces = [[r.extent for r in value.ranges]]
     else:

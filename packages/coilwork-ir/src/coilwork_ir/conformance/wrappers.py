@@ -101,7 +101,7 @@ class WrapperCase:
     constants: Mapping[str, Callable[[], Tensor]] = field(default_factory=lambda: MappingProxyType({}))
 
     def program(self) -> Program:
-        """The program, read from its text."""
+        """Return the program, read from its text."""
         text = self.text
         for word, kernel in (("RELU_ADD", RELU_ADD), ("DOUBLE", DOUBLE), ("ROOT", ROOT)):
             text = text.replace(word, kernel)
@@ -554,7 +554,7 @@ def _check_case(
 
 
 def _words(program: Program) -> set[str]:
-    """The names that a refusal may contain."""
+    """Return the names that a refusal may contain."""
     words: set[str] = {symbol.name for symbol in program.symbols}
     for part in walk(program):
         words |= {f"@{part.name}", *(f"%{name}" for name in index_buffers(part))}
@@ -604,7 +604,7 @@ def _call_fault(
 
 
 def _kind(wanted: Exception | None) -> tuple[type[Exception], ...]:
-    """The exceptions that may be raised where the interpreter raises `wanted`."""
+    """Return the exceptions that may be raised where the interpreter raises `wanted`."""
     if wanted is None:
         return ()
     return _REFUSALS if isinstance(wanted, InterpretError) else (type(wanted),)

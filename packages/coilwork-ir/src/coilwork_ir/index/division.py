@@ -286,7 +286,8 @@ Expr.__rmod__ = _mod_of
 
 
 def recombine(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int) -> Expr:
-    """The sum of these terms (canonical order, at least two) with every pair of matching terms replaced.
+    """Return the sum of these terms (canonical order, at least two) with every pair of matching terms
+    replaced.
 
     c*m*d*(x//d)     + c*m*(x%d)  becomes  c*m*x
     c*m*d*((x//d)%k) + c*m*(x%d)  becomes  c*m*(x % (d*k)), for d, k > 0
@@ -358,7 +359,7 @@ def _partial(terms: dict[Expr, int], remainder: Expr, others: Expr, coeff: int) 
 
 
 def _list_remainders(terms: dict[Expr, int]) -> list[Expr]:
-    """The remainders among the factors of `terms`."""
+    """Return the remainders among the factors of `terms`."""
     remainders = [atom for mono in terms if mono._has_mod for atom in list_atoms(mono) if atom._tag == MOD]
     return list(dict.fromkeys(remainders))
 

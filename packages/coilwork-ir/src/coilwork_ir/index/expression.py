@@ -50,7 +50,7 @@ _DIGITS: Final = re.compile(r"\d+")
 
 
 def make_natural_key(name: str) -> str:
-    """A text that sorts as `name` does when digit runs compare as numbers: i2 before i10."""
+    """Return a text that sorts as `name` does when digit runs compare as numbers: i2 before i10."""
     stem = name.rstrip("0123456789")
     if stem.isalpha():  # the common case, without the regular expression
         return f"{stem}{chr(0x30 + len(name) - len(stem))}{name[len(stem) :]}"
@@ -260,12 +260,12 @@ _key_of = attrgetter("_key")
 
 
 def list_atoms(mono: Expr) -> tuple[Expr, ...]:
-    """The factors of a monomial."""
+    """Return the factors of a monomial."""
     return mono._args if mono._tag == PRODUCT else (mono,)
 
 
 def const(n: int) -> Expr:
-    """The constant `n`."""
+    """Return the constant `n`."""
     recent = _RECENT_CONSTS.get(n)
     if recent is not None:
         return recent
@@ -302,7 +302,8 @@ def as_expr(x: int | Expr) -> Expr:
 def symbol(
     name: str, *, lo: int | None = None, hi: int | None = None, extent: Expr | int | None = None
 ) -> Expr:
-    """The symbol `name`, promised to lie in `lo..hi` (inclusive, None: unbounded) or in `0 <= name < extent`.
+    """Return the symbol `name`, promised to lie in `lo..hi` (inclusive, None: unbounded) or in `0 <= name <
+    extent`.
 
     Symbols with the same name and different promises are different symbols.
     Raises IndexArithmeticError for an empty `lo..hi`, and for `lo` or `hi` next to `extent` (lo=0 is fine).
@@ -340,7 +341,9 @@ def symbol(
 
 
 def make_atom(tag: int, args: tuple[Expr, ...]) -> Expr:
-    """A FLOORDIV, MOD, MIN, MAX or PRODUCT that no rule simplifies. `args` must be in canonical order."""
+    """Return a FLOORDIV, MOD, MIN, MAX or PRODUCT that no rule simplifies. `args` must be in canonical
+    order.
+    """
     key = (tag, args)
     reference = _find_atom(key)
     if reference is not None:
@@ -374,7 +377,7 @@ def make_atom(tag: int, args: tuple[Expr, ...]) -> Expr:
 
 
 def make_sum(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, has_mod: bool) -> Expr:
-    """The expression with these parts, which must be in canonical order and not recombine."""
+    """Return the expression with these parts, which must be in canonical order and not recombine."""
     if not monos:
         return const(constant)
     if constant == 0 and len(monos) == 1 and coeffs[0] == 1:
@@ -400,12 +403,12 @@ def make_sum(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, ha
 
 
 def as_int(e: Expr) -> int | None:
-    """The value of a constant, None for anything else."""
+    """Return the value of a constant, None for anything else."""
     return e._constant if e._tag == CONST else None
 
 
 def get_extent(symbol: Expr) -> Expr:
-    """The number of points of a range symbol.
+    """Return the number of points of a range symbol.
 
     Raises:
         IndexArithmeticError: `symbol` has no extent, as size symbols have none.
@@ -417,7 +420,7 @@ def get_extent(symbol: Expr) -> Expr:
 
 
 def get_extents(symbols: Iterable[Expr]) -> tuple[Expr, ...]:
-    """The number of points of each of several range symbols."""
+    """Return the number of points of each of several range symbols."""
     return tuple([get_extent(symbol) for symbol in symbols])
 
 
@@ -428,7 +431,7 @@ _PRODUCTS: MemoTable[tuple[Expr, Expr], Expr] = MemoTable(1 << 12)
 
 
 def finish(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, has_mod: bool) -> Expr:
-    """The expression with these parts, in canonical order, after recombination."""
+    """Return the expression with these parts, in canonical order, after recombination."""
     if has_mod and len(monos) > 1:
         return RULES.recombine(monos, coeffs, constant)
     return make_sum(monos, coeffs, constant, has_mod)
@@ -508,7 +511,7 @@ def subtract(a: Expr, b: Expr | int) -> Expr:
 
 
 def multiply_monos(x: Expr, y: Expr) -> Expr:
-    """The product of two monomials."""
+    """Return the product of two monomials."""
     if x._tag != PRODUCT != y._tag:
         return make_atom(PRODUCT, (x, y) if x._key <= y._key else (y, x))
     key = (x, y)
@@ -520,7 +523,7 @@ def multiply_monos(x: Expr, y: Expr) -> Expr:
 
 
 def make_monomial(atoms: tuple[Expr, ...]) -> Expr:
-    """The product of sorted atoms, as an expression; none: 1."""
+    """Return the product of sorted atoms, as an expression; none: 1."""
     if not atoms:
         return ONE
     return atoms[0] if len(atoms) == 1 else make_atom(PRODUCT, atoms)
@@ -562,7 +565,7 @@ def multiply(a: Expr, b: Expr | int) -> Expr:
 
 
 def add_all(xs: Iterable[Expr | int]) -> Expr:
-    """The sum; of nothing: 0."""
+    """Return the sum; of nothing: 0."""
     terms: dict[Expr, int] = {}
     constant = 0
     for x in xs:
@@ -571,7 +574,7 @@ def add_all(xs: Iterable[Expr | int]) -> Expr:
 
 
 def multiply_all(xs: Iterable[Expr | int]) -> Expr:
-    """The product; of nothing: 1."""
+    """Return the product; of nothing: 1."""
     result = ONE
     for x in xs:
         result = multiply(result, as_expr(x))

@@ -313,7 +313,7 @@ def _prove_relaxed(e: Expr, quotient: Expr, fuel: int, work: _Work) -> bool:
 
 
 def _lower(atom: Expr) -> Expr | None:
-    """An expression never above `atom`, in sizes rather than ranges; None when there is none."""
+    """Return an expression never above `atom`, in sizes rather than ranges; None when there is none."""
     if atom._tag == SYMBOL and atom._data[3] is None:
         return atom
     lo = find_limits(atom)[0]
@@ -321,7 +321,7 @@ def _lower(atom: Expr) -> Expr | None:
 
 
 def _upper(atom: Expr) -> Expr | None:
-    """An expression never below `atom`, in sizes rather than ranges; None when there is none."""
+    """Return an expression never below `atom`, in sizes rather than ranges; None when there is none."""
     if atom._tag == SYMBOL:
         extent = atom._data[3]
         return atom if extent is None else add_int(extent, -1)
@@ -370,12 +370,12 @@ def _upper_of_sum(e: Expr) -> Expr | None:
 
 
 def minimum(*xs: Expr | int) -> Expr:
-    """The least of `xs`. Raises IndexArithmeticError when there are none."""
+    """Return the least of `xs`. Raises IndexArithmeticError when there are none."""
     return _extremum(MIN, xs)
 
 
 def maximum(*xs: Expr | int) -> Expr:
-    """The greatest of `xs`. Raises IndexArithmeticError when there are none."""
+    """Return the greatest of `xs`. Raises IndexArithmeticError when there are none."""
     return _extremum(MAX, xs)
 
 

@@ -86,7 +86,7 @@ def _substitute_mono(m: Expr, mapping: Mapping[Expr, Expr], done: dict[Expr, Exp
 
 
 def evaluate(e: Expr, env: Mapping[str, int]) -> int:
-    """The value of `e` where each symbol has the value that `env` gives its name.
+    """Return the value of `e` where each symbol has the value that `env` gives its name.
 
     Raises IndexArithmeticError for a name that is missing and for a division by zero.
     """
@@ -195,7 +195,9 @@ def find_run_stride(e: Expr, sym: Expr, run: int = 8) -> Expr | None:
 
 
 def _follow_run(atom: Expr, sym: Expr, run: int) -> Expr:
-    """A quotient or remainder by a constant as it is between two multiples of its divisor, along `sym`."""
+    """Return a quotient or remainder by a constant as it is between two multiples of its divisor, along
+    `sym`.
+    """
     if atom._tag not in (FLOORDIV, MOD) or sym not in atom.free_symbols:
         return atom
     divided, divisor = atom._args

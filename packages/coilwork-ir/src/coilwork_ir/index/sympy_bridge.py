@@ -36,7 +36,7 @@ class UnsupportedSympyError(IndexArithmeticError):
 
 
 def from_sympy(expr: sympy.Basic, symbols: Mapping[str, Expr]) -> Expr:
-    """The index expression with the same value; a sympy symbol becomes `symbols[its name]`.
+    """Return the index expression with the same value; a sympy symbol becomes `symbols[its name]`.
 
     Reads Integer, Float that is a small binary fraction, Symbol, Add, Mul, Pow with a natural exponent, floor
     and ceiling of a quotient, Mod, Min, Max, and torch's FloorDiv, CleanDiv, CeilDiv, Mod, PythonMod,
@@ -112,7 +112,7 @@ class _Reader:
         return _Ratio(rule(self.integers(expr)), ONE)
 
     def piecewise(self, expr: sympy.Piecewise) -> Expr:
-        """The cases, each times 1 where it holds and none before it does, else 0."""
+        """Return the cases, each times 1 where it holds and none before it does, else 0."""
         parts: list[Expr] = []
         left = ONE
         for value, condition in expr.args:
@@ -273,7 +273,7 @@ PLAIN_SYMPY = SympyFunctions()
 def to_sympy(
     e: Expr, symbols: Mapping[str, sympy.Symbol], functions: SympyFunctions = PLAIN_SYMPY
 ) -> sympy.Expr:
-    """The sympy expression with the same value; the symbol called `n` becomes `symbols["n"]`.
+    """Return the sympy expression with the same value; the symbol called `n` becomes `symbols["n"]`.
 
     Raises IndexArithmeticError for symbols that are missing.
     """

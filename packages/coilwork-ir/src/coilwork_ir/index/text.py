@@ -65,7 +65,9 @@ def _factor(atom: Expr) -> str:
 
 
 def _operand(e: Expr) -> str:
-    """An operand of // or %: anything but a bare name, a call or a natural number takes parentheses."""
+    """Return an operand of // or %: anything but a bare name, a call or a natural number takes
+    parentheses.
+    """
     if e._tag in (SUM, PRODUCT, FLOORDIV, MOD) or (e._tag == CONST and e._constant < 0):
         return f"({format_expr(e)})"
     return format_expr(e)
@@ -79,7 +81,7 @@ _END: Final = ""
 
 
 def parse_expr(text: str, symbols: Mapping[str, Expr]) -> Expr:
-    """The expression that `text` spells, with names looked up in `symbols`.
+    """Return the expression that `text` spells, with names looked up in `symbols`.
 
     Raises IndexSyntaxError, with the position, for malformed text, unknown names and division by the constant
     zero.

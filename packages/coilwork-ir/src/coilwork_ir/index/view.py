@@ -92,7 +92,7 @@ Node = Const | Sym | Add | Mul | FloorDiv | Mod | Min | Max
 
 
 def get_node(e: Expr) -> Node:
-    """The outermost operation of `e` and its operands."""
+    """Return the outermost operation of `e` and its operands."""
     tag = e._tag
     if tag == CONST:
         return Const(e._constant)
@@ -191,14 +191,14 @@ class TreeSize(NamedTuple):
     symbols: int
 
     def bound_substitution(self, most: TreeSize) -> TreeSize:
-        """A bound on the size, before simplification, once each symbol is of size `most` or less."""
+        """Return a bound on the size, before simplification, once each symbol is of size `most` or less."""
         return TreeSize(
             min(self.nodes + self.symbols * (most.nodes - 1), _MOST), min(self.symbols * most.symbols, _MOST)
         )
 
 
 def measure_tree(e: Expr) -> TreeSize:
-    """The size of `e` written out. Takes time once per node: expressions remember it."""
+    """Return the size of `e` written out. Takes time once per node: expressions remember it."""
     known = e._tree_size
     if known is not None:
         return TreeSize(*known)

@@ -57,7 +57,7 @@ class Memory:
     # Sizes
 
     def size(self, expr: Expr) -> int:
-        """The value of `expr`."""
+        """Return the value of `expr`."""
         return evaluate(expr, self.sizes)
 
     def bind(self, symbol: Expr, value: int) -> None:
@@ -77,11 +77,11 @@ class Memory:
     # Tensors
 
     def shape(self, buffer: Buffer) -> tuple[int, ...]:
-        """The sizes of `buffer`."""
+        """Return the sizes of `buffer`."""
         return tuple(self.size(e) for e in buffer.shape)
 
     def strides(self, buffer: Buffer) -> tuple[int, ...]:
-        """The strides of `buffer`, in elements."""
+        """Return the strides of `buffer`, in elements."""
         return tuple(self.size(e) for e in buffer.strides)
 
     def allocate(self, buffer: Buffer) -> Tensor:
@@ -152,7 +152,7 @@ class Memory:
         return accesses
 
     def output(self, value: GraphOutput) -> Value:
-        """A result of the run."""
+        """Return a result of the run."""
         match value:
             case Ref(name):
                 return self.tensors[name]
@@ -249,7 +249,7 @@ class Memory:
 
 
 def has_strides(value: Tensor, strides: Sequence[int]) -> bool:
-    """True if `value` has the layout `strides`; strides of dimensions with one element, or none, do not
+    """Tell if `value` has the layout `strides`; strides of dimensions with one element, or none, do not
     matter.
     """
     if value.numel() == 0:
@@ -261,7 +261,9 @@ def has_strides(value: Tensor, strides: Sequence[int]) -> bool:
 
 
 def view_as_line(value: Tensor) -> Tensor:
-    """The memory that `value` spans, from its first element to its last, as a line. It shares that memory."""
+    """Return the memory that `value` spans, from its first element to its last, as a line. It shares that
+    memory.
+    """
     if value.numel() == 0:
         return value.as_strided((0,), (1,))
     span = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
@@ -272,7 +274,7 @@ def view_as_line(value: Tensor) -> Tensor:
 
 
 def find_operator(target: str) -> Callable[..., object]:
-    """The operator overload that `target`, e.g. `"aten.mm.default"`, names.
+    """Return the operator overload that `target`, e.g. `"aten.mm.default"`, names.
 
     Raises:
         InterpretError: torch knows no such operator.
@@ -293,7 +295,7 @@ def find_operator(target: str) -> Callable[..., object]:
 
 
 def argument_value(argument: Argument, memory: Memory) -> object:
-    """The value that torch is given for `argument`."""
+    """Return the value that torch is given for `argument`."""
     match argument:
         case Ref(name):
             return memory.tensors[name]
@@ -321,7 +323,7 @@ def call(
     single: bool,
     paths: Sequence[ResultPath] = (),
 ) -> tuple[object, ...]:
-    """The results of the operator, in order; with `paths`, those that lie there.
+    """Return the results of the operator, in order; with `paths`, those that lie there.
 
     Raises:
         InterpretError: there is no such operator, or no result at one of `paths`.
@@ -340,7 +342,7 @@ def call(
 
 
 def _follow_path(result: object, path: ResultPath) -> object:
-    """The part of `result` that `path` leads to."""
+    """Return the part of `result` that `path` leads to."""
     for step in path:
         if not isinstance(result, tuple | list) or step >= len(result):
             raise InterpretError("result", f"the operator returned nothing at {list(path)}")

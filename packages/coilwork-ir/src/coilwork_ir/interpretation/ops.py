@@ -70,12 +70,12 @@ _LOW: Final = -(1 << 63)
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
-    """The torch type of `dtype`."""
+    """Return the torch type of `dtype`."""
     return _TORCH[dtype]
 
 
 def literal(value: bool | int | float, dtype: DType) -> Tensor:
-    """A tensor without dimensions that holds `value`."""
+    """Return a tensor without dimensions that holds `value`."""
     if dtype is DType.U64:
         return torch.tensor(value - (1 << 64) if value >= 1 << 63 else value, dtype=torch.int64).view(
             torch.uint64
@@ -93,7 +93,7 @@ def order_integers(value: Tensor) -> Tensor:
 
 
 def restore_order(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """The inverse of `order_integers`, for a result of type `dtype`."""
+    """Return the inverse of `order_integers`, for a result of type `dtype`."""
     if dtype is torch.uint64:
         return (value ^ _LOW).view(torch.uint64)
     return value.to(dtype)
@@ -107,12 +107,12 @@ def to_signed(value: Tensor) -> Tensor:
 
 
 def from_signed(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """The inverse of `to_signed`: `value` modulo the size of `dtype`."""
+    """Return the inverse of `to_signed`: `value` modulo the size of `dtype`."""
     return value.view(torch.uint64) if dtype is torch.uint64 else value.to(dtype)
 
 
 def _modular(function: ScalarFunction) -> ScalarFunction:
-    """An op whose result modulo 2**n depends on its operands modulo 2**n only."""
+    """Return an op whose result modulo 2**n depends on its operands modulo 2**n only."""
 
     def apply(*operands: Tensor) -> Tensor:
         return from_signed(function(*[to_signed(v) for v in operands]), operands[-1].dtype)
@@ -252,7 +252,7 @@ def _to_u64(value: Tensor) -> Tensor:
 
 
 def reinterpret(value: Tensor, dtype: DType) -> Tensor:
-    """The bits of `value` as `dtype`, a type of the same size."""
+    """Return the bits of `value` as `dtype`, a type of the same size."""
     return value.contiguous().view(torch_dtype(dtype))
 
 
@@ -369,7 +369,8 @@ Reducer: TypeAlias = Callable[[Tensor, Tensor | None], tuple[Tensor, ...]]
 
 
 def reduce_last(kind: ReduceKind, value: Tensor, mask: Tensor | None = None) -> tuple[Tensor, ...]:
-    """All results of combining `value` along its last dimension; elements where `mask` is false take no part.
+    """Return all results of combining `value` along its last dimension; elements where `mask` is false take
+    no part.
 
     Raises:
         InterpretError: the smallest or largest of no elements.
@@ -494,7 +495,9 @@ REDUCERS: Final[Mapping[ReduceKind, Reducer]] = MappingProxyType(
 
 
 def scan_last(kind: ScanKind, value: Tensor, *, reverse: bool) -> tuple[Tensor, ...]:
-    """All results of the inclusive running `kind` along the last dimension, from the end if `reverse`."""
+    """Return all results of the inclusive running `kind` along the last dimension, from the end if
+    `reverse`.
+    """
     count = value.shape[-1]
     results = SCANNERS[kind](value.flip(-1) if reverse else value)
     if not reverse:
@@ -544,7 +547,7 @@ SCANNERS: Final[Mapping[ScanKind, Callable[[Tensor], tuple[Tensor, ...]]]] = Map
 
 
 def sort_last(value: Tensor, *, descending: bool, topk: int = 0) -> tuple[Tensor, Tensor]:
-    """The values along the last dimension in order, equal ones as they were, and where they were.
+    """Return the values along the last dimension in order, equal ones as they were, and where they were.
 
     The first `topk` are those of `torch.topk` on CPUs instead; behind them is anything.
     """
@@ -558,8 +561,8 @@ def sort_last(value: Tensor, *, descending: bool, topk: int = 0) -> tuple[Tensor
 
 
 def scan_all(kind: Combining, values: Sequence[Tensor], *, reverse: bool) -> tuple[Tensor, ...]:
-    """All results of the inclusive running `kind` of `values` along the last dimension, from the end if
-    `reverse`.
+    """Return all results of the inclusive running `kind` of `values` along the last dimension, from the end
+    if `reverse`.
     """
     if not isinstance(kind, Combine):
         (value,) = values
@@ -578,7 +581,7 @@ def scan_all(kind: Combining, values: Sequence[Tensor], *, reverse: bool) -> tup
 
 
 def combine(function: Combine, given: Sequence[Tensor]) -> list[Tensor]:
-    """The results of `function` for two tuples of values, one behind the other."""
+    """Return the results of `function` for two tuples of values, one behind the other."""
     done: dict[Scalar, Tensor] = {}
     for node in iterate_postorder(function.results):
         match node:

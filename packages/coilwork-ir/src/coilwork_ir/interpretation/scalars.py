@@ -71,7 +71,7 @@ class Domain:
         return 0 in self.shape
 
     def index(self, expr: Expr, placeholders: Mapping[str, Tensor]) -> Tensor:
-        """The value of `expr` at every point; `placeholders` are the values that `@k` stands for."""
+        """Return the value of `expr` at every point; `placeholders` are the values that `@k` stands for."""
 
         def symbol(value: Expr) -> Number:
             known = self.grid.get(value)
@@ -172,7 +172,7 @@ class Evaluator:
         self.done: dict[Scalar, Tensor] = {}
 
     def value(self, root: Scalar) -> Tensor:
-        """The value of `root`, a tensor that broadcasts to the domain."""
+        """Return the value of `root`, a tensor that broadcasts to the domain."""
         if root not in self.done:
             for node in iterate_postorder((root,)):
                 if node not in self.done:
@@ -180,7 +180,9 @@ class Evaluator:
         return self.done[root]
 
     def full(self, root: Scalar) -> Tensor:
-        """The value of `root`, a tensor of the domain's shape. Nothing is computed for an empty domain."""
+        """Return the value of `root`, a tensor of the domain's shape. Nothing is computed for an empty
+        domain.
+        """
         if self.domain.empty:
             return torch.zeros(self.domain.shape, dtype=torch_dtype(root.dtype))
         return self.value(root).expand(self.domain.shape)
@@ -305,8 +307,8 @@ class Evaluator:
         return value.permute([*kept, *dims]).reshape([*(value.shape[d] for d in kept), count])
 
     def _whole_axis(self, operand: Scalar, axis: Expr) -> tuple[Tensor, int]:
-        """The operand's value with all dimensions of the domain, that of `axis` at full size, and which one
-        that is.
+        """Return the operand's value with all dimensions of the domain, that of `axis` at full size, and
+        which one that is.
         """
         dim = self.domain.position[axis]
         value = self.done[operand]

@@ -56,7 +56,7 @@ class Moment:
     walks: bool
 
     def reads_before(self, write: Moment) -> bool:
-        """True if what is read at this moment is surely read before the same point writes at `write`."""
+        """Tell if what is read at this moment is surely read before the same point writes at `write`."""
         if self.depth != write.depth:
             return self.depth < write.depth
         return self.walks == write.walks or not self.walks
@@ -70,7 +70,7 @@ class Timing:
     stores: Mapping[Store, Moment]
 
     def can_overwrite(self, read: str, store: Store) -> bool:
-        """True if `store` may write the memory that loads of `read` read."""
+        """Tell if `store` may write the memory that loads of `read` read."""
         loads = self.loads.get(read)
         if not loads:
             return True
@@ -189,12 +189,12 @@ def check_pairs(pairs: Iterable[tuple[str, str]], args: Mapping[str, TensorArg],
 
 
 def find_overwritten_arguments(kernel: Kernel, store: Store) -> frozenset[str]:
-    """The arguments that may be the memory which `store` writes."""
+    """Return the arguments that may be the memory which `store` writes."""
     return frozenset({store.buffer, *(source for out, source in kernel.aliasing if out == store.buffer)})
 
 
 def can_load_ahead(kernel: Kernel, values: Iterable[Scalar], *, within: Collection[str] = ()) -> bool:
-    """True if loads of later points find the same before and after the stores of earlier ones.
+    """Tell if loads of later points find the same before and after the stores of earlier ones.
 
     An iteration has all points of the ranges called `within`, which it loads before it stores.
     """

@@ -37,13 +37,13 @@ class Roles:
 
 
 def find_core(kernel: Kernel) -> AttentionKernelCore | None:
-    """The core of `kernel`, if it is attention or its gradient."""
+    """Return the core of `kernel`, if it is attention or its gradient."""
     core = kernel.core
     return core if isinstance(core, AttentionCore | AttentionGradientCore) else None
 
 
 def roles_of(kernel: Kernel) -> Roles:
-    """The roles of the ranges of `kernel`, whose core is attention.
+    """Return the roles of the ranges of `kernel`, whose core is attention.
 
     Raises:
         EmitError: it is no attention that is computed in blocks.
@@ -115,7 +115,7 @@ def _count_sharing(index: Expr, r: Range) -> Expr | None:
 
 
 def index_of_store(kernel: Kernel, number: int) -> Expr | None:
-    """The index at which result `number` of a gradient is stored; None if it is not."""
+    """Return the index at which result `number` of a gradient is stored; None if it is not."""
     for store in kernel.stores:
         if any(isinstance(v, Parameter) and v.position == number for v in iterate_postorder((store.value,))):
             return store.index

@@ -151,7 +151,9 @@ Accesses = Mapping[str, Access]
 def evaluate_core(
     core: Core, stores: Sequence[Store], domain: Domain, memory: Accesses
 ) -> tuple[tuple[Tensor, ...], ...]:
-    """The results of `core` that each of the `stores` may read, which broadcast to `domain`, the kernel's."""
+    """Return the results of `core` that each of the `stores` may read, which broadcast to `domain`, the
+    kernel's.
+    """
     if isinstance(core, AttentionGradientCore):
         terms = GradientTerms(Bodies(core.weights, domain.sizes, memory), core)
         return tuple(_gradients_at(store, terms, domain, memory) for store in stores)
@@ -185,7 +187,9 @@ def _attend(core: AttentionCore, domain: Domain, memory: Accesses) -> tuple[Tens
 
 
 def _gradients_at(store: Store, terms: GradientTerms, domain: Domain, memory: Accesses) -> tuple[Tensor, ...]:
-    """The gradient that `store` reads, under its number: the sums of what the points of elements add."""
+    """Return the gradient that `store` reads, under its number: the sums of what the points of elements
+    add.
+    """
     (number,) = (v.position for v in iterate_postorder((store.value,)) if isinstance(v, Parameter))
     along, sums = terms.sum_along(number, (store.index,))
     sums = _expand_value(sums, along, domain)

@@ -40,7 +40,7 @@ class Span:
 
 
 def find_conditions(mask: Scalar | None) -> Conditions:
-    """The affine conditions of `mask`; None holds everywhere."""
+    """Return the affine conditions of `mask`; None holds everywhere."""
     if mask is None:
         return Conditions(expressions=(), exact=True)
     match mask:
@@ -63,7 +63,7 @@ def find_conditions(mask: Scalar | None) -> Conditions:
 
 
 def _read_affine(value: Scalar) -> Expr | None:
-    """The expression over positions and sizes that the integer `value` is, if it is one."""
+    """Return the expression over positions and sizes that the integer `value` is, if it is one."""
     if not value.dtype.is_integer:
         return None
     match value:
@@ -91,8 +91,8 @@ def _read_affine(value: Scalar) -> Expr | None:
 def find_span(
     conditions: Conditions, side: Expr, other: Expr, block: tuple[Expr, Expr], extent: Expr
 ) -> Span:
-    """The points of `side`, of which there are `extent`, for positions of `other` in `block`, from the first
-    to the last.
+    """Return the points of `side`, of which there are `extent`, for positions of `other` in `block`, from the
+    first to the last.
     """
     firsts, full_firsts = [as_expr(0)], [as_expr(0)]
     lasts, full_lasts = [extent], [extent]

@@ -403,14 +403,14 @@ Core: TypeAlias = ConvolutionCore | AttentionCore | AttentionGradientCore
 
 
 def get_ranges(core: Core) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-    """The parallel and the reduced ranges of a kernel with `core`, in the core's order."""
+    """Return the parallel and the reduced ranges of a kernel with `core`, in the core's order."""
     if isinstance(core, ConvolutionCore):
         return core.ranges, core.axes
     return core.weights.ranges, core.weights.axes
 
 
 def list_result_ranges(core: Core) -> tuple[frozenset[Expr], ...]:
-    """The ranges that each result of `core` may vary along."""
+    """Return the ranges that each result of `core` may vary along."""
     if isinstance(core, ConvolutionCore):
         return (frozenset(core.ranges),)
     weights = core.weights
@@ -427,7 +427,7 @@ def list_result_ranges(core: Core) -> tuple[frozenset[Expr], ...]:
 
 
 def get_factors(core: Core) -> tuple[Scalar, ...]:
-    """The bodies of `core` that are multiplied."""
+    """Return the bodies of `core` that are multiplied."""
     if isinstance(core, ConvolutionCore):
         return core.bodies
     weights = core.weights
@@ -436,5 +436,5 @@ def get_factors(core: Core) -> tuple[Scalar, ...]:
 
 
 def accumulate_of(core: Core) -> DType:
-    """The type of the results of `core`."""
+    """Return the type of the results of `core`."""
     return core.accumulate if isinstance(core, ConvolutionCore) else core.weights.accumulate

@@ -70,7 +70,7 @@ NUMERICS: tuple[Numerics, ...] = ("fast", "eager", "strict")
 
 
 def parse_kernel(text: str) -> Kernel:
-    """The kernel that `text` spells.
+    """Return the kernel that `text` spells.
 
     Raises:
         ParseError: with line, reason and a caret.
@@ -205,7 +205,7 @@ def read_proposals(reader: Reader) -> tuple[Proposal, ...]:
 
 
 def parse_schedule(text: str) -> Schedule:
-    """The schedule that `text` spells.
+    """Return the schedule that `text` spells.
 
     Raises:
         ParseError: with line, reason and a caret.

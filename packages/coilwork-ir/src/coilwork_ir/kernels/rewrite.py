@@ -50,13 +50,15 @@ from coilwork_ir.scalar import (
 
 
 def list_store_roots(store: Store) -> tuple[Scalar, ...]:
-    """The value, index operands and mask of `store`."""
+    """Return the value, index operands and mask of `store`."""
     mask = () if store.mask is None else (store.mask,)
     return (store.value, *store.indirect, *mask)
 
 
 def list_kernel_roots(kernel: Kernel) -> tuple[Scalar, ...]:
-    """Every scalar graph of `kernel`: its stores', the conditions of its checks, the bodies of its core."""
+    """Return every scalar graph of `kernel`: its stores', the conditions of its checks, the bodies of its
+    core.
+    """
     stored = tuple(root for store in kernel.stores for root in list_store_roots(store))
     bodies = () if kernel.core is None else kernel.core.bodies
     return (*stored, *(check.condition for check in kernel.checks), *bodies)
@@ -209,7 +211,7 @@ def convert_constants(kernel: Kernel, conversion: Conversion) -> Kernel:
 
 
 def wrap_integer(value: int, dtype: DType) -> int:
-    """The low bits of `value`, as many as `dtype` has, as a number of that type."""
+    """Return the low bits of `value`, as many as `dtype` has, as a number of that type."""
     bits = 8 * dtype.itemsize
     value &= (1 << bits) - 1
     return value - (1 << bits) if dtype.is_signed_integer and value >> (bits - 1) else value
@@ -259,7 +261,7 @@ class _Conversions:
                 return cast(source, dtype)
 
     def _constant(self, value: float, source: DType, dtype: DType) -> Const | None:
-        """The integer that `value` becomes; `None` if any compiler says the same."""
+        """Return the integer that `value` becomes; `None` if any compiler says the same."""
         value = round_to_dtype(value, source)
         if -_HELD <= value < _HELD and (dtype not in _UNSIGNED or value > -1):
             return None
@@ -267,7 +269,7 @@ class _Conversions:
 
 
 def _source(node: Scalar) -> Scalar | None:
-    """The float that `node` converts to an integer."""
+    """Return the float that `node` converts to an integer."""
     if not (isinstance(node, Op) and node.op == "cast" and node.dtype.is_integer) or node.dtype is DType.U64:
         return None
     (source,) = node.operands
@@ -308,7 +310,9 @@ def store_small_floats_as_bits(kernel: Kernel, *, kept: Collection[DType] = ()) 
 
 
 def encode(value: Scalar, dtype: DType) -> Scalar:
-    """The bits, a `u8`, of a number rounded to the 8-bit float type `dtype`, by way of f32 as in torch."""
+    """Return the bits, a `u8`, of a number rounded to the 8-bit float type `dtype`, by way of f32 as in
+    torch.
+    """
     form = _require_format(dtype)
     bits = op("bitcast", cast(value, DType.F32), dtype=DType.I32)
     magnitude = _keep_bits(bits, 0x7FFFFFFF)
@@ -337,7 +341,7 @@ def encode(value: Scalar, dtype: DType) -> Scalar:
 
 
 def decode(bits: Scalar, dtype: DType) -> Scalar:
-    """The f32 that `bits`, a `u8`, are as a float of the 8-bit type `dtype`."""
+    """Return the f32 that `bits`, a `u8`, are as a float of the 8-bit type `dtype`."""
     form = _require_format(dtype)
     code = cast(bits, DType.I32)
     if not form.signed:

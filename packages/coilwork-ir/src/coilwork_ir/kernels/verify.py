@@ -139,7 +139,7 @@ def check_combined(kernel: Kernel, combined: ComboKernel, place: Place) -> None:
 
 
 def find_member_aliasing(body: Kernel, member: Member) -> tuple[tuple[str, str], ...]:
-    """The pairs of `body.aliasing`, by the arguments that `member` passes."""
+    """Return the pairs of `body.aliasing`, by the arguments that `member` passes."""
     actual = {formal.name: name for formal, name in zip(body.args, member.args, strict=True)}
     return tuple((actual[output], actual[source]) for output, source in body.aliasing)
 

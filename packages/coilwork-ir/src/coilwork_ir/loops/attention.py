@@ -100,7 +100,7 @@ class LibraryAttention:
         )
 
     def build_weights(self) -> Weights:
-        """The weights as a node has them."""
+        """Return the weights as a node has them."""
         wide = self.query.dtype.compute
         extents = (*self.query.shape[:3], self.value.shape[3])
         ranges = tuple(symbol(f"i{k}", extent=size) for k, size in enumerate(extents))
@@ -127,7 +127,7 @@ class LibraryAttention:
         )
 
     def index_bias(self, ranges: tuple[Expr, ...], keys: Expr) -> tuple[Expr, ...]:
-        """The index of the bias of a score."""
+        """Return the index of the bias of a score."""
         assert self.bias is not None
         places = (*ranges[:-1], keys)[-len(self.bias.shape) :]
         wanted = (*self.query.shape[:3], self.key.shape[2])[-len(self.bias.shape) :]
@@ -161,7 +161,7 @@ def make_attention(
     state: tuple[Buffer | SymbolOutput | None, ...] = (),
     origins: tuple[Origin, ...] = UNKNOWN,
 ) -> Attention:
-    """The node that computes `output`. The logsumexp may have further dimensions of one element."""
+    """Return the node that computes `output`. The logsumexp may have further dimensions of one element."""
     weights = parts.build_weights()
     stores = logsumexp is not None and stores_logsumexp
     return Attention(
@@ -183,7 +183,9 @@ def make_attention_gradient(
     state: tuple[Argument, ...] = (),
     origins: tuple[Origin, ...] = UNKNOWN,
 ) -> AttentionGradient:
-    """The node that computes the gradients of query, key and value, and of the bias, if that is wanted."""
+    """Return the node that computes the gradients of query, key and value, and of the bias, if that is
+    wanted.
+    """
     weights = parts.build_weights()
     wide = weights.accumulate
     passed = parameter(1, wide)
@@ -210,7 +212,7 @@ def make_attention_gradient(
 def match_library_attention(
     node: Attention | AttentionGradient, buffers: Mapping[str, Buffer]
 ) -> tuple[LibraryAttention, GradientOperands | None] | None:
-    """The operands of `node`, if it is as these functions make it; None if it has another form.
+    """Return the operands of `node`, if it is as these functions make it; None if it has another form.
 
     Those that only gradients have come second.
     """
@@ -283,7 +285,7 @@ def _build_mask(causal: Causal, row: Expr, keys: Expr) -> Scalar | None:
 
 
 def _read_causal(weights: Weights) -> Causal:
-    """The kind of mask; the wrong one is found out by making the weights again."""
+    """Return the kind of mask; the wrong one is found out by making the weights again."""
     mask = weights.mask
     if not isinstance(mask, Op) or mask.op != "le" or not isinstance(mask.operands[1], IndexValue):
         return ""
@@ -295,7 +297,7 @@ def _index_logsumexp(weights: Weights, buffer: Buffer) -> tuple[Expr, ...]:
 
 
 def _count_sharing_heads(heads: Expr, shared: Expr) -> int | None:
-    """The number of heads that share keys; None if it differs or is not known."""
+    """Return the number of heads that share keys; None if it differs or is not known."""
     if heads is shared:
         return 1
     many, few = as_int(heads), as_int(shared)

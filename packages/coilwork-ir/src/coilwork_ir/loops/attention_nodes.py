@@ -97,7 +97,7 @@ class BlockLists:
     lists: tuple[tuple[BlockSide, BlockList], ...]
 
     def find(self, side: BlockSide) -> BlockList | None:
-        """The list of this kind, if there is one."""
+        """Return the list of this kind, if there is one."""
         return next((one for kind, one in self.lists if kind == side), None)
 
     @property
@@ -311,11 +311,11 @@ def _list_saved(saved: Saved) -> tuple[tuple[str, Scalar | None], ...]:
 
 
 def list_saved_bodies(saved: Saved) -> tuple[Scalar, ...]:
-    """The bodies of `saved` that there are."""
+    """Return the bodies of `saved` that there are."""
     return tuple(body for _, body in _list_saved(saved) if body is not None)
 
 
 def read_saved_bodies(saved: Saved, bodies: Sequence[Scalar]) -> dict[str, Any]:
-    """The fields of `saved` by name, with `bodies` for those that there are, in order."""
+    """Return the fields of `saved` by name, with `bodies` for those that there are, in order."""
     rest = iter(bodies)
     return {name: None if body is None else next(rest) for name, body in _list_saved(saved)}

@@ -84,7 +84,7 @@ def get_roles(node: Convolution) -> Roles:
 
 
 def list_contractions(node: Convolution) -> tuple[Contraction, ...]:
-    """A contraction for each result of `node`, but for the gradient of a bias."""
+    """Return a contraction for each result of `node`, but for the gradient of a bias."""
     of_value: Role = "features" if node.transposed else "image"
     of_result: Role = "image" if node.transposed else "features"
     operands: dict[Role, Body] = {of_value: node.value, "weight": node.weight}
@@ -111,7 +111,9 @@ def count_windows(window: Window, size: Expr, taps: Expr) -> Expr:
 
 
 def make_result(ranges: tuple[Expr, ...], bias: str, *, dtype: DType, accumulate: DType) -> Body:
-    """The epilogue that rounds sums to `dtype`, behind an addition of the buffer `bias`, if one is named."""
+    """Return the epilogue that rounds sums to `dtype`, behind an addition of the buffer `bias`, if one is
+    named.
+    """
     total: Scalar = parameter(0, accumulate)
     if bias:
         total = op("add", total, cast(load(bias, (ranges[1],), dtype), accumulate))
@@ -119,7 +121,9 @@ def make_result(ranges: tuple[Expr, ...], bias: str, *, dtype: DType, accumulate
 
 
 def find_bias(node: Convolution) -> str | None:
-    """The bias that `make_result` was given for the epilogue of `node`; None if that is another epilogue."""
+    """Return the bias that `make_result` was given for the epilogue of `node`; None if that is another
+    epilogue.
+    """
     if node.epilogue is None:
         return None
     named = {value.buffer for value in iterate_postorder((node.epilogue.value,)) if isinstance(value, Load)}
@@ -131,14 +135,14 @@ def find_bias(node: Convolution) -> str | None:
 
 
 def find_buffer(body: Body) -> str | None:
-    """The buffer that `body` reads as it is; None if it computes something."""
+    """Return the buffer that `body` reads as it is; None if it computes something."""
     value = body.value
     is_whole = isinstance(value, Load) and value.index == body.ranges and not value.indirect
     return value.buffer if is_whole and isinstance(value, Load) and value.mask is None else None
 
 
 def make_bias_gradient(node: Convolution) -> Reduce | None:
-    """The sums of the result's gradient over all but its channels; None where they are not wanted.
+    """Return the sums of the result's gradient over all but its channels; None where they are not wanted.
 
     They are rounded when they are stored.
     """
@@ -159,7 +163,7 @@ def make_bias_gradient(node: Convolution) -> Reduce | None:
 def _contraction(
     node: Convolution, operands: Mapping[Role, Body], output: Buffer, role: Role, result: Body
 ) -> Contraction:
-    """The contraction that computes what is `role` of the other two tensors."""
+    """Return the contraction that computes what is `role` of the other two tensors."""
     extents = get_roles(node)
     names = iter(_free_names(result.ranges))
     axes = _axes(list_summed_extents(extents, node.groups, role), names)
@@ -199,7 +203,9 @@ def read_factors(
     ranges: tuple[Expr, ...],
     axes: tuple[Expr, ...],
 ) -> tuple[Scalar, Scalar]:
-    """The factors, of two `operands`, of the sums along `axes` at the points `ranges` of what is `role`."""
+    """Return the factors, of two `operands`, of the sums along `axes` at the points `ranges` of what is
+    `role`.
+    """
     if role == "features":
         places = find_places(node, extents, features=ranges, inner=axes[0], taps=axes[1:])
     elif role == "image":
@@ -269,7 +275,7 @@ def _places_of_transposed(
 
 
 def read_at(body: Body, place: Sequence[Expr], mask: Scalar) -> Scalar:
-    """The value of `body` at `place`; 0 outside of `mask`."""
+    """Return the value of `body` at `place`; 0 outside of `mask`."""
     (value,) = substitute_ranges((body.value,), dict(zip(body.ranges, place, strict=True)))
     if mask is _TRUE:
         return value

@@ -136,7 +136,7 @@ def step(node: Node, memory: Memory, constants: Mapping[str, Tensor]) -> None:
 
 
 def _list_given(node: Extern) -> tuple[tuple[str, Buffer], ...]:
-    """The results that `node` writes into given memory, by the keywords that take it."""
+    """Return the results that `node` writes into given memory, by the keywords that take it."""
     pairs = zip(node.out_names, node.outputs, strict=True)
     return tuple((name, output) for name, output in pairs if isinstance(output, Buffer))
 
@@ -201,7 +201,7 @@ def _expand_value(value: Tensor, places: Sequence[int], dims: int) -> Tensor:
 
 
 def _sum_products(node: Contraction, memory: Memory, inside: Tensor | None) -> Tensor:
-    """The results of `node`, whose sums are over those of the points that are `inside`."""
+    """Return the results of `node`, whose sums are over those of the points that are `inside`."""
     access = memory.access(list_read_buffers(node))
     domain, results = Domain((*node.ranges, *node.axes), memory.sizes), Domain(node.ranges, memory.sizes)
     dtype = torch_dtype(node.accumulate)
@@ -333,7 +333,7 @@ class Bodies:
         return self.contract(query, by_query, key, by_key, (*weights.rows, keys))
 
     def scores(self, raw: Tensor) -> Tensor:
-        """The operand of the softmax, minus infinity where keys do not count."""
+        """Return the operand of the softmax, minus infinity where keys do not count."""
         over = (*self.weights.rows, self.weights.keys)
         scores = self.evaluate(self.weights.score, over, (raw,))
         if self.weights.mask is not None:
@@ -358,7 +358,7 @@ def attend(node: Attention, memory: Memory, access: Mapping[str, Access]) -> Non
 
 
 def sum_values(bodies: Bodies, seed: int | None = None) -> tuple[Tensor, Tensor]:
-    """The weighted sums of values, over ranges, and the logsumexp of each row."""
+    """Return the weighted sums of values, over ranges, and the logsumexp of each row."""
     weights = bodies.weights
     scores = bodies.scores(bodies.raw_scores())
     logsumexp = _reduce_scores(scores)
@@ -439,7 +439,9 @@ class GradientTerms:
             self._factors.append((of_bias, over, torch.ones((), dtype=of_bias.dtype), ()))
 
     def sum_along(self, number: int, index: Sequence[Expr]) -> tuple[tuple[Expr, ...], Tensor]:
-        """The ranges that `index` runs along, and sums over them of what points add to gradient `number`."""
+        """Return the ranges that `index` runs along, and sums over them of what points add to gradient
+        `number`.
+        """
         left, by_left, right, by_right = self._factors[number]
         known = {s for expr in index for s in expr.free_symbols}
         along = tuple(r for r in dict.fromkeys((*by_left, *by_right)) if r in known)
@@ -447,7 +449,7 @@ class GradientTerms:
 
 
 def _reduce_scores(scores: Tensor) -> Tensor:
-    """The logsumexp of each row; 0 where nothing is left."""
+    """Return the logsumexp of each row; 0 where nothing is left."""
     if scores.shape[-1] == 0:
         return scores.new_zeros(scores.shape[:-1])
     logsumexp = scores.logsumexp(-1)
@@ -459,7 +461,7 @@ def _exponentiate(scores: Tensor, logsumexp: Tensor) -> Tensor:
 
 
 def _draw_factors(weights: Weights, scores: Tensor, seed: int | None) -> Tensor:
-    """The factors of dropout, by which weights are multiplied: 0 for those that are dropped."""
+    """Return the factors of dropout, by which weights are multiplied: 0 for those that are dropped."""
     if seed is None:
         return torch.ones((), dtype=scores.dtype)
     drawn = torch.rand(scores.shape, generator=torch.Generator().manual_seed(seed))

@@ -62,7 +62,7 @@ NOTHING: Final[Mapping[int, Collection[str]]] = MappingProxyType({})
 
 
 def find_layouts(graph: Graph, *, obliging: Mapping[int, Collection[str]] = NOTHING) -> Mapping[str, Layout]:
-    """The layout of all memory of `graph`, by its first name. Linear in the size of the graph.
+    """Return the layout of all memory of `graph`, by its first name. Linear in the size of the graph.
 
     Args:
         graph: the graph.
@@ -112,7 +112,7 @@ def release_results(graph: Graph, unseen: Iterable[str]) -> Graph:
 
 
 def find_memory_roots(graph: Graph) -> Mapping[str, str]:
-    """The first name of the memory that each buffer of `graph` lies in."""
+    """Return the first name of the memory that each buffer of `graph` lies in."""
     roots: dict[str, str] = {}
     for entry in (*graph.inputs, *graph.constants):
         buffer = entry.buffer if isinstance(entry, Constant) else entry
@@ -225,7 +225,7 @@ class Run:
 
 
 def list_runs(view: Buffer, source: Buffer) -> tuple[Run | None, ...] | None:
-    """The run of each dimension of `view` through `source`, None for one that stands still.
+    """Return the run of each dimension of `view` through `source`, None for one that stands still.
 
     None if strides do not tell.
     """
@@ -265,8 +265,8 @@ def remake_view(view: Buffer, offset: Expr, source: Buffer, strides: Strides) ->
 
 
 def _remake_still_stride(view: Buffer, d: int, behind: Sequence[Expr]) -> Expr:
-    """The stride of dimension `d`, which stands still, where those behind it have the strides `behind`, the
-    last dimension's first.
+    """Return the stride of dimension `d`, which stands still, where those behind it have the strides
+    `behind`, the last dimension's first.
 
     That of one element says nothing of where elements lie, but libraries read layouts off it. What
     `unsqueeze` gave it as captured it has in the other layout, too.
@@ -371,8 +371,8 @@ def _run_of(extent: Expr, stride: Expr, source: Buffer) -> Run | None:
 
 
 def _run_outwards(extent: Expr, inner: int, step: int, source: Buffer) -> Run | None:
-    """The run of `extent` points, `step` elements apart, that begins in dimension `inner`, and goes on in
-    those around it.
+    """Return the run of `extent` points, `step` elements apart, that begins in dimension `inner`, and goes on
+    in those around it.
     """
     room = source.shape[inner]
     if _is_at_least(room - 1 - (extent - 1) * step):
@@ -397,7 +397,7 @@ def _run_outwards(extent: Expr, inner: int, step: int, source: Buffer) -> Run | 
 
 
 def _find_element(offset: Expr, source: Buffer) -> tuple[Expr, ...] | None:
-    """The element of `source` that lies at `offset`, as an index; None if that cannot be told."""
+    """Return the element of `source` that lies at `offset`, as an index; None if that cannot be told."""
     digits = [as_expr(0)] * len(source.shape)
     rest = as_int(offset)
     if rest == 0:

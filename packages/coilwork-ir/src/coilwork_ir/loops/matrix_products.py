@@ -243,7 +243,7 @@ def _split_weight(value: Scalar) -> tuple[Scalar, Literal_]:
 
 
 def _strip_cast(value: Scalar) -> Scalar:
-    """The operand of `value` if that is a cast, else `value`."""
+    """Return the operand of `value` if that is a cast, else `value`."""
     return value.operands[0] if isinstance(value, Op) and value.op == "cast" else value
 
 

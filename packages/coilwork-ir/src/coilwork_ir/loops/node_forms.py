@@ -94,7 +94,7 @@ def describe_node(node: Node) -> NodeForm | None:
 
 
 def list_entries(graph: Graph) -> list[Entry]:
-    """The nodes of `graph`, as repetitions are looked for among them."""
+    """Return the nodes of `graph`, as repetitions are looked for among them."""
     entries = []
     for node in graph.nodes:
         form = describe_node(node)
@@ -333,7 +333,9 @@ class _Renaming:
 
 
 def _list_mentioning(root: Scalar) -> tuple[Scalar, ...]:
-    """The values below `root`, and itself, that are loads or computed from loads, operands before users."""
+    """Return the values below `root`, and itself, that are loads or computed from loads, operands before
+    users.
+    """
     found: dict[Scalar, None] = {}
     for value in iterate_postorder((root,)):
         if type(value) is Load or any(operand in found for operand in value.operands):

@@ -112,7 +112,7 @@ FAMILIES: tuple[ExternFamily, ...] = ("aten", "collective", "custom")
 
 
 def parse_graph(text: str) -> Graph:
-    """The graph that `text` spells.
+    """Return the graph that `text` spells.
 
     Raises:
         ParseError: with line, reason and a caret.
@@ -305,7 +305,7 @@ def _read_contraction(reader: Reader, symbols: Symbols, output: Buffer) -> Contr
 
 
 def _read_groups(reader: Reader, scope: Symbols) -> Groups:
-    """The groups of a contraction; what stands for a group's number is added to `scope`."""
+    """Return the groups of a contraction; what stands for a group's number is added to `scope`."""
     reader.expect("[")
     index = parse_range(reader, scope)
     reader.expect("]")

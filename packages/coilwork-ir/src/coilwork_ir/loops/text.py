@@ -370,7 +370,7 @@ def format_weights(weights: Weights, names: Mapping[Scalar, str], indent: str) -
 
 
 def format_saved(saved: Saved, names: Mapping[Scalar, str]) -> str:
-    """The line that says which of the values that have `names` a gradient starts from."""
+    """Return the line that says which of the values that have `names` a gradient starts from."""
     first = [("output", saved.output), ("inner", saved.inner)]
     last = [("logsumexp", saved.logsumexp), ("gradient", saved.gradient)]
     return ", ".join(f"{what} {names[value]}" for what, value in (*first, *last) if value is not None)

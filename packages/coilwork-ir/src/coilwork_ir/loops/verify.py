@@ -383,7 +383,7 @@ def _check_predicate(buffer: Buffer, place: Place) -> None:
 def _region(
     graph: Graph, operands: Sequence[Argument], scope: Scope, place: Place, taken: Sequence[str] = ()
 ) -> Scope:
-    """The scope at the end of a nested graph, which overwrites the operands `taken` alone."""
+    """Return the scope at the end of a nested graph, which overwrites the operands `taken` alone."""
     if len(graph.inputs) != len(operands):
         place.fail(
             "region-signature", f"@{graph.name} has {len(graph.inputs)} inputs for {len(operands)} operands"

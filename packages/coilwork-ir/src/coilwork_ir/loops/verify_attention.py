@@ -147,7 +147,7 @@ def check_saved(weights: Weights, saved: Saved, check: CheckScalar, place: Place
 
 
 def find_operand(value: Scalar) -> Load | None:
-    """The load of a gradient's operand, perhaps converted afterwards; None if it is anything else."""
+    """Return the load of a gradient's operand, perhaps converted afterwards; None if it is anything else."""
     while isinstance(value, Op) and value.op == "cast":
         (value,) = value.operands
     plain = isinstance(value, Load) and not value.indirect and value.mask is None

@@ -419,8 +419,8 @@ def check_same_layout(new: Buffer, old: Buffer, place: Place) -> None:
 
 
 def box_of(node: Scatter) -> Box | None:
-    """The elements that `node` stores, if they are one box: each of its ranges runs along a dimension of its
-    own.
+    """Return the elements that `node` stores, if they are one box: each of its ranges runs along a dimension
+    of its own.
 
     None for scatters by looked-up or masked positions, but for those that cover their output (where a mask
     leaves elements out, readers know which) or whose other elements nobody depends on, and for those that

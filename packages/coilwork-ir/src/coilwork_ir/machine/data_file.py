@@ -69,7 +69,7 @@ class MachineFile(NamedTuple):
 
 @cache
 def read_model(path: Path) -> MachineModel:
-    """The model in the data file at `path`. A file is read once in a process.
+    """Return the model in the data file at `path`. A file is read once in a process.
 
     Raises:
         MachineFileError: a line has another shape, a figure is unknown, missing, or of another type.
@@ -85,8 +85,8 @@ def read_model(path: Path) -> MachineModel:
 
 
 def list_borrowed(path: Path) -> Mapping[str, str]:
-    """The figures that the data file at `path` lacks, by `subject.name`, each with the device that it has it
-    from.
+    """Return the figures that the data file at `path` lacks, by `subject.name`, each with the device that it
+    has it from.
     """
     read, own = read_file(path), read_entries(path)
     kinds = {name: kind for name, kind in get_type_hints(MachineModel).items() if name != "name"}
@@ -96,7 +96,7 @@ def list_borrowed(path: Path) -> Mapping[str, str]:
 
 
 def read_entries(path: Path) -> Mapping[str, Entry]:
-    """The figures that stand in the data file at `path`, each with unit and source, by `subject.name`.
+    """Return the figures that stand in the data file at `path`, each with unit and source, by `subject.name`.
 
     Raises:
         MachineFileError: a line has another shape.
@@ -107,7 +107,7 @@ def read_entries(path: Path) -> Mapping[str, Entry]:
 
 @cache
 def read_file(path: Path) -> MachineFile:
-    """The data file at `path`, as it is written.
+    """Return the data file at `path`, as it is written.
 
     Raises:
         MachineFileError: a line has another shape.
@@ -154,7 +154,7 @@ def _entry(line: str, where: str) -> tuple[str, Entry]:
 
 
 def _subject(path: Path, name: str, kind: type[Any], read: MachineFile) -> Any:
-    """The figures of subject `name`, of the class `kind`."""
+    """Return the figures of subject `name`, of the class `kind`."""
     given = read.subjects.get(name, {})
     types = {field.name: field.type for field in fields(kind)}
     values: dict[str, int | float] = {}
@@ -178,7 +178,7 @@ def _subject(path: Path, name: str, kind: type[Any], read: MachineFile) -> Any:
 def _values(
     path: Path, name: str, types: Mapping[str, Any], given: Mapping[str, Entry]
 ) -> dict[str, int | float]:
-    """The figures that are `given` of subject `name`, each known and of its type."""
+    """Return the figures that are `given` of subject `name`, each known and of its type."""
     for figure, entry in given.items():
         if figure not in types:
             raise MachineFileError(f"{path}: [{name}] knows no figure {figure}")
@@ -195,5 +195,7 @@ FindModel: TypeAlias = Callable[[str], MachineModel]
 
 
 def find_like_model(device: str) -> MachineModel:
-    """The figures of a device like `device`: a CPU's where kernels are loops of a processor, or an H200's."""
+    """Return the figures of a device like `device`: a CPU's where kernels are loops of a processor, or an
+    H200's.
+    """
     return read_model(TUNING / ("cpu.toml" if has_trait(device, PROCESSOR) else "sm_90.toml"))

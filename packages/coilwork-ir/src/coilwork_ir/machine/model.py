@@ -249,7 +249,7 @@ class Products:
         return self.vector_bytes // 2
 
     def unaligned_rate(self, size: int) -> float:
-        """A library's rate where `size`, which decides, is no multiple of a vector of 8 numbers."""
+        """Return a library's rate where `size`, which decides, is no multiple of a vector of 8 numbers."""
         return (self.unaligned_rate_1, self.unaligned_rate_2, self.unaligned_rate_4)[
             (size & -size).bit_length() - 1
         ]

@@ -187,7 +187,7 @@ class Choose(Directive):
         return None
 
     def allows(self, chosen: Mapping[str, int]) -> bool:
-        """True if those of its numbers that are `chosen` are so in this way."""
+        """Tell if those of its numbers that are `chosen` are so in this way."""
         return all(
             chosen.get(name, value) == value for name, value in zip(self.names, self.values, strict=True)
         )

@@ -58,7 +58,7 @@ def format_number(number: Number) -> str:
 
 
 def parse_number(reader: Reader) -> Number:
-    """The number that `format_number` wrote."""
+    """Return the number that `format_number` wrote."""
     if not reader.accept("?"):
         return reader.integer()
     name = reader.name()
@@ -70,7 +70,7 @@ def parse_number(reader: Reader) -> Number:
 
 
 def list_values(number: Number) -> tuple[int, ...]:
-    """Every value that `number` may take."""
+    """Return every value that `number` may take."""
     return number.values if isinstance(number, Open) else (number,)
 
 
@@ -108,7 +108,7 @@ Item: TypeAlias = Word | Slot | Group
 
 @cache
 def parse_template(template: str) -> tuple[Item, ...]:
-    """The items of `template`; the first one is the directive's keyword."""
+    """Return the items of `template`; the first one is the directive's keyword."""
     found: list[Item] = []
     group: list[Word | Slot] | None = None
     for token in _TOKEN.finditer(template):
@@ -126,7 +126,7 @@ def parse_template(template: str) -> tuple[Item, ...]:
 
 
 def print_form(template: str, value: Any) -> str:
-    """The text of the dataclass `value` by `template`."""
+    """Return the text of the dataclass `value` by `template`."""
     defaults = {f.name: f.default for f in fields(value)} if "[" in template else {}
 
     def format_item(item: Word | Slot) -> str:
@@ -149,8 +149,8 @@ def print_form(template: str, value: Any) -> str:
 
 
 def read_form(template: str, reader: Reader) -> dict[str, Any]:
-    """The fields that `reader` spells by `template`, whose keyword has been read; those left out are not
-    among them.
+    """Return the fields that `reader` spells by `template`, whose keyword has been read; those left out are
+    not among them.
     """
     found: dict[str, Any] = {}
     for item in parse_template(template)[1:]:
@@ -242,7 +242,7 @@ class Directive:
 
     @classmethod
     def keyword(cls) -> str:
-        """The word that the directive begins with."""
+        """Return the word that the directive begins with."""
         return cls.TEMPLATE.split(" ", 1)[0]
 
     @property
@@ -292,27 +292,27 @@ def _choose(value: Any, chosen: dict[str, int]) -> Any:
 
 
 def index_ranges(kernel: Kernel) -> dict[str, Range]:
-    """The ranges of `kernel`; of a combined one those of its body."""
+    """Return the ranges of `kernel`; of a combined one those of its body."""
     return {r.symbol.name: r for r in get_body(kernel).ranges}
 
 
 def get_body(kernel: Kernel) -> Kernel:
-    """The computation of each member of a combined kernel; any other kernel itself."""
+    """Return the computation of each member of a combined kernel; any other kernel itself."""
     return kernel if kernel.combined is None else kernel.combined.body
 
 
 def list_kernel_values(kernel: Kernel) -> tuple[Scalar, ...]:
-    """Every value of `kernel`, operands first."""
+    """Return every value of `kernel`, operands first."""
     return tuple(iterate_postorder(list_kernel_roots(get_body(kernel))))
 
 
 def list_ordered_operations(kernel: Kernel, name: str) -> list[Scan | Sort]:
-    """The scans and sorts that run along the range `name`."""
+    """Return the scans and sorts that run along the range `name`."""
     return [v for v in list_kernel_values(kernel) if isinstance(v, Scan | Sort) and v.axis.name == name]
 
 
 def list_reductions(kernel: Kernel) -> list[Reduce | Contraction]:
-    """The reductions and contractions of `kernel`."""
+    """Return the reductions and contractions of `kernel`."""
     return [v for v in list_kernel_values(kernel) if isinstance(v, Reduce | Contraction)]
 
 
@@ -324,17 +324,17 @@ def has_combination(kernel: Kernel) -> bool:
 
 
 def list_loads(kernel: Kernel, arg: str) -> list[Load]:
-    """The loads of the argument `arg`."""
+    """Return the loads of the argument `arg`."""
     return [v for v in list_kernel_values(kernel) if isinstance(v, Load) and v.buffer == arg]
 
 
 def list_stores(kernel: Kernel, arg: str) -> list[Store]:
-    """The stores to the argument `arg`."""
+    """Return the stores to the argument `arg`."""
     return [store for store in get_body(kernel).stores if store.buffer == arg]
 
 
 def is_dense_along(kernel: Kernel, symbol: Expr) -> bool:
-    """True if something is accessed at unit stride along `symbol`."""
+    """Tell if something is accessed at unit stride along `symbol`."""
     places = [v.index[0] for v in list_kernel_values(kernel) if isinstance(v, Load)]
     places += [store.index for store in get_body(kernel).stores]
     return any(_step(place, symbol) == 1 for place in places)

@@ -45,7 +45,7 @@ class Mapping:
     nests: tuple[Nest, ...] = ()
 
     def find(self, kind: type[D]) -> D | None:
-        """The first directive of class `kind` of the whole kernel."""
+        """Return the first directive of class `kind` of the whole kernel."""
         directive = self._first.get(kind)
         assert directive is None or isinstance(directive, kind)
         return directive
@@ -72,7 +72,7 @@ class Mapping:
         return self.close({number.name: number.values[0] for number in self.open_numbers})
 
     def close(self, chosen: MappingOf[str, int]) -> Mapping:
-        """The mapping with the numbers that `chosen` names; its limits go once no number is open.
+        """Return the mapping with the numbers that `chosen` names; its limits go once no number is open.
 
         Raises:
             ValueError: a number has no such value, or one of the limits does not allow all of them together.
@@ -96,7 +96,7 @@ class Mapping:
         return replace(closed, directives=kept)
 
     def allows(self, chosen: MappingOf[str, int]) -> bool:
-        """True if no limit of which all numbers are `chosen` is broken by them."""
+        """Tell if no limit of which all numbers are `chosen` is broken by them."""
         for directive in self.directives:
             if isinstance(directive, Limit):
                 names = {symbol.name for symbol in directive.left.free_symbols | directive.right.free_symbols}
@@ -111,7 +111,7 @@ class Mapping:
 
 
 def find(directives: Iterable[Directive], kind: type[D]) -> D | None:
-    """The first of `directives` that is of class `kind`."""
+    """Return the first of `directives` that is of class `kind`."""
     for directive in directives:
         if isinstance(directive, kind):
             return directive
@@ -159,7 +159,7 @@ class Guard:
         return as_expr(1) if provably_le(1, distance) else distance
 
     def holds(self, sizes: MappingOf[str, int]) -> bool:
-        """True if the guard holds for these sizes."""
+        """Tell if the guard holds for these sizes."""
         return evaluate(self.distance, sizes) == 0
 
 
@@ -191,7 +191,7 @@ class Versions:
         return self.versions[-1].mapping
 
     def choose(self, sizes: MappingOf[str, int]) -> Mapping:
-        """The mapping for these sizes."""
+        """Return the mapping for these sizes."""
         return next(v.mapping for v in self.versions if v.guard is None or v.guard.holds(sizes))
 
 
@@ -209,7 +209,7 @@ def make_single_version(kernel: str, target: str, mapping: Mapping) -> Versions:
 
 
 def find_divisor(condition: Condition) -> tuple[Expr, int] | None:
-    """The size and the number of a condition `size % number == 0`."""
+    """Return the size and the number of a condition `size % number == 0`."""
     if condition.relation != "==" or as_int(condition.right) != 0:
         return None
     for size in condition.left.free_symbols:

@@ -92,7 +92,7 @@ class Factors:
 
 
 def get_contraction(kernel: Kernel) -> Factors:
-    """The contractions of `kernel`, which has some.
+    """Return the contractions of `kernel`, which has some.
 
     Raises:
         EmitError: their factors share ranges in no way that products do, or products are added in no f32.
@@ -222,7 +222,7 @@ def propose_candidates(kernel: Kernel, target: Target) -> tuple[Candidate, ...]:
 
 
 def name_blocks(kernel: Kernel, factors: Factors, blocks: Blocks) -> Candidate:
-    """A candidate for `kernel`, a product of `factors`, that names `blocks`."""
+    """Return a candidate for `kernel`, a product of `factors`, that names `blocks`."""
     directives: tuple[Directive, ...] = (
         Tile(ranges=list_names(kernel, factors.columns), by=blocks.columns),
         Tile(ranges=list_names(kernel, factors.rows), by=blocks.rows),
@@ -235,7 +235,7 @@ def name_blocks(kernel: Kernel, factors: Factors, blocks: Blocks) -> Candidate:
 
 
 def compute_work(factors: Factors) -> Work:
-    """The amount of work of the product of `factors`."""
+    """Return the amount of work of the product of `factors`."""
     points = find_whole_sides(factors)
     left, right = factors.memory_bytes
     return Work(
@@ -263,7 +263,7 @@ def _typical(size: Expr) -> int:
 
 
 def find_whole_sides(factors: Factors) -> dict[str, Expr]:
-    """The points of each side, by the letter of its tile."""
+    """Return the points of each side, by the letter of its tile."""
     sides = {"y": factors.rows, "x": factors.columns, "r": factors.axes, "z": factors.others}
     return {letter: multiply_all(r.extent for r in side) for letter, side in sides.items()}
 
@@ -438,5 +438,5 @@ def fit_registers(block: Blocks, work: Work, target: Target) -> Blocks:
 
 
 def _round_up(number: int) -> int:
-    """The least power of two that is no less."""
+    """Return the least power of two that is no less."""
     return 1 << max(0, number - 1).bit_length()

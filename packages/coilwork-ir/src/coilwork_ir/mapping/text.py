@@ -97,7 +97,7 @@ def format_mapping(mapping: Mapping, indent: str = "") -> str:
 
 
 def parse_mapping(text: str) -> Mapping:
-    """The mapping that `text` spells.
+    """Return the mapping that `text` spells.
 
     Raises:
         ParseError: with line, reason and a caret.
@@ -159,7 +159,9 @@ def format_versions(versions: Versions) -> str:
 
 
 def format_mapped(kernel: Kernel, mapped: Sequence[Mapped]) -> str:
-    """The mappings of `kernel`, for people, or each piece that a generator made of it and how that runs."""
+    """Return the mappings of `kernel`, for people, or each piece that a generator made of it and how that
+    runs.
+    """
     parts: list[str] = []
     for piece in mapped:
         if piece.kernel != kernel:
@@ -169,7 +171,7 @@ def format_mapped(kernel: Kernel, mapped: Sequence[Mapped]) -> str:
 
 
 def parse_versions(text: str, sizes: tuple[Expr, ...] = ()) -> Versions:
-    """The mappings that `text` spells, whose guards are over `sizes`, a kernel's.
+    """Return the mappings that `text` spells, whose guards are over `sizes`, a kernel's.
 
     Raises:
         ParseError: with line, reason and a caret.

@@ -30,7 +30,7 @@ _TARGET: Final = re.compile(r"mapping @\S+ for (\w+)")
 
 
 def read_option(value: object) -> GivenMappings:
-    """The option `mappings`: texts by names, or pairs of both.
+    """Return the option `mappings`: texts by names, or pairs of both.
 
     Raises:
         EmitError: it is something else.
@@ -57,7 +57,7 @@ def read_option(value: object) -> GivenMappings:
 
 
 def find_given(given: GivenMappings, kernel: Kernel) -> str | None:
-    """The text that is given for `kernel`: under its name, or else the first pattern that fits."""
+    """Return the text that is given for `kernel`: under its name, or else the first pattern that fits."""
     named = next((text for name, text in given if name == kernel.name), None)
     return named or next((text for name, text in given if fnmatchcase(kernel.name, name)), None)
 
@@ -83,8 +83,8 @@ def parse_given(text: str, kernel: Kernel, target: str) -> tuple[Versions, ...]:
 
 
 def _split_mappings(text: str) -> Iterator[str]:
-    """The parts of `text` that are mappings, with its lines before them left empty, so that errors name the
-    right line.
+    """Yield the parts of `text` that are mappings, with its lines before them left empty, so that errors name
+    the right line.
     """
     starts = [found.start() for found in _BLOCK.finditer(text)]
     for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
@@ -136,7 +136,7 @@ _REMEDY: Final = (
 
 
 def refuse_given(kernel: Kernel, error: CoilworkIRError) -> EmitError:
-    """The error that says of the mapping given for `kernel` what `error` says."""
+    """Return the error that says of the mapping given for `kernel` what `error` says."""
     return EmitError(
         error.code if error.code.startswith("mapping") else "mapping-text",
         f"the mapping given for kernel {kernel.name} cannot be used",
@@ -151,7 +151,7 @@ def refuse_given(kernel: Kernel, error: CoilworkIRError) -> EmitError:
 
 
 def refuse_candidate(kernel: Kernel, text: str, error: CoilworkIRError) -> EmitError:
-    """The error that says of a candidate of `kernel`, which is `text`, what `error` says."""
+    """Return the error that says of a candidate of `kernel`, which is `text`, what `error` says."""
     keyword = error.code.removeprefix("mapping-")
     return EmitError(
         f"candidate-{keyword}",

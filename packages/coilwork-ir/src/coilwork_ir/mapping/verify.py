@@ -36,8 +36,8 @@ def verify_mapping(kernel: Kernel, mapping: Mapping) -> None:
 
 
 def find_fault(kernel: Kernel, mapping: Mapping) -> tuple[Directive | None, str] | None:
-    """The first directive of `mapping` that may not be said of `kernel`, and why; None instead of one: the
-    nests are to blame.
+    """Return the first directive of `mapping` that may not be said of `kernel`, and why; None instead of one:
+    the nests are to blame.
     """
     for directive in mapping.directives:
         reason = directive.why_illegal(kernel, mapping.directives)
@@ -124,7 +124,7 @@ def assume(kernel: Kernel, guard: Guard) -> Kernel:
 
 
 def _renew(kernel: Kernel, guard: Guard) -> tuple[dict[Expr, Expr], tuple[Expr, ...]]:
-    """The sizes of `kernel` where `guard` holds, and the symbols that they are expressed by."""
+    """Return the sizes of `kernel` where `guard` holds, and the symbols that they are expressed by."""
     most: dict[str, int] = {}
     unit: dict[str, int] = {}
     for condition in guard.conditions:
@@ -170,6 +170,6 @@ def _why_no_nests(kernel: Kernel, mapping: Mapping) -> str | None:
 
 
 def _rule(directive: Directive) -> str:
-    """The sentence that documents the directive's rule."""
+    """Return the sentence that documents the directive's rule."""
     doc = type(directive).why_illegal.__doc__ or ""
     return " ".join(doc.split("\n\n", 1)[0].split()).rstrip(".")

@@ -1184,12 +1184,14 @@ OPERATORS: Final[Mapping[str, OpInfo]] = MappingProxyType({row.name: row for row
 
 
 def find_info(name: str) -> OpInfo:
-    """The facts about ATen's or prims' operator `name`, `"add"`; nothing holds of one that has no row."""
+    """Return the facts about ATen's or prims' operator `name`, `"add"`; nothing holds of one that has no
+    row.
+    """
     return OPERATORS.get(name, _NOTHING)
 
 
 def list_operators(holds: Callable[[OpInfo], bool]) -> tuple[str, ...]:
-    """The names of the operators whose row `holds` is true of, in the table's order."""
+    """Return the names of the operators whose row `holds` is true of, in the table's order."""
     return tuple(row.name for row in _ROWS if "." not in row.name and holds(row))
 
 
@@ -1202,7 +1204,7 @@ def list_undetermined(*, is_parallel: bool) -> tuple[str, ...]:
 
 
 def find_target_info(target: str) -> OpInfo:
-    """The facts about an overload, `"aten.add.Tensor"`: its own row's, else its operator's.
+    """Return the facts about an overload, `"aten.add.Tensor"`: its own row's, else its operator's.
 
     Of other libraries oneDNN has rows alone.
     """

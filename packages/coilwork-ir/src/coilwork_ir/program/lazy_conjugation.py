@@ -52,7 +52,7 @@ def resolve_marks(program: Program, *, kept: int | None = 0) -> Program:
 
 
 def _list_markable(call: ExternCall) -> Iterator[Buffer]:
-    """The results of `call` that may be marked."""
+    """Yield the results of `call` that may be marked."""
     if call.target.partition(".")[0] in _KNOWN or call.in_flight:
         return
     for output in call.outputs:

@@ -54,7 +54,7 @@ from coilwork_ir.text.reader import Reader
 
 
 def parse_program(text: str) -> Program:
-    """The program that `text` spells.
+    """Return the program that `text` spells.
 
     Raises:
         ParseError: with line, reason and a caret.

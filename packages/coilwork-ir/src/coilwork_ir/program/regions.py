@@ -63,7 +63,7 @@ from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, 
 
 
 def make_region(kind: RegionKind, body: Sequence[Instruction], why: str = "", *, name: str = "") -> Region:
-    """The region of `body`, with its boundary."""
+    """Return the region of `body`, with its boundary."""
     inputs: dict[str, None] = {}
     alive: dict[str, None] = {}
     defined: set[str] = set()
@@ -420,7 +420,7 @@ class _Outlining:
         return self.convert(replace(body, name=self._name(region.name or "partition")))
 
     def _share_subprogram(self, body: Program, region: Region) -> Program:
-        """The subprogram of all nested regions that are like `body`."""
+        """Return the subprogram of all nested regions that are like `body`."""
         plain = rename_buffers(body)
         known = self.alike.get(plain)
         if known is None:

@@ -80,7 +80,7 @@ def format_program(program: Program, *, origins: bool = True, indent: str = "") 
 
 
 def _subprograms(program: Program) -> list[Program]:
-    """All that is called in `program` and what it holds, each behind what it calls."""
+    """Return all that is called in `program` and what it holds, each behind what it calls."""
     parts = list_distinct_programs(program)
     called = {
         id(instruction.body)

@@ -75,7 +75,9 @@ class FlightChecker:
         return HOST if piece in self._host else OWN
 
     def _actor(self, piece: int, stream: str) -> Actor:
-        """The user of `piece` for work on `stream`; of its own memory the host, on the call's stream."""
+        """Return the user of `piece` for work on `stream`; of its own memory the host, on the call's
+        stream.
+        """
         return self._home(piece) if stream == OWN else stream
 
     def follow(self, instruction: Instruction, position: int, place: Place) -> None:
@@ -212,8 +214,8 @@ class FlightChecker:
 
 
 def _first_of_rest(program: Program) -> int:
-    """The position from which on the program only gives memory back: operators keep there what they still
-    use.
+    """Return the position from which on the program only gives memory back: operators keep there what they
+    still use.
     """
     position = len(program.instructions)
     while position and isinstance(program.instructions[position - 1], Free | Comment | Return):

@@ -118,7 +118,9 @@ def list_defined_values(instruction: Instruction) -> tuple[str, ...]:
 
 
 def find_call(instruction: Instruction) -> ExternCall | None:
-    """The call of an operator that `instruction` is, or that does what it says; None if it is neither."""
+    """Return the call of an operator that `instruction` is, or that does what it says; None if it is
+    neither.
+    """
     match instruction:
         case ExternCall():
             return instruction
@@ -140,7 +142,7 @@ def may_write_operands(call: ExternCall) -> bool:
 
 
 def index_buffers(program: Program) -> dict[str, Buffer]:
-    """Every buffer of `program` by name: inputs, constants, and what instructions define; nested
+    """Return every buffer of `program` by name: inputs, constants, and what instructions define; nested
     ones aside.
     """
     known = {entry.name: entry for entry in program.inputs if isinstance(entry, Buffer)}

@@ -43,8 +43,8 @@ def find_span(root: Scalar) -> Span | None:
 
 
 def narrow_to_32_bits(root: Scalar) -> Scalar:
-    """The value of `root`, of which `find_span` says that it fits, as `i32`. What it is computed from is,
-    too, where that fits.
+    """Return the value of `root`, of which `find_span` says that it fits, as `i32`. What it is computed from
+    is, too, where that fits.
     """
     spans = _spans(root)
     done: dict[Scalar, Scalar] = {}
@@ -173,8 +173,8 @@ class ContractionParts:
 def find_parts(
     left: Scalar, right: Scalar, ranges: Iterable[Expr], axes: Iterable[Expr]
 ) -> ContractionParts | None:
-    """The rows, columns and batch among `ranges` of the sum of `left * right` along `axes`; None if it is no
-    contraction.
+    """Return the rows, columns and batch among `ranges` of the sum of `left * right` along `axes`; None if it
+    is no contraction.
 
     Each range is a part of a factor, and each axis of both. Ranges of extent 1 do not count. The product of a
     matrix with a vector is no contraction: no part of it is read twice. Nor is one of what is itself reduced.
@@ -199,12 +199,12 @@ def find_parts(
 
 
 def find_contraction(values: Iterable[Scalar]) -> Contraction | None:
-    """The first contraction among `values` and below; None if there is none."""
+    """Return the first contraction among `values` and below; None if there is none."""
     return next((node for node in iterate_postorder(tuple(values)) if isinstance(node, Contraction)), None)
 
 
 def find_contractions(values: Iterable[Scalar]) -> tuple[Contraction, ...]:
-    """All contractions among `values` and below, operands first."""
+    """Return all contractions among `values` and below, operands first."""
     return tuple(node for node in iterate_postorder(tuple(values)) if isinstance(node, Contraction))
 
 
@@ -271,8 +271,8 @@ _BEHIND: Final[Mapping[str, int]] = MappingProxyType({"lt": 0, "ge": 0, "le": 1,
 
 
 def find_even_parts(roots: Iterable[Scalar], ranges: Sequence[Expr]) -> tuple[Expr, int] | None:
-    """The range of `ranges` that comparisons in `roots` cut into a few equal parts, and how many; None if
-    there is none.
+    """Return the range of `ranges` that comparisons in `roots` cut into a few equal parts, and how many; None
+    if there is none.
 
     Of several such ranges the innermost, the last one.
     """

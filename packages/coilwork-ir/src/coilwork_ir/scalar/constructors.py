@@ -41,12 +41,12 @@ _S = TypeVar("_S", bound=Scalar)
 
 
 def placeholder(position: int) -> Expr:
-    """The index symbol that stands for `indirect[position]` of a load or an index value."""
+    """Return the index symbol that stands for `indirect[position]` of a load or an index value."""
     return symbol(f"@{position}")
 
 
 def const(value: Literal_, dtype: DType) -> Const:
-    """A literal of `dtype`; `value` is converted to the type's class of Python number.
+    """Return a literal of `dtype`; `value` is converted to the type's class of Python number.
 
     Raises:
         VerifyError: the value is not representable (a fractional value of an integer type, say).
@@ -79,7 +79,7 @@ def const(value: Literal_, dtype: DType) -> Const:
 
 
 def index_value(expr: Expr, indirect: Sequence[Scalar] = ()) -> IndexValue:
-    """The `i64` value of `expr`; `indirect[k]` stands for `placeholder(k)`."""
+    """Return the `i64` value of `expr`; `indirect[k]` stands for `placeholder(k)`."""
     _check_indirect(indirect)
 
     def make() -> IndexValue:
@@ -98,7 +98,7 @@ def load(
     mask: Scalar | None = None,
     other: Literal_ = 0,
 ) -> Load:
-    """The element of `buffer` (of type `dtype`) at `index`; see `Load`."""
+    """Return the element of `buffer` (of type `dtype`) at `index`; see `Load`."""
     _check_indirect(indirect)
     if mask is not None and not mask.dtype.is_bool:
         raise VerifyError("mask-type", f"the mask of a load of %{buffer} is {mask.dtype.text}, not bool")
@@ -194,7 +194,7 @@ def reduce(
 
 
 def contract(left: Scalar, right: Scalar, axes: Sequence[Expr], dtype: DType) -> Contraction:
-    """The sum of `left * right` along `axes`, multiplied and added in `dtype`; see `Contraction`.
+    """Return the sum of `left * right` along `axes`, multiplied and added in `dtype`; see `Contraction`.
 
     Raises:
         VerifyError: the factors are not floats of one type, or `dtype` is narrower than they are.
@@ -226,7 +226,7 @@ def parameter(position: int, dtype: DType) -> Parameter:
 
 
 def combine(results: Sequence[Scalar]) -> Combine:
-    """The function of two tuples that gives `results`; see `Combine`.
+    """Return the function of two tuples that gives `results`; see `Combine`.
 
     Raises:
         VerifyError: it gives nothing, or a parameter is out of range or of another type than the result that
@@ -266,8 +266,8 @@ def scan(
     output: int = 0,
     reverse: bool = False,
 ) -> Scan:
-    """The inclusive running `kind` of `operand` along `axis`, from the end if `reverse`; a `Combine` combines
-    it together with `others`.
+    """Return the inclusive running `kind` of `operand` along `axis`, from the end if `reverse`; a `Combine`
+    combines it together with `others`.
 
     Raises:
         VerifyError: there is no such result, or the operands are not what `kind` takes.
@@ -386,7 +386,7 @@ _E4M3_LIMIT: Final = 464.0
 
 
 def is_lossless(source: DType, target: DType) -> bool:
-    """True if every value of `source` survives a conversion to `target` and back."""
+    """Tell if every value of `source` survives a conversion to `target` and back."""
     if source is target:
         return True
     if source.is_bool:
@@ -448,7 +448,7 @@ def cast_to_e4m3_or_nan(value: Scalar) -> Scalar:
 
 
 def _code_or_nan(small: Scalar, wide: Scalar) -> Scalar:
-    """The bits of `small`, or of NaN where `wide`, the f32 that it is made of, is too large.
+    """Return the bits of `small`, or of NaN where `wide`, the f32 that it is made of, is too large.
 
     As bits, since targets differ in the signs of NaN that they convert.
     """
@@ -463,14 +463,14 @@ def _bits(small: Scalar) -> Scalar:
 
 
 def _nan_code(wide: Scalar) -> Scalar:
-    """The bits of the `f8e4m3` that is NaN and has the sign of `wide`, an f32."""
+    """Return the bits of the `f8e4m3` that is NaN and has the sign of `wide`, an f32."""
     bits = op("bitcast", wide, dtype=DType.I32)
     sign = op("bitwise_and", op("rshift", bits, const(24, DType.I32)), const(0x80, DType.I32))
     return op("bitwise_or", cast(sign, DType.U8), const(0x7F, DType.U8))
 
 
 def _value_before(value: Scalar, dtype: DType) -> Scalar | None:
-    """The 8-bit float of type `dtype` that `value` was before casts to types that hold all numbers of
+    """Return the 8-bit float of type `dtype` that `value` was before casts to types that hold all numbers of
     `dtype`.
     """
     if dtype.format is None:
@@ -495,7 +495,7 @@ def _join_bitcasts(node: Op, source: Scalar) -> Scalar:
 
 
 def _find_limited(code: Op) -> Scalar | None:
-    """The `f8e4m3` that `code` is made of, if it is what `_code_or_nan` makes of one."""
+    """Return the `f8e4m3` that `code` is made of, if it is what `_code_or_nan` makes of one."""
     match code.operands[0]:
         case Op(op="le", operands=(Op(op="abs", operands=(Op(op="cast", operands=(small,)) as wide,)), _)):
             return small if small.dtype is DType.F8E4M3 and code is _code_or_nan(small, wide) else None

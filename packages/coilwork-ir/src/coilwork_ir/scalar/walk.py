@@ -21,7 +21,7 @@ from coilwork_ir.scalar.nodes import (
 
 
 def iterate_postorder(roots: Iterable[Scalar]) -> Iterator[Scalar]:
-    """Every node reachable from `roots`, once, operands before users, in a deterministic order."""
+    """Yield every node reachable from `roots`, once, operands before users, in a deterministic order."""
     seen: set[Scalar] = set()
     for root in roots:
         if root in seen:
@@ -121,7 +121,7 @@ def substitute_ranges(roots: Sequence[Scalar], mapping: Mapping[Expr, Expr]) -> 
 
 
 def list_loads(roots: Iterable[Scalar]) -> tuple[Load, ...]:
-    """Every load reachable from `roots`, in `iterate_postorder`."""
+    """Return every load reachable from `roots`, in `iterate_postorder`."""
     return tuple(node for node in iterate_postorder(roots) if isinstance(node, Load))
 
 

@@ -265,7 +265,7 @@ def element(base: str, number: int) -> Element:
 
 
 def is_atomic(code: Code) -> bool:
-    """True where a second use of `code` costs nothing."""
+    """Tell if a second use of `code` costs nothing."""
     return isinstance(code, Name | Literal)
 
 
@@ -282,7 +282,7 @@ def list_called(items: Iterable[Item]) -> frozenset[str]:
 
 
 def is_mentioned(name: Name, body: Iterable[Statement]) -> bool:
-    """True if an expression in `body` mentions `name`."""
+    """Tell if an expression in `body` mentions `name`."""
     codes = _codes(body)
     while codes:
         code = codes.pop()
@@ -293,7 +293,7 @@ def is_mentioned(name: Name, body: Iterable[Statement]) -> bool:
 
 
 def _codes(body: Iterable[Statement]) -> list[Code]:
-    """The expressions that stand in `body`, also in loops and branches."""
+    """Return the expressions that stand in `body`, also in loops and branches."""
     codes: list[Code] = []
     statements = list(body)
     while statements:
@@ -367,7 +367,7 @@ class CppPrinter:
     width: int | None = None
 
     def source(self, source: Source) -> str:
-        """The whole file, ending in a newline."""
+        """Return the whole file, ending in a newline."""
         lines = list(_comment(source.heading, ""))
         for item in source.items:
             lines.append("")

@@ -317,7 +317,7 @@ EVERYTHING: Final = Name(":")
 
 
 def call(name: str, *args: Expression, **kwargs: Expression) -> Call:
-    """A call of a function that has a name of its own."""
+    """Return a call of a function that has a name of its own."""
     return Call(Name(name), args, tuple(kwargs.items()))
 
 
@@ -327,7 +327,7 @@ def method(value: Expression, name: str, *args: Expression, **kwargs: Expression
 
 
 def number(value: int | float) -> Expression:
-    """A literal; non-finite floats become `float("inf")` and the like."""
+    """Return a literal; non-finite floats become `float("inf")` and the like."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return Call(Name("float"), (Text(repr(value)),))
     return Number(value)
@@ -352,7 +352,7 @@ _ATOM: Final = 10
 
 
 def print_module(statements: Iterable[Statement]) -> str:
-    """The statements as a file, which ends in a newline."""
+    """Return the statements as a file, which ends in a newline."""
     lines: list[str] = []
     _add_suite(statements, "", lines)
     return "\n".join(lines) + "\n"
@@ -364,7 +364,7 @@ def print_expression(expression: Expression) -> str:
 
 
 def _operand(expression: Expression, least: int) -> str:
-    """An operand that has to bind at least as strongly as `least`."""
+    """Return an operand that has to bind at least as strongly as `least`."""
     if type(expression) is Name:
         return expression.id
     text = print_expression(expression)
@@ -434,7 +434,7 @@ def _escape(text: str) -> str:
 
 
 def _raw(text: str) -> str:
-    """A raw literal, unless it would not spell `text`: Python ends it early or reads line ends as
+    """Return a raw literal, unless it would not spell `text`: Python ends it early or reads line ends as
     newlines.
     """
     is_plain = text.replace("\n", "").replace("\t", "").isprintable()

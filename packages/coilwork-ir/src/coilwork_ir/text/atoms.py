@@ -61,7 +61,7 @@ def parse_list(reader: Reader, item: Callable[[], T]) -> tuple[T, ...]:
 
 
 def format_number(value: bool | int | float) -> str:
-    """A literal that keeps its class: floats have a point, an exponent, or are `inf` or `nan`."""
+    """Return a literal that keeps its class: floats have a point, an exponent, or are `inf` or `nan`."""
     if isinstance(value, float) and math.isnan(value):
         return "-nan" if math.copysign(1.0, value) < 0 else "nan"
     return repr(value)
@@ -180,7 +180,9 @@ def parse_indices(reader: Reader, symbols: Symbols, opening: str, closing: str) 
 
 
 def format_argument(value: Argument) -> str:
-    """An argument of an external call. Index expressions stand in backquotes: plain integers are integers."""
+    """Return an argument of an external call. Index expressions stand in backquotes: plain integers are
+    integers.
+    """
     match value:
         case Ref(name):
             return f"%{name}"
@@ -245,7 +247,7 @@ _WORDS: tuple[tuple[str, Callable[[Reader], Argument]], ...] = (
 
 
 def format_output(value: GraphOutput) -> str:
-    """A result of a graph: `%name`, an index expression in backquotes, or `none`."""
+    """Return a result of a graph: `%name`, an index expression in backquotes, or `none`."""
     return format_argument(value)
 
 

@@ -27,7 +27,7 @@ class Reader:
         self._skip()
 
     def error(self, reason: str, at: int | None = None) -> ParseError:
-        """An error at position `at` (by default here), showing the line with a caret."""
+        """Return an error at position `at` (by default here), showing the line with a caret."""
         position = self.at if at is None else at
         start = self.text.rfind("\n", 0, position) + 1
         end = self.text.find("\n", position)
@@ -56,7 +56,7 @@ class Reader:
             raise self.error("expected the end")
 
     def peek(self, literal: str) -> bool:
-        """True if `literal` comes next (a word only as a whole word)."""
+        """Tell if `literal` comes next (a word only as a whole word)."""
         if not self.text.startswith(literal, self.at):
             return False
         after = self.text[self.at + len(literal) : self.at + len(literal) + 1]
@@ -84,7 +84,7 @@ class Reader:
         return match[0]
 
     def name(self) -> str:
-        """An identifier."""
+        """Return an identifier."""
         return self._match(_NAME, "a name")
 
     def choice(self, allowed: tuple[str, ...], what: str) -> str:
@@ -96,13 +96,13 @@ class Reader:
         return word
 
     def string(self) -> str:
-        """A double-quoted string with JSON escapes."""
+        """Return a double-quoted string with JSON escapes."""
         value = json.loads(self._match(_STRING, "a string"))
         assert isinstance(value, str)
         return value
 
     def peek_value(self) -> bool:
-        """True if a value name, `t` and digits, comes next."""
+        """Tell if a value name, `t` and digits, comes next."""
         return _VALUE.match(self.text, self.at) is not None
 
     def keyword(self) -> str | None:
@@ -115,7 +115,7 @@ class Reader:
         return match[1]
 
     def integer(self) -> int:
-        """A decimal integer."""
+        """Return a decimal integer."""
         start = self.at
         word = self._match(_NUMBER, "an integer")
         try:
@@ -124,12 +124,12 @@ class Reader:
             raise self.error("expected an integer", start) from None
 
     def number(self) -> int | float:
-        """An integer, or a float: one with a point, an exponent, `inf` or `nan`."""
+        """Return an integer, or a float: one with a point, an exponent, `inf` or `nan`."""
         word = self._match(_NUMBER, "a number")
         return int(word) if word.lstrip("-").isdigit() else float(word)
 
     def index(self, symbols: Mapping[str, Expr], stops: str) -> Expr:
-        """An index expression up to one of the characters `stops` outside parentheses, which is
+        """Return an index expression up to one of the characters `stops` outside parentheses, which is
         left unread.
         """
         depth, end = 0, self.at

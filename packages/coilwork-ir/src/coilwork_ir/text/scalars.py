@@ -74,7 +74,7 @@ def format_scalars(roots: Sequence[Scalar], indent: str) -> tuple[list[str], Nam
 
 
 def format_combining(kind: Combining) -> str:
-    """A way of combining: its name, or the function in one line."""
+    """Return a way of combining: its name, or the function in one line."""
     if not isinstance(kind, Combine):
         return kind
     lines, names = format_scalars(kind.results, "")

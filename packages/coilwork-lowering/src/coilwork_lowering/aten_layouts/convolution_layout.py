@@ -97,7 +97,7 @@ def _has_gaps(tensor: torch.Tensor) -> bool:
 def _copy_dense(
     graph: torch.fx.Graph, node: torch.fx.Node, operand: torch.fx.Node, mode: AbstractContextManager[object]
 ) -> torch.fx.Node | None:
-    """A dense copy of `operand` in front of `node`, whose results have the strides that they had."""
+    """Return a dense copy of `operand` in front of `node`, whose results have the strides that they had."""
     call: Any = node.target
     for layout in (torch.contiguous_format, get_channels_last_format(operand.meta["val"])):
         if layout is None:

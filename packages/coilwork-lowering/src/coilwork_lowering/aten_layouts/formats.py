@@ -15,7 +15,9 @@ _CHANNELS_LAST: Final[Mapping[int, torch.memory_format]] = {4: torch.channels_la
 
 
 def get_channels_last_format(tensor: torch.Tensor) -> torch.memory_format | None:
-    """The memory format of the rank of `tensor` that keeps a pixel's channels together, if torch has one."""
+    """Return the memory format of the rank of `tensor` that keeps a pixel's channels together, if torch has
+    one.
+    """
     return _CHANNELS_LAST.get(tensor.dim())
 
 
@@ -60,7 +62,7 @@ def are_same_sizes(a: Sequence[Size], b: Sequence[Size]) -> bool:
 
 
 def iterate_tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The strided tensors in a node's value, in order."""
+    """Yield the strided tensors in a node's value, in order."""
     if isinstance(value, torch.Tensor):
         if value.layout == torch.strided:
             yield value
@@ -78,7 +80,7 @@ def is_same_layout(a: Any, b: Any) -> bool:
 
 
 def get_size_hints(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """The shape, symbols replaced by the sizes they were traced with; None if one has no such size."""
+    """Return the shape, symbols replaced by the sizes they were traced with; None if one has no such size."""
     hints = [hint_of(size) for size in tensor.shape]
     return None if any(size is None for size in hints) else tuple(size for size in hints if size is not None)
 

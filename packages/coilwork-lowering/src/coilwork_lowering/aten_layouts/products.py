@@ -146,7 +146,7 @@ def is_product(node: torch.fx.Node) -> bool:
 
 
 def _roles(node: torch.fx.Node) -> ProductRoles | None:
-    """The parts of the arguments of `node`, if it is such a call."""
+    """Return the parts of the arguments of `node`, if it is such a call."""
     target = node.target
     if node.op != "call_function" or not isinstance(target, Overload) or target._overloadname != "default":
         return None

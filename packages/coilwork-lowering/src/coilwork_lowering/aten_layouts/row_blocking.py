@@ -163,7 +163,7 @@ class RowBlocking:
     def _part_of(
         self, node: torch.fx.Node, bias: Any, rows: tuple[int, int], columns: tuple[int, int]
     ) -> Any:
-        """The part of a bias that is added to these rows and columns of the result."""
+        """Return the part of a bias that is added to these rows and columns of the result."""
         rank = bias.meta["val"].dim()
         for dim, ends in ((rank - 1, columns), (rank - 2, rows)):
             if dim >= 0 and bias.meta["val"].shape[dim] != 1:

@@ -276,7 +276,7 @@ class SizePadding:
         self._redirect(node, read, readers)
 
     def _pad_operand(self, operand: _Operand, product: Product) -> torch.fx.Node:
-        """The padded operand in the graph, turned as the product wants it."""
+        """Return the padded operand in the graph, turned as the product wants it."""
         base = self._read_as.get(
             operand.base, operand.base
         )  # another operand of this product may be a view of it
@@ -368,7 +368,7 @@ class SizePadding:
         )
 
     def _narrow(self, wide: torch.fx.Node, value: torch.Tensor, *, after: torch.fx.Node) -> torch.fx.Node:
-        """The captured `value`, as slices of `wide`."""
+        """Return the captured `value`, as slices of `wide`."""
         found = wide
         for k, (has, wants) in enumerate(zip(wide.meta["val"].shape, value.shape, strict=True)):
             if type(has) is int and type(wants) is int and has != wants:
@@ -397,11 +397,11 @@ class SizePadding:
         value: torch.Tensor,
         kwargs: dict[str, Any] | None = None,
     ) -> torch.fx.Node:
-        """A call of `target` in front of `before`, with the origin of `like`."""
+        """Return a call of `target` in front of `before`, with the origin of `like`."""
         return insert_call(self.graph, before, like, target, args, value, kwargs)
 
     def _enlarge_fake(self, value: torch.Tensor, pads: Pads) -> torch.Tensor:
-        """A dense fake tensor like `value`, with `pads` appended."""
+        """Return a dense fake tensor like `value`, with `pads` appended."""
         shape: tuple[Size, ...] = tuple(
             size + pads[k] if k in pads else size for k, size in enumerate(value.shape)
         )

@@ -38,7 +38,7 @@ class Buffers:
         self._definer: dict[str, Node] = {}
 
     def make_name(self, hint: str) -> str:
-        """A buffer name not used before, close to `hint`."""
+        """Return a buffer name not used before, close to `hint`."""
         base = re.sub(r"\W", "_", hint) or "buf"
         if base[0].isdigit():
             base = f"b{base}"
@@ -65,13 +65,13 @@ class Buffers:
                 self._lodgers.add(name)
 
     def definer(self, name: str) -> Node | None:
-        """The node that made the buffer `name`; None of inputs."""
+        """Return the node that made the buffer `name`; None of inputs."""
         return self._definer.get(name)
 
     # whose memory
 
     def root(self, name: str) -> str:
-        """The first name of the memory that buffer `name` lies in."""
+        """Return the first name of the memory that buffer `name` lies in."""
         return self._root.get(name, name)
 
     def owns_memory(self, buffer: Buffer) -> bool:
@@ -83,18 +83,18 @@ class Buffers:
         self._views[buffer.name] = alias
 
     def alias(self, buffer: Buffer) -> Alias | None:
-        """The source and offset of `buffer`, if a `View` node made it; else None."""
+        """Return the source and offset of `buffer`, if a `View` node made it; else None."""
         return self._views.get(buffer.name)
 
     def owner(self, buffer: Buffer) -> Buffer:
-        """The buffer whose memory `buffer` views; `buffer` itself if it is no view."""
+        """Return the buffer whose memory `buffer` views; `buffer` itself if it is no view."""
         while (alias := self.alias(buffer)) is not None:
             buffer = self[alias.source]
         return buffer
 
     def memory(self, buffer: Buffer) -> tuple[Buffer, Expr]:
-        """The buffer of its type that owns the memory of `buffer`, and the offset of `buffer`'s first element
-        in it.
+        """Return the buffer of its type that owns the memory of `buffer`, and the offset of `buffer`'s first
+        element in it.
         """
         offset = as_expr(0)
         while (alias := self.alias(buffer)) is not None and self[alias.source].dtype is buffer.dtype:
@@ -117,7 +117,9 @@ class Buffers:
         return True
 
     def latest(self, name: str) -> Buffer:
-        """The current buffer of the memory called `name`; its source may have been overwritten since."""
+        """Return the current buffer of the memory called `name`; its source may have been overwritten
+        since.
+        """
         passed: list[str] = []
         while name in self._successor:
             passed.append(name)

@@ -92,7 +92,7 @@ class Builder:
     # declarations
 
     def machine_of(self, device: str) -> MachineModel:
-        """The measured figures of `device`."""
+        """Return the measured figures of `device`."""
         return self.options.find_model(device)
 
     def declare(
@@ -104,7 +104,7 @@ class Builder:
         strides: Sequence[Expr] | None = None,
         name: str = "",
     ) -> Buffer:
-        """A new buffer, row-major unless `strides` are given."""
+        """Return a new buffer, row-major unless `strides` are given."""
         buffer = Buffer(
             name=self.buffers.make_name(name or self.hint),
             dtype=dtype,
@@ -116,13 +116,13 @@ class Builder:
         return buffer
 
     def declare_successor(self, old: Buffer) -> Buffer:
-        """The buffer that stands for the memory of `old` once it is overwritten."""
+        """Return the buffer that stands for the memory of `old` once it is overwritten."""
         new = replace(old, name=self.buffers.make_successor_name(old.name))
         self.buffers.declare(new)
         return new
 
     def declare_like(self, fake: torch.Tensor, *, name: str = "") -> Buffer:
-        """A new buffer with the type, shape, strides and device of a fake tensor."""
+        """Return a new buffer with the type, shape, strides and device of a fake tensor."""
         return self.declare(
             self.sizes.exprs(fake.shape),
             get_dtype(fake.dtype),
@@ -132,7 +132,7 @@ class Builder:
         )
 
     def result_strides(self, fake: torch.Tensor) -> tuple[Expr, ...]:
-        """The strides that a freshly computed `fake` gets: its own, or row-major if elements
+        """Return the strides that a freshly computed `fake` gets: its own, or row-major if elements
         would overlap.
         """
         shape, strides = self.sizes.exprs(fake.shape), self.sizes.exprs(fake.stride())
@@ -140,7 +140,7 @@ class Builder:
         return make_contiguous_strides(shape) if overlaps else strides
 
     def mark(self) -> int:
-        """A point to `rewind` to."""
+        """Return a point to `rewind` to."""
         return len(self.nodes)
 
     def rewind(self, mark: int) -> None:
@@ -183,7 +183,7 @@ class Builder:
         return newest
 
     def number_everywhere(self, value: TensorValue) -> Const | None:
-        """The number that every element of `value` is, where a node of this graph filled its
+        """Return the number that every element of `value` is, where a node of this graph filled its
         memory with one.
         """
         return self._filled.get(self.current(value).buffer.name)
@@ -197,13 +197,13 @@ class Builder:
         mask: Scalar | None = None,
         other: Literal_ = 0,
     ) -> Scalar:
-        """The element of `value` at `coordinates`, in memory's type."""
+        """Return the element of `value` at `coordinates`, in memory's type."""
         value = self.current(value)
         index = value.get_coordinates(coordinates)
         return load(value.buffer.name, index, value.dtype, indirect=indirect, mask=mask, other=other)
 
     def read_broadcast(self, value: TensorValue, coordinates: Sequence[Expr]) -> Scalar:
-        """The element of `value`, expanded to the rank of `coordinates`."""
+        """Return the element of `value`, expanded to the rank of `coordinates`."""
         own = coordinates[len(coordinates) - len(value.shape) :] if value.shape else ()
         return self.read(value, own)
 
@@ -389,7 +389,7 @@ class Builder:
         *,
         dtype: DType | None = None,
     ) -> TensorValue:
-        """The memory of `source` under another layout, `offset` elements from its first.
+        """Return the memory of `source` under another layout, `offset` elements from its first.
 
         Views of views are made of the memory's owner, so that their chains stay one long.
         """
@@ -404,7 +404,7 @@ class Builder:
         return make_whole_value(self._made[key])
 
     def view_again(self, buffer: Buffer) -> Buffer:
-        """The memory of `buffer` under another name, as it is."""
+        """Return the memory of `buffer` under another name, as it is."""
         alias = self.buffers.alias(buffer)
         name, offset = (buffer.name, as_expr(0)) if alias is None else (alias.source, alias.offset)
         return self._view(name, buffer.shape, buffer.strides, buffer.dtype, offset, buffer.device)
@@ -485,5 +485,5 @@ class Builder:
 
 
 def make_node_ranges(prefix: str, shape: Shape) -> tuple[Expr, ...]:
-    """The range symbols of a node over `shape`, one-element dimensions included."""
+    """Return the range symbols of a node over `shape`, one-element dimensions included."""
     return tuple(symbol(f"{prefix}{k}", extent=extent) for k, extent in enumerate(shape))

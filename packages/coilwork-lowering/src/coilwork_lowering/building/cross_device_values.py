@@ -86,7 +86,9 @@ def _is_long(value: Scalar) -> bool:
 
 
 def _find_defining_body(access: Load, node: Node | None) -> Scalar | None:
-    """The scalar that `node` computes at the place of `access`; None unless it is plain and pointwise."""
+    """Return the scalar that `node` computes at the place of `access`; None unless it is plain and
+    pointwise.
+    """
     if not isinstance(node, Pointwise) or node.into is not None or node.checks:
         return None
     if access.indirect or access.mask is not None:
@@ -181,7 +183,7 @@ def _device(node: _Computing) -> str:
 
 
 def _scalars_by_field(node: _Computing) -> dict[str, tuple[Scalar, ...]]:
-    """The scalars that `node` computes, by field."""
+    """Return the scalars that `node` computes, by field."""
     scalars: dict[str, tuple[Scalar, ...]] = {"checks": tuple(check.condition for check in node.checks)}
     for field in fields(node):
         value = getattr(node, field.name)

@@ -72,7 +72,7 @@ def _cast_const(source: Const, node: Op) -> Scalar:
 
 
 def _round_constant(node: Const) -> bool | int | float:
-    """The number that a constant's type makes of its value."""
+    """Return the number that a constant's type makes of its value."""
     return round_to_dtype(float(node.value), node.dtype) if node.dtype.is_float else node.value
 
 

@@ -202,7 +202,7 @@ def _squeeze(value: torch.Tensor, dims: int | Sequence[int] | None = None) -> An
 
 
 def _find_squeezed(value: torch.Tensor, dims: int | Sequence[int] | None = None) -> list[torch.SymInt]:
-    """The sizes from data that `squeeze` is asked to drop if they are 1."""
+    """Return the sizes from data that `squeeze` is asked to drop if they are 1."""
     chosen = range(value.dim()) if dims is None else [dims] if isinstance(dims, int) else dims
     sizes: list[Any] = [value.shape[k] for k in chosen if value.dim() > 0]
     return [size for size in sizes if is_from_data(size)]

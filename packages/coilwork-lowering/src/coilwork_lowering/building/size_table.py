@@ -74,7 +74,7 @@ def find_residue(name: sympy.Symbol, multiples: Iterable[tuple[sympy.Basic, symp
 
 
 def _solve_residue(name: sympy.Symbol, base: sympy.Basic, divisor: sympy.Basic) -> tuple[int, int] | None:
-    """The residue of `name` for which `base`, `factor * name + rest`, is a multiple of `divisor`."""
+    """Return the residue of `name` for which `base`, `factor * name + rest`, is a multiple of `divisor`."""
     if base.free_symbols != {name} or not divisor.is_Integer or not 1 < int(divisor) <= LARGEST_MODULUS:
         return None
     # what is rounded, `n // (n // 3)`, may have no value at the numbers below
@@ -93,7 +93,7 @@ def _solve_residue(name: sympy.Symbol, base: sympy.Basic, divisor: sympy.Basic) 
 
 
 def make_bounded_symbol(name: str, lo: int | None, hi: int | None, modulus: int, remainder: int) -> Expr:
-    """The symbol `name` in `lo..hi`, the bounds moved to the nearest numbers that it can be."""
+    """Return the symbol `name` in `lo..hi`, the bounds moved to the nearest numbers that it can be."""
     low = None if lo is None else lo + (remainder - lo) % modulus
     high = None if hi is None else hi - (hi - remainder) % modulus
     return symbol(name, lo=lo, hi=hi) if _is_empty(low, high) else symbol(name, lo=low, hi=high)
@@ -144,8 +144,8 @@ def _rank_by_simplicity(product: tuple[sympy.Basic, sympy.Basic]) -> tuple[bool,
 
 
 def _list_input_sizes(gm: torch.fx.GraphModule) -> Iterator[tuple[str, sympy.Basic]]:
-    """The symbolic integers among the inputs of `gm`, and in the shapes and strides of its tensors, each with
-    a name for it.
+    """Yield the symbolic integers among the inputs of `gm`, and in the shapes and strides of its tensors,
+    each with a name for it.
     """
     for node in gm.graph.nodes:
         if node.op != "placeholder":
@@ -212,8 +212,8 @@ def is_rounded(expression: sympy.Basic) -> bool:
 def compute_rounded(
     expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Basic, Scalar]
 ) -> Scalar:
-    """The integer, of type i64, that `expression`, for which `is_rounded`, is; in double precision, as Python
-    computes it.
+    """Return the integer, of type i64, that `expression`, for which `is_rounded`, is; in double precision, as
+    Python computes it.
 
     `integer` gives index expressions of what has an integer form, None of everything else; `floats` are
     numbers that tensors hold.
@@ -309,7 +309,7 @@ class SizeTable:
         return name in self._written
 
     def name_of(self, size: torch.SymInt) -> sympy.Symbol | None:
-        """The symbol that `size` is, if it is no more than one."""
+        """Return the symbol that `size` is, if it is no more than one."""
         expression = self._substitute_told(get_sympy(size))
         return expression if expression.is_Symbol else None
 
@@ -350,8 +350,8 @@ class SizeTable:
         return self.convert(self._substitute_ones(size), get_shape_env(size))
 
     def _substitute_ones(self, size: torch.SymInt) -> sympy.Basic:
-        """The expression of `size` with 1 in the place of what torch knows to be 1: what broadcasts is seen
-        by that.
+        """Return the expression of `size` with 1 in the place of what torch knows to be 1: what broadcasts is
+        seen by that.
         """
         expression = get_sympy(size)
         if expression.args and expression not in self._asked:
@@ -365,7 +365,7 @@ class SizeTable:
         return tuple(self.expr(size) for size in sizes)
 
     def symbol(self, name: sympy.Symbol, env: ShapeEnv) -> Expr:
-        """The IR symbol for torch's `name`. In sizes it stands as `from_sympy` writes it."""
+        """Return the IR symbol for torch's `name`. In sizes it stands as `from_sympy` writes it."""
         if name not in self._known:
             lo, hi = find_integer_bounds(env, name)
             modulus, remainder = find_residue(name, list_multiples(env)) if name in self._passed else (1, 0)
@@ -374,7 +374,7 @@ class SizeTable:
         return self._known[name]
 
     def number_rounds(self, rounds: int | torch.SymInt) -> Expr:
-        """A new symbol for the number of a round of a loop, one of `rounds`."""
+        """Return a new symbol for the number of a round of a loop, one of `rounds`."""
         count = as_int(self.expr(rounds))
         self._loops += 1
         return symbol(f"round{self._loops}", lo=0, hi=None if count is None else max(count - 1, 0))

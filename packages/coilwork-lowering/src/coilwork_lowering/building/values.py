@@ -87,7 +87,7 @@ Value: TypeAlias = (
 
 
 def make_dims(shape: Shape) -> tuple[Expr, ...]:
-    """The coordinate symbols of a tensor of `shape`."""
+    """Return the coordinate symbols of a tensor of `shape`."""
     return make_coordinate_symbols("d", shape)
 
 
@@ -100,7 +100,7 @@ def make_coordinate_symbols(prefix: str, shape: Shape) -> tuple[Expr, ...]:
 
 
 def make_whole_value(buffer: Buffer) -> TensorValue:
-    """The tensor that `buffer` holds."""
+    """Return the tensor that `buffer` holds."""
     return TensorValue(buffer=buffer, shape=buffer.shape, index=make_dims(buffer.shape))
 
 
@@ -118,7 +118,7 @@ class Layout:
 
 
 def find_layout(value: TensorValue) -> Layout | None:
-    """The strides and offset at which `value` lies in its buffer's memory; None if there are none.
+    """Return the strides and offset at which `value` lies in its buffer's memory; None if there are none.
 
     Dimensions of one element get the stride that a row-major tensor would have there.
     """
@@ -166,7 +166,7 @@ def _rebuild_stride(stride: Expr, factors: Mapping[Expr, Expr]) -> Expr:
 
 
 def reindex(value: TensorValue, shape: Shape, coordinates: Sequence[Expr]) -> TensorValue:
-    """The tensor of `shape` whose element is `value`'s at `coordinates`, expressions over
+    """Return the tensor of `shape` whose element is `value`'s at `coordinates`, expressions over
     `make_dims(shape)`.
     """
     return TensorValue(buffer=value.buffer, shape=shape, index=value.get_coordinates(coordinates))
@@ -220,7 +220,7 @@ def narrow(value: TensorValue, dim: int, start: Expr, size: Expr, step: int = 1)
 
 
 def flip(value: TensorValue, positions: Sequence[int]) -> TensorValue:
-    """The order along `positions` reversed."""
+    """Return the order along `positions` reversed."""
     new = make_dims(value.shape)
     return reindex(
         value,
@@ -230,7 +230,7 @@ def flip(value: TensorValue, positions: Sequence[int]) -> TensorValue:
 
 
 def take_diagonal(value: TensorValue, first: int, second: int, offset: int, size: Expr) -> TensorValue:
-    """The diagonal of dimensions `first` and `second` as a last dimension of `size`."""
+    """Return the diagonal of dimensions `first` and `second` as a last dimension of `size`."""
     rest = [k for k in range(len(value.shape)) if k not in (first, second)]
     shape = (*(value.shape[k] for k in rest), size)
     new = make_dims(shape)
@@ -250,7 +250,7 @@ def unfold(value: TensorValue, dim: int, count: Expr, size: int, step: int) -> T
 
 
 def reshape(value: TensorValue, shape: Shape) -> TensorValue:
-    """The elements of `value` in row-major order under another shape.
+    """Return the elements of `value` in row-major order under another shape.
 
     Dimensions are matched in groups of equal size first, so that a dimension that merely passes through keeps
     its symbol; only inside a group is there a division.

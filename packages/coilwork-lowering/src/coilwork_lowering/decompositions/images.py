@@ -256,7 +256,9 @@ class _Side:
         return self.reach * max(self.scale, 1.0)
 
     def window(self, place: Tensor) -> tuple[Tensor, Tensor]:
-        """The first element of the windows of elements `place` of the result, and the first behind it."""
+        """Return the first element of the windows of elements `place` of the result, and the first behind
+        it.
+        """
         centre = self.scale * (place + 0.5)
         first = (centre - self.support + 0.5).to(torch.int64).clamp(min=0)
         return first, (centre + self.support + 0.5).to(torch.int64).clamp(max=self.size)
@@ -273,14 +275,14 @@ class _Side:
         return torch.where(inside, result, torch.zeros_like(result)), inside
 
     def taps(self, dtype: torch.dtype, device: torch.device) -> _Taps:
-        """The elements that each place of the result reads, `(result, taps)`."""
+        """Return the elements that each place of the result reads, `(result, taps)`."""
         place = torch.arange(self.result, dtype=dtype, device=device)[:, None]
         element, weight, inside = self._list_taps(place)
         weight = weight / _replace_zero_by_one(weight.sum(1, keepdim=True))
         return _Taps(places=element.clamp(max=self.size - 1), weights=weight, inside=inside)
 
     def users(self, dtype: torch.dtype, device: torch.device) -> _Taps:
-        """The places of the result that each element counts for, `(size, places)`."""
+        """Return the places of the result that each element counts for, `(size, places)`."""
         everywhere = torch.arange(self.result, dtype=dtype, device=device)
         _, weights, _ = self._list_taps(everywhere[:, None])
         totals = _replace_zero_by_one(weights.sum(1))
@@ -314,7 +316,7 @@ def _sides(
     filter: Filter,
     reach: int,
 ) -> list[_Side] | None:
-    """The two dimensions; None where sizes are not known."""
+    """Return the two dimensions; None where sizes are not known."""
     if not all(isinstance(n, int) for n in (*image, *result)):
         return None
     results = []
@@ -336,7 +338,7 @@ def _combine_taps(value: Tensor, dim: int, taps: _Taps) -> Tensor:
 
 
 def _resize_in_steps(value: Tensor, taps: Sequence[_Taps | None]) -> Tensor:
-    """The columns, then the rows, each as its taps say if it has some."""
+    """Return the columns, then the rows, each as its taps say if it has some."""
     result = value
     for dim, along in zip((-1, -2), taps, strict=True):
         if along is not None:
@@ -423,7 +425,7 @@ def _put_windows_back(
     size: int,
     step: int,
 ) -> Any:
-    """The tensor whose windows are `gradient`, and 0 between them; a sum where they overlap.
+    """Return the tensor whose windows are `gradient`, and 0 between them; a sum where they overlap.
 
     Windows that do not overlap are only moved: adding -0 to 0 would lose its sign.
     """

@@ -61,7 +61,7 @@ class _Step(NamedTuple):
 def _steps(
     x: Tensor, weights: Sequence[Tensor], h: Tensor, c: Tensor, reverse: bool, has_biases: bool
 ) -> list[_Step]:
-    """The steps of one layer in the order of `x: [T, B, I]`, from a state `[B, H]`."""
+    """Return the steps of one layer in the order of `x: [T, B, I]`, from a state `[B, H]`."""
     of_input, of_hidden, *biases = weights
     input_bias, hidden_bias = biases if has_biases else (None, None)
     results = []
@@ -139,8 +139,8 @@ def _layer_backward(
     batch_first: bool,
     workspace: Tensor,
 ) -> Any:
-    """The gradients of `x`, of the two weights `[4 H, ...]` and biases `[4 H]`, and of the state before the
-    first step.
+    """Return the gradients of `x`, of the two weights `[4 H, ...]` and biases `[4 H]`, and of the state
+    before the first step.
     """
     if not _is_plain_lstm(mode, num_layers, bidirectional, batch_first, batch_sizes):
         return NotImplemented

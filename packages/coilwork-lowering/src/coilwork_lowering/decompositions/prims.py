@@ -67,7 +67,7 @@ _RENAMED: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 def prim_decompositions() -> dict[Any, Callable[..., Any]]:
-    """The table, of `torch.ops.prims`' overloads."""
+    """Return the table, of `torch.ops.prims`' overloads."""
     results: dict[str, Callable[..., Any]] = dict(_RENAMED)
     for name in (*_UNARY.split(), *_BINARY.split()):
         # some are composite, and have no overload of their own to call
@@ -218,7 +218,7 @@ def _scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None) -> torc
 
 
 def device_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """The entries; `table` has torch's own, for copies that stay where they are."""
+    """Return the entries; `table` has torch's own, for copies that stay where they are."""
     return {
         aten._to_copy.default: _to_copy(table[aten._to_copy.default]),
         torch.ops.prims.device_put.default: _device_put,

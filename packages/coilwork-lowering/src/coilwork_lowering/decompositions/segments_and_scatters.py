@@ -187,7 +187,9 @@ def _append_dimensions(value: Tensor, like: Tensor) -> Tensor:
 
 
 def _positions(data: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
-    """The segment of each element of `data`, in its shape; the number of segments for those of none."""
+    """Return the segment of each element of `data`, in its shape; the number of segments for those of
+    none.
+    """
     at = ends.dim() - 1
     segment = _number_segments(ends.contiguous(), data.shape[at])
     # in front of the first segment there is none either

@@ -212,8 +212,8 @@ def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
 
 
 def _put_within_planes(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """An unpooling that refuses places outside of the plane. Theirs counts planes on, and puts what is not in
-    one into the next.
+    """Return an unpooling that refuses places outside of the plane. Theirs counts planes on, and puts what is
+    not in one into the next.
     """
 
     @functools.wraps(theirs)

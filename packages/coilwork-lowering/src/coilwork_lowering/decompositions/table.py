@@ -109,8 +109,8 @@ def decompose_sampling() -> dict[Any, Callable[..., Any]]:
 def _multinomial(
     probabilities: torch.Tensor, count: int, replacement: bool = False, *, generator: Any = None
 ) -> Any:
-    """The `count` first of each row. With replacement, several need as many races: that is left to eager's
-    search in sums.
+    """Return the `count` first of each row. With replacement, several need as many races: that is left to
+    eager's search in sums.
 
     Shape: `(..., categories)` to `(..., count)`, of `int64`.
     """
@@ -309,7 +309,7 @@ def _take(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 def _copy_strided_view(
     value: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None
 ) -> torch.Tensor:
-    """The view, copied: where a view may lie in a storage is known to the view's lowering."""
+    """Return the view, copied: where a view may lie in a storage is known to the view's lowering."""
     view: torch.Tensor = torch.ops.aten.as_strided.default(value, size, stride, storage_offset)
     return view.clone(memory_format=torch.contiguous_format)
 
@@ -425,7 +425,7 @@ def _vector_norm(
 
 
 def _decompose_masked_scatter(value: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> Any:
-    """The k-th element that the mask chooses is the k-th of `source`: so many that are chosen
+    """Return the k-th element that the mask chooses is the k-th of `source`: so many that are chosen
     come before it.
     """
     # Where nothing is chosen, and of what may be empty, there is no element to read.
@@ -440,7 +440,9 @@ def _decompose_masked_scatter(value: torch.Tensor, mask: torch.Tensor, source: t
 
 
 def _make_pool_gradient(dims: int) -> Callable[..., Any]:
-    """The gradient of a pooling that chose elements of its input: each goes where its position says."""
+    """Return the gradient of a pooling that chose elements of its input: each goes where its position
+    says.
+    """
 
     def backward(gradient: torch.Tensor, value: torch.Tensor, *rest: Any) -> Any:
         indices = rest[-1]
@@ -486,7 +488,7 @@ def _unique_along_first_dim(operator: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unique(value: torch.Tensor, sorted: bool = True, return_inverse: bool = False) -> Any:
-    """The operator whose number of results torch 2.11 knows to depend on data."""
+    """Return the operator whose number of results torch 2.11 knows to depend on data."""
     return torch.ops.aten._unique2.default(value, sorted, return_inverse)[:2]
 
 
@@ -510,8 +512,8 @@ def _truncate(value: Any, dtype: torch.dtype) -> Any:
 def decompositions(
     options: LoweringOptions = LoweringOptions(),  # noqa: B008
 ) -> dict[Any, Callable[..., Any]]:
-    """The table for AOTAutograd: torch's core decompositions and more, less what is kept whole. It is the
-    caller's own.
+    """Return the table for AOTAutograd: torch's core decompositions and more, less what is kept whole. It is
+    the caller's own.
     """
     # `dict` of a proxy would hash each operator again, in Python
     return _table(options, list_composite_operators()).copy()

@@ -86,8 +86,8 @@ def settle(builder: Builder, roots: Sequence[str], *, written: bool) -> None:
 def find_received(
     target: Overload, arguments: Mapping[str, Value], written: Mapping[str, Sequence[Buffer]]
 ) -> Sequence[Buffer | None]:
-    """The argument that each result of a call of `target` is, of those that it writes silently; None: memory
-    of its own.
+    """Return the argument that each result of a call of `target` is, of those that it writes silently; None:
+    memory of its own.
     """
     silently = list_undeclared_writes(target)
     if not silently:

@@ -93,8 +93,8 @@ class Passed:
 
 
 def pass_arguments(builder: Builder, call: Call, target: Overload, *, exact: bool) -> Passed:
-    """The arguments of `call` for `target`. With `exact`, those that are only read are laid out as eager's
-    are.
+    """Return the arguments of `call` for `target`. With `exact`, those that are only read are laid out as
+    eager's are.
 
     Raises:
         LoweringError[argument]: an argument cannot be passed (a graph module, a condition on sizes).
@@ -194,7 +194,7 @@ def _refuse_argument(builder: Builder, value: object, call: Call) -> LoweringErr
 
 
 def _writable(builder: Builder, value: Value, call: Call, name: str) -> Value:
-    """A tensor whose own memory is to be written: it must not be replaced by a copy.
+    """Return a tensor whose own memory is to be written: it must not be replaced by a copy.
 
     Raises:
         LoweringError[layout]: its elements have no strides there.
@@ -246,8 +246,8 @@ def _overwrite_owners(builder: Builder, written: Sequence[Buffer], mutated: list
 
 
 def list_results(result: Any) -> tuple[tuple[ResultPath, Any], ...]:
-    """Every result that is no list, and where it lies in `result`: a bare one at `()`, and nothing at all
-    nowhere.
+    """Return every result that is no list, and where it lies in `result`: a bare one at `()`, and nothing at
+    all nowhere.
     """
     return () if result is None else tuple(_walk_results(result, ()))
 
@@ -261,7 +261,7 @@ def _walk_results(result: Any, path: ResultPath) -> Iterator[tuple[ResultPath, A
 
 
 def list_result_paths(result: Any) -> tuple[ResultPath, ...]:
-    """The places of the results in `result`; none if a number alone says where each lies."""
+    """Return the places of the results in `result`; none if a number alone says where each lies."""
     paths = tuple(path for path, _ in list_results(result))
     listed = isinstance(result, list | tuple) and any(isinstance(item, list | tuple) for item in result)
     return paths if listed else ()
@@ -360,7 +360,9 @@ def call_extern(
 
 
 def _handle(output: object, value: Value) -> str:
-    """The buffer that a result is: a new one, or the argument that the call returns; empty if it is none."""
+    """Return the buffer that a result is: a new one, or the argument that the call returns; empty if it is
+    none.
+    """
     if isinstance(output, Buffer):
         return output.name
     return value.buffer.name if isinstance(value, TensorValue) else ""
@@ -506,7 +508,7 @@ def _get_first_dtype(call: Call) -> torch.dtype | None:
 
 
 def _labels(schema: torch.FunctionSchema, returned: torch.Argument) -> set[str]:
-    """The labels of the arguments whose memory `returned` shares.
+    """Return the labels of the arguments whose memory `returned` shares.
 
     Of a list, as in `split(Tensor(a -> *) self, ...) -> Tensor(a)[]`, the schema keeps none: its tensors
     share the memory of the arguments that become part of a list.
@@ -580,8 +582,8 @@ def _declare_output(
 
 
 def _name_implemented(call: Call) -> str:
-    """The kind of product or attention that the call is, of one that no node says, or a launch of a user's
-    kernel; `""` of what is none.
+    """Return the kind of product or attention that the call is, of one that no node says, or a launch of a
+    user's kernel; `""` of what is none.
     """
     if call.target.startswith(f"{USER_KERNELS}."):
         return USER_LAUNCH

@@ -30,7 +30,9 @@ _DEQUANTIZE: Final = "aten.dequantize"
 
 
 def find_quantized_type(target: Overload, arguments: Mapping[str, Value]) -> DType | None:
-    """The element type of those results of a call that capture calls `float32`, if it is a quantised one."""
+    """Return the element type of those results of a call that capture calls `float32`, if it is a quantised
+    one.
+    """
     name = get_qualified_name(target)
     if is_quantizing(target):
         given = arguments.get("dtype")

@@ -160,7 +160,7 @@ class Memory:
 
 
 def analyse_memory(graph: fx.Graph) -> Memory:
-    """The facts about `graph`."""
+    """Return the facts about `graph`."""
     return Memory(
         written=frozenset(owner for node in graph.nodes for owner in find_written_owners(node)),
         measured=frozenset(
@@ -176,7 +176,7 @@ def _counts_from_storage(node: fx.Node) -> bool:
 
 
 def find_written_owners(node: fx.Node) -> frozenset[fx.Node]:
-    """The nodes that made the memory which the call `node` writes into, or may."""
+    """Return the nodes that made the memory which the call `node` writes into, or may."""
     if node.op != "call_function" or node.target is operator.getitem:
         return frozenset()
     # a nested graph, or a wrapped call, may write into whatever it is given
@@ -185,7 +185,7 @@ def find_written_owners(node: fx.Node) -> frozenset[fx.Node]:
 
 
 def list_mutated_operands(node: fx.Node) -> tuple[fx.Node, ...]:
-    """The operands that a call writes into, whatever its schema says."""
+    """Return the operands that a call writes into, whatever its schema says."""
     if not isinstance(node.target, Overload):
         return ()
     operands: list[fx.Node] = []
@@ -208,7 +208,7 @@ def _list_written_arguments(target: Overload) -> tuple[tuple[int, str], ...]:
 
 
 def find_owner(node: fx.Node) -> fx.Node:
-    """The node that made the memory that `node` is in."""
+    """Return the node that made the memory that `node` is in."""
     while (source := view_source(node)) is not None:
         node = source
     return node
@@ -226,7 +226,7 @@ def is_sole_view(node: fx.Node) -> bool:
 
 
 def view_source(node: fx.Node) -> fx.Node | None:
-    """The operand whose memory the result of `node` is in; None if it has its own."""
+    """Return the operand whose memory the result of `node` is in; None if it has its own."""
     if node.op != "call_function":
         return None
     target, maker = node.target, node

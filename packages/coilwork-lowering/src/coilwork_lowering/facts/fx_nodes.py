@@ -36,19 +36,19 @@ _INHERITED: Final = (
 
 
 def get_operator_name(node: torch.fx.Node) -> str:
-    """The operator of `node` as the IR spells it: `"aten.add.Tensor"`, or the function's name."""
+    """Return the operator of `node` as the IR spells it: `"aten.add.Tensor"`, or the function's name."""
     return name_of_target(node.target)
 
 
 def name_of_target(target: object) -> str:
-    """The IR's name of an operator or function."""
+    """Return the IR's name of an operator or function."""
     if isinstance(target, Overload):
         return get_qualified_name(target)
     return target if isinstance(target, str) else str(getattr(target, "__name__", repr(target)))
 
 
 def get_origin(node: torch.fx.Node) -> Origin:
-    """The captured operation `node`, with the innermost frame of its stack trace."""
+    """Return the captured operation `node`, with the innermost frame of its stack trace."""
     origin = get_trace_origin(get_operator_name(node), node.meta.get("stack_trace"))
     return Origin(
         node=node.name,
@@ -181,7 +181,7 @@ class ConvolutionCall:
         return tuple(position for name, position in self.positions.items() if name not in _NUMBERS)
 
     def __getitem__(self, name: str) -> Any:
-        """The argument called `name`; None where the call leaves it out."""
+        """Return the argument called `name`; None where the call leaves it out."""
         position = self.positions[name]
         return self.node.args[position] if position < len(self.node.args) else None
 
@@ -206,7 +206,9 @@ def insert_call(
     value: torch.Tensor,
     kwargs: dict[str, Any] | None = None,
 ) -> torch.fx.Node:
-    """A call of `target` in front of `before`, with the origin of `like`; `value` is its fake result."""
+    """Return a call of `target` in front of `before`, with the origin of `like`; `value` is its fake
+    result.
+    """
     with graph.inserting_before(before):
         node = graph.call_function(target, args, kwargs or {})
     node.meta.update(inherit_metadata(like))

@@ -190,7 +190,7 @@ def _has_slice_per_index(arguments: Arguments) -> bool:
 
 
 def _require_dim_of(name: str, dim: str) -> ShapeRule:
-    """The number `dim` names a dimension of `name`."""
+    """Return the number `dim` names a dimension of `name`."""
 
     def rule(arguments: Arguments) -> bool:
         number = arguments.get(dim, 0)
@@ -431,7 +431,7 @@ def _accepts_operands(info: OpInfo, arguments: Mapping[str, object], tensors: Se
 
 @functools.cache
 def _types_in(classes: tuple[TypeClass, ...]) -> Types:
-    """The types of these classes."""
+    """Return the types of these classes."""
     return frozenset().union(*(_CLASSES[each] for each in classes))
 
 
@@ -443,7 +443,7 @@ def _has_eight_bits(arguments: Iterable[object]) -> bool:
 
 
 def _iterate_types(arguments: Iterable[object]) -> Iterator[torch.dtype]:
-    """The types among the arguments, and those of tensors among them and in their lists."""
+    """Yield the types among the arguments, and those of tensors among them and in their lists."""
     for value in arguments:
         for item in value if isinstance(value, list | tuple) else (value,):
             if isinstance(item, torch.Tensor):
@@ -503,8 +503,8 @@ def _have_types(arguments: Iterable[tuple[str, object]], types: Types) -> bool:
 
 
 def _type_of(name: str, value: object) -> torch.dtype | None:
-    """The type of a tensor, or of a number that is an operand; None of others, and of integers, which fit
-    any.
+    """Return the type of a tensor, or of a number that is an operand; None of others, and of integers, which
+    fit any.
     """
     if isinstance(value, torch.Tensor):
         return value.dtype
@@ -514,7 +514,7 @@ def _type_of(name: str, value: object) -> torch.dtype | None:
 
 
 def _types_of_named(arguments: Mapping[str, object], names: tuple[str, ...]) -> Types:
-    """The types of tensors with these names, and of tensors in lists with these names."""
+    """Return the types of tensors with these names, and of tensors in lists with these names."""
     values = [arguments.get(name) for name in names]
     listed = [item for value in values for item in (value if isinstance(value, list | tuple) else (value,))]
     return frozenset(value.dtype for value in listed if isinstance(value, torch.Tensor))

@@ -59,7 +59,7 @@ class Resizing:
         return (-1, self.size) if self.cubic else (0, self.size - 1)
 
     def taps(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The elements of the image that each element of the result reads, and their weights: `(taps,
+        """Return the elements of the image that each element of the result reads, and their weights: `(taps,
         count)`.
         """
         places = self.places(dtype)
@@ -112,8 +112,8 @@ class ResizeWindow:
 
 
 def find_resize_window(side: Resizing, dtype: torch.dtype, *, exact: bool = True) -> ResizeWindow:
-    """The window of `side`, with weights computed in `dtype`; with `exact`, exact ones instead where rounding
-    does little.
+    """Return the window of `side`, with weights computed in `dtype`; with `exact`, exact ones instead where
+    rounding does little.
     """
     with use_real_tensors():
         return _compute_window(side, dtype, exact)

@@ -86,7 +86,7 @@ def _fits_in_every_call(number: Any, dtype: torch.dtype) -> bool:
 
 @functools.cache
 def _lists_of_sizes(target: Overload) -> tuple[str, ...]:
-    """The arguments of `target` that are lists of sizes, which may be open."""
+    """Return the arguments of `target` that are lists of sizes, which may be open."""
     return tuple(formal.name for formal in get_schema(target).arguments if is_list_of_sizes(formal))
 
 
@@ -178,8 +178,8 @@ def require_accepted_numbers(target: Any, decomposition: Callable[..., Any]) -> 
 
 
 def _compute_type(arguments: Mapping[str, object], numbers: Sequence[object]) -> torch.dtype:
-    """The result's, before the numbers have a say in it: the one asked for, or that of the tensors, or of the
-    numbers alone.
+    """Return the result's, before the numbers have a say in it: the one asked for, or that of the tensors, or
+    of the numbers alone.
     """
     asked = arguments.get("dtype")
     if isinstance(asked, torch.dtype):
@@ -192,7 +192,7 @@ def _compute_type(arguments: Mapping[str, object], numbers: Sequence[object]) ->
 
 
 def _list_computed_types(arguments: Mapping[str, object]) -> Iterator[torch.dtype]:
-    """The types of tensors that are computed with, hence not of positions, masks and labels."""
+    """Yield the types of tensors that are computed with, hence not of positions, masks and labels."""
     for key, value in arguments.items():
         if isinstance(value, torch.Tensor) and key not in ("mask", "index"):
             yield value.dtype

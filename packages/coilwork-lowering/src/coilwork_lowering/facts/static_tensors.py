@@ -44,8 +44,8 @@ class Line:
 
 
 def fit_line(values: Tensor) -> Line | None:
-    """The line of the simplest slope that gives `values`, `i64`, once it is bounded by the first and the last
-    of them.
+    """Return the line of the simplest slope that gives `values`, `i64`, once it is bounded by the first and
+    the last of them.
 
     None if they do not increase, or if no simple slope fits.
     """
@@ -78,7 +78,7 @@ def fit_line(values: Tensor) -> Line | None:
 
 
 def _mean_slope(values: Tensor) -> int:
-    """The mean difference of neighbours, rounded down."""
+    """Return the mean difference of neighbours, rounded down."""
     return int(values[-1] - values[0]) // (len(values) - 1)
 
 
@@ -95,7 +95,9 @@ _DEEPEST: Final = 32
 
 
 def find_static_values(value: Any) -> Tensor | None:
-    """The integers that the FX value `value` holds in every run, on the CPU; None if that is not known."""
+    """Return the integers that the FX value `value` holds in every run, on the CPU; None if that is not
+    known.
+    """
     return _find_static(value, (torch.int32, torch.int64))
 
 
@@ -170,14 +172,14 @@ class _Form:
     high: int | None = None
 
     def values(self, at: Tensor) -> Tensor:
-        """The form's values at coordinates."""
+        """Return the form's values at coordinates."""
         values = torch.div(at * self.factor + self.offset, self.divisor, rounding_mode="floor")
         if self.period is not None:
             values = values.remainder(self.period)
         return values if self.low is None and self.high is None else values.clamp(self.low, self.high)
 
     def __call__(self, coordinate: Expr) -> Expr:
-        """The form's value at `coordinate`."""
+        """Return the form's value at `coordinate`."""
         value = floordiv(coordinate * self.factor + self.offset, as_expr(self.divisor))
         if self.period is not None:
             value = mod(value, as_expr(self.period))
@@ -197,7 +199,7 @@ def _fit_map(values: Tensor, size: int) -> PositionMap | None:
 
 
 def _candidate_forms(values: Tensor, size: int) -> Iterator[_Form]:
-    """The forms that the first values, or the two sizes, suggest."""
+    """Yield the forms that the first values, or the two sizes, suggest."""
     count = len(values)
     first = int(values[0])
     step = int(values[1]) - first if count > 1 else 0
@@ -236,7 +238,7 @@ def _candidate_forms(values: Tensor, size: int) -> Iterator[_Form]:
 
 
 def find_axis(shape: Sequence[int]) -> int | None:
-    """The only dimension of more than one element, the last one if there is none; None if there
+    """Return the only dimension of more than one element, the last one if there is none; None if there
     are several.
     """
     long = [k for k, size in enumerate(shape) if size != 1]
@@ -257,17 +259,17 @@ class Fractions:
     denominator: int
 
     def numerators(self, at: Tensor) -> Tensor:
-        """The values at coordinates, times the denominator."""
+        """Return the values at coordinates, times the denominator."""
         return (at * self.factor + self.offset).clamp(min=0).remainder(self.denominator)
 
     def numerator(self, coordinate: Expr) -> Expr:
-        """The value at `coordinate`, times the denominator."""
+        """Return the value at `coordinate`, times the denominator."""
         return mod(maximum(coordinate * self.factor + self.offset, as_expr(0)), as_expr(self.denominator))
 
 
 def find_static_fractions(value: Any) -> Fractions | None:
-    """The floats that the FX value `value` holds in every run, where they are between 0 and 1 and repeat with
-    a short period.
+    """Return the floats that the FX value `value` holds in every run, where they are between 0 and 1 and
+    repeat with a short period.
 
     The weights of an upsampling by a power of two do, but for those at the border.
     """
@@ -351,7 +353,7 @@ def is_nondecreasing(value: Any) -> bool:
 
 
 def find_step_from_zero(given: Any) -> int | None:
-    """The step, above zero, of a row of positions that an `arange` counts up from 0; None of
+    """Return the step, above zero, of a row of positions that an `arange` counts up from 0; None of
     anything else.
     """
     while isinstance(given, torch.fx.Node) and isinstance(given.target, Overload) and _is_row(given):
@@ -380,7 +382,7 @@ def _counts_up(node: torch.fx.Node, name: str) -> bool:
 
 
 def _range_of(node: torch.fx.Node, name: str) -> tuple[Any, Any]:
-    """The first number of a call of `arange` or `iota`, and its step."""
+    """Return the first number of a call of `arange` or `iota`, and its step."""
     overload = node.target
     assert isinstance(overload, Overload)
     if name == "iota":

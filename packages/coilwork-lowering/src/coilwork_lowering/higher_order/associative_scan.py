@@ -122,8 +122,8 @@ class _ElsewhereError(Exception):
 
 
 def _bodies(nodes: Sequence[Node], known: Mapping[str, Buffer]) -> dict[str, Pointwise]:
-    """The nodes that compute each element from elements, by output, with nothing but inputs among their
-    loads.
+    """Return the nodes that compute each element from elements, by output, with nothing but inputs among
+    their loads.
     """
     bodies: dict[str, Pointwise] = {}
     for node in nodes:
@@ -139,7 +139,7 @@ def _bodies(nodes: Sequence[Node], known: Mapping[str, Buffer]) -> dict[str, Poi
 
 
 def _read_moved(node: Node, known: Mapping[str, Buffer]) -> Pointwise | None:
-    """An input on another device than the function's, a number mostly, as it is: who reads it has
+    """Return an input on another device than the function's, a number mostly, as it is: who reads it has
     it moved.
     """
     match node:
@@ -173,7 +173,7 @@ def _expand_body(body: Scalar, known: Mapping[str, Buffer], bodies: Mapping[str,
 def _make_function(
     results: tuple[Scalar, ...], places: Mapping[str, int], point: tuple[Expr, ...], *, widen: bool
 ) -> Combination | None:
-    """The function whose results are `results`; `places` are the positions of what it combines."""
+    """Return the function whose results are `results`; `places` are the positions of what it combines."""
     own = len(results)
     moving = {node for node in list_loads(results) if node.buffer in places}
     if any(node.index != point for node in moving):
@@ -245,7 +245,7 @@ def _op(node: Scalar, operands: Sequence[Scalar], *, widen: bool) -> Scalar:
 
 
 def find_needed(function: Combine, outputs: Collection[int]) -> tuple[int, ...]:
-    """The values of a tuple that the results `outputs` of a scan by `function` depend on, in order."""
+    """Return the values of a tuple that the results `outputs` of a scan by `function` depend on, in order."""
     result = set(outputs)
     pending = list(result)
     while pending:
@@ -417,7 +417,7 @@ def _is_reversed(node: torch.fx.Node) -> bool:
 
 
 def _memory_order(strides: Sequence[Expr]) -> list[int]:
-    """The dimensions, those with larger strides first, as far as that is known; a stable order."""
+    """Return the dimensions, those with larger strides first, as far as that is known; a stable order."""
     order: list[int] = []
     for k, stride in enumerate(strides):
         place = len(order)

@@ -249,7 +249,7 @@ def _require_gradient(node: torch.fx.Node, arguments: Mapping[str, Any]) -> None
 
 
 def _list_captured(node: torch.fx.Node) -> list[int]:
-    """The positions of the captured tensors whose gradients are used."""
+    """Return the positions of the captured tensors whose gradients are used."""
     items = [user for user in node.users if user.target is operator.getitem and user.args[1] == 3]
     found = {one.args[1] for item in items for one in item.users if one.target is operator.getitem}
     if any(one.target is not operator.getitem for item in items for one in item.users):
@@ -282,7 +282,7 @@ def _expose_terms(graph: torch.fx.GraphModule) -> None:
 def _read_captured(
     position: int, terms: Sequence[_Function], point: Sequence[Expr], given: torch.Tensor
 ) -> _Captured:
-    """The gradient that `terms`, a term and its indices, are of."""
+    """Return the gradient that `terms`, a term and its indices, are of."""
     term, *indices = terms
     index = tuple(_read_position(one.body) for one in indices)
     rows = point[:3]
@@ -295,7 +295,7 @@ def _read_captured(
 
 
 def _extract(traced: Traced, numbers: int, given: Sequence[Any], point: list[Expr]) -> list[_Function]:
-    """The functions of one score that the results of `traced` are; `point` becomes their ranges."""
+    """Return the functions of one score that the results of `traced` are; `point` becomes their ranges."""
     result, *_ = traced.results
     if len(result.shape) != 4 or any(len(one.shape) > 4 for one in traced.results):
         raise NotLowered("a result that is not one per score")
@@ -354,7 +354,9 @@ def _locate(result: TensorValue, point: Sequence[Expr]) -> tuple[Expr, ...]:
 
 
 def _read_number(node: Node, producers: Mapping[str, Pointwise]) -> Pointwise | None:
-    """A number that torch converts as if it was a tensor, where it traces with 16-bit scores, and moves."""
+    """Return a number that torch converts as if it was a tensor, where it traces with 16-bit scores, and
+    moves.
+    """
     if not isinstance(node, Extern) or node.target != "aten._to_copy.default" or len(node.args) != 1:
         return None
     (source,), (made,) = node.args, node.outputs
@@ -475,7 +477,7 @@ def lower_flex_attention(
     value_of: Callable[[Any], Value],
     traced: Trace,
 ) -> Value:
-    """The results of `node`, of `module`, as a node's.
+    """Return the results of `node`, of `module`, as a node's.
 
     Raises:
         LoweringError[no-lowering]: no node says it.
@@ -554,7 +556,7 @@ class _Writer:
         return (*(make_whole_value(made) for made in grads), tuple(of_captured))
 
     def _sum_rows(self, captured: _Captured, of_rows: TensorValue, weights: Weights) -> TensorValue:
-        """The gradient of a captured tensor, of what its rows of scores add."""
+        """Return the gradient of a captured tensor, of what its rows of scores add."""
         builder, fake = self.builder, self.node.meta["val"][3][captured.position]
         others = tuple(r for r in weights.rows if r not in captured.index)
 
@@ -639,7 +641,7 @@ class _Writer:
         return found
 
     def _lists(self) -> BlockLists | None:
-        """The lists of the block mask, if it has blocks."""
+        """Return the lists of the block mask, if it has blocks."""
         mask = self.call.arguments["block_mask"]
         batch, head, row, keys = self.call.point
         row_block, key_block = mask[ROW_BLOCK], mask[KEY_BLOCK]
@@ -674,7 +676,7 @@ class _Writer:
         return BlockLists(row_block=row_block, key_block=key_block, lists=tuple(lists)) if lists else None
 
     def _load_given(self, function: _Function, name: str) -> Scalar:
-        """The body of `function`, with loads from the program's own tensors."""
+        """Return the body of `function`, with loads from the program's own tensors."""
         given = self.call.arguments[name]
 
         def visit(one: Scalar) -> Scalar:

@@ -23,7 +23,7 @@ Nested = Callable[[torch.fx.GraphModule, str, list[TensorValue | None], tuple[Bu
 
 
 def pass_operand(builder: Builder, value: Value, node: torch.fx.Node) -> tuple[Argument, TensorValue | None]:
-    """An operand of a region, and the whole buffer that it is, if it is a tensor."""
+    """Return an operand of a region, and the whole buffer that it is, if it is a tensor."""
     match value:
         case TensorValue():
             placed = builder.materialize(value, None)

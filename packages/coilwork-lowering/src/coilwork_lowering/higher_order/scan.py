@@ -64,7 +64,9 @@ def copy_call(
 def insert_call(
     graph: torch.fx.Graph, node: torch.fx.Node, target: Any, args: tuple[Any, ...], **kwargs: Any
 ) -> torch.fx.Node:
-    """A call of `target` in the stead of the scan `node`, whose metadata says what its result looks like."""
+    """Return a call of `target` in the stead of the scan `node`, whose metadata says what its result looks
+    like.
+    """
     values: Any = map_arg(args, lambda other: other.meta["val"])
     mode = find_mode_among(other.meta.get("val") for other in node.all_input_nodes)
     assert mode is not None
@@ -115,7 +117,8 @@ class _Operands:
 
 
 def build_loop(gm: fx.GraphModule, node: fx.Node, combine: fx.GraphModule) -> list[Any]:
-    """The results of the scan `node`, which calls `combine`: items of a loop, put into `gm` where it inserts.
+    """Return the results of the scan `node`, which calls `combine`: items of a loop, put into `gm` where it
+    inserts.
 
     Rows that were flipped for the scan are taken from the end, and results that are only flipped are put
     there from the end.
@@ -168,7 +171,7 @@ def _is_flip(node: Any) -> bool:
 
 
 def _find_flip(node: fx.Node, position: int) -> fx.Node | None:
-    """The node that flips result `position` of `node`, if nothing else uses the result."""
+    """Return the node that flips result `position` of `node`, if nothing else uses the result."""
     items = [user for user in node.users if user.args[1] == position]
     users = [user for item in items for user in item.users]
     return users[0] if len(users) == 1 and _is_flip(users[0]) else None
@@ -300,7 +303,7 @@ def _unroll(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
 def _call_each_row(
     gm: torch.fx.GraphModule, node: torch.fx.Node, combine: torch.fx.GraphModule, count: int
 ) -> list[Any]:
-    """The results of `combine`, called `count` times."""
+    """Return the results of `combine`, called `count` times."""
     carried, rows, others = split_operands(node)
     name = str(getattr(node.args[0], "target", ""))
     stacked: list[list[Any]] = []

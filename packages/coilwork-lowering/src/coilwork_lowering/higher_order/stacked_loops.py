@@ -140,7 +140,7 @@ def _value_of(operand: Any) -> Any:
 
 
 def _read(graph: fx.Graph, node: fx.Node, number: fx.Node, value: torch.SymInt) -> fx.Node:
-    """The integer that the tensor `number` holds, which torch calls `value`."""
+    """Return the integer that the tensor `number` holds, which torch calls `value`."""
     read = graph.call_function(aten._local_scalar_dense.default, (number,))
     read.meta = {**copy_origin(node), "val": value}
     return read

@@ -85,7 +85,7 @@ def _expand_attention(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Ca
 
 
 def _get_function(gm: torch.fx.GraphModule, node: torch.fx.Node) -> torch.nn.Module:
-    """The function that `node` of `gm` names."""
+    """Return the function that `node` of `gm` names."""
     function = gm.get_submodule(str(node.target))
     return use_batched_casts(function) if isinstance(function, torch.fx.GraphModule) else function
 
@@ -136,7 +136,7 @@ def _replace_items(gm: torch.fx.GraphModule, node: torch.fx.Node, results: Any) 
 
 
 def _shape_of_scores(node: torch.fx.Node) -> tuple[Any, ...]:
-    """The sizes of all scores of `node`, attention with the user's functions."""
+    """Return the sizes of all scores of `node`, attention with the user's functions."""
     operands: tuple[Any, ...] = node.args[:2]
     query, key = (argument.meta["val"].shape for argument in operands)
     return (*query[:-1], key[-2])
@@ -169,7 +169,7 @@ def _replace_nodes(argument: Any, given: Mapping[torch.fx.Node, Any]) -> Any:
 
 
 def _constant(gm: torch.fx.GraphModule, node: torch.fx.Node, value: Any) -> torch.fx.Node:
-    """A new attribute of `gm`, which tracing found in no argument of `node`."""
+    """Return a new attribute of `gm`, which tracing found in no argument of `node`."""
     count = 0
     while hasattr(gm, f"{node.name}_constant{count}"):
         count += 1
@@ -199,8 +199,8 @@ def expand_functionalized_calls(gm: torch.fx.GraphModule, note: Note) -> torch.f
 
 
 def _copy_view(value: torch.Tensor) -> torch.Tensor:
-    """A copy of `value`, in which views lie as in `value`: with what surrounds it in its storage, where
-    something does.
+    """Return a copy of `value`, in which views lie as in `value`: with what surrounds it in its storage,
+    where something does.
     """
     if is_surely(value.storage_offset() == 0) and _is_dense(value):
         return value.clone()

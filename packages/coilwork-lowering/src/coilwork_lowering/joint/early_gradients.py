@@ -258,7 +258,7 @@ def _copy(node: torch.fx.Node, made: Mapping[torch.fx.Node, torch.fx.Node]) -> t
 
 
 def _copy_end(node: torch.fx.Node, made: Mapping[torch.fx.Node, torch.fx.Node]) -> torch.fx.Node:
-    """A copy of `node` whose sums are kept in f32."""
+    """Return a copy of `node` whose sums are kept in f32."""
     copied = _copy(node, made)
     value = node.meta["val"]
     if value.dtype is not torch.float32:

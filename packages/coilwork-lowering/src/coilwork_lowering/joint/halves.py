@@ -275,7 +275,7 @@ def raise_items(joint: IndexedJoint, part: Extract) -> Extract:
 
 
 def build_forward(joint: IndexedJoint, root: torch.nn.Module, saved: Saved) -> torch.fx.GraphModule:
-    """The graph that returns the forward's results, then what is `saved`: tensors, then sizes."""
+    """Return the graph that returns the forward's results, then what is `saved`: tensors, then sizes."""
     handed = [joint.nodes[at] for at in (*saved.tensors, *saved.sizes)]
     part = extract(
         joint, "forward", joint.list_forward_inputs(), [*joint.list_results(forward=True), *handed]
@@ -288,7 +288,7 @@ def build_forward(joint: IndexedJoint, root: torch.nn.Module, saved: Saved) -> t
 
 
 def build_backward(joint: IndexedJoint, root: torch.nn.Module, saved: Saved) -> torch.fx.GraphModule:
-    """The graph that takes what is `saved`, sizes first, then gradients, and returns the backward's
+    """Return the graph that takes what is `saved`, sizes first, then gradients, and returns the backward's
     results.
     """
     tangents = [at for at, node in enumerate(joint.nodes) if is_tangent(node)]

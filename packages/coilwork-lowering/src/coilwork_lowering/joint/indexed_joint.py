@@ -147,7 +147,9 @@ def index_joint(joint: torch.fx.GraphModule, forward_results: int) -> IndexedJoi
 
 
 def find_foreign_value(joint: IndexedJoint) -> torch.fx.Node | None:
-    """The first node that is no tensor, number or tuple of these, or whose memory has a budget; or None."""
+    """Return the first node that is no tensor, number or tuple of these, or whose memory has a budget; or
+    None.
+    """
     plain = (torch.Tensor, *SIZES, int, float, bool, list, tuple, dict, type(None))
     for node in joint.nodes:
         if not isinstance(node.meta.get("val"), plain) or has_memory_budget(node):
@@ -156,7 +158,7 @@ def find_foreign_value(joint: IndexedJoint) -> torch.fx.Node | None:
 
 
 def find_random_recomputation(joint: IndexedJoint) -> torch.fx.Node | None:
-    """The first operator that draws random numbers and that a checkpoint computes again, or None."""
+    """Return the first operator that draws random numbers and that a checkpoint computes again, or None."""
     for at, node in enumerate(joint.nodes):
         if joint.traits[at].is_random and asks_for_recomputation(node):
             return node

@@ -110,7 +110,7 @@ class _Component:
         self.capacities += (capacity, 0)
 
     def find_sink_side(self) -> list[int]:
-        """The vertices that reach the sink behind a maximum flow.
+        """Return the vertices that reach the sink behind a maximum flow.
 
         Flow that does not reach the sink stays where it is, as cuts do not depend on its way back.
         """
@@ -168,8 +168,8 @@ class _Component:
                 labels[at], excess[at], untried[at] = label, left, place
 
     def _measure_distances(self) -> list[int]:
-        """The number of edges to the sink that still have room; for vertices that do not reach it, the number
-        of vertices.
+        """Return the number of edges to the sink that still have room; for vertices that do not reach it, the
+        number of vertices.
         """
         unreachable = len(self.vertices)
         distances = [unreachable] * unreachable

@@ -58,7 +58,9 @@ def narrow_pool_positions(gm: torch.fx.GraphModule) -> int:
 
 
 def _find_saved_positions(node: torch.fx.Node) -> torch.fx.Node | None:
-    """The positions that max-pool `node` returns, if backwards of max-pools are all that reads them."""
+    """Return the positions that max-pool `node` returns, if backwards of max-pools are all that reads
+    them.
+    """
     if node.op != "call_function" or get_packet_name(node.target) not in _POOLS:
         return None
     found = [user for user in node.users if user.args[1:] == (1,)]

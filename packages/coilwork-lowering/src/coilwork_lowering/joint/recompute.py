@@ -120,7 +120,7 @@ def recompute_quantized(gm: torch.fx.GraphModule) -> tuple[torch.fx.Node, ...]:
 
 
 def _changes_device(node: torch.fx.Node) -> bool:
-    """A copy to a GPU waits for it: it is done once."""
+    """Return a copy to a GPU waits for it: it is done once."""
     values = [operand.meta.get("val") for operand in (node, *node.all_input_nodes)]
     return len({value.device for value in values if isinstance(value, torch.Tensor)}) > 1
 
@@ -130,7 +130,7 @@ def _is_size_value(node: torch.fx.Node) -> bool:
 
 
 def find_forward_nodes(gm: torch.fx.GraphModule, num_fwd_outputs: int) -> frozenset[torch.fx.Node]:
-    """The nodes that the first `num_fwd_outputs` outputs are computed from."""
+    """Return the nodes that the first `num_fwd_outputs` outputs are computed from."""
     (returned,) = gm.graph.output_node().args
     assert isinstance(returned, list | tuple)
     open_nodes = [item for item in returned[:num_fwd_outputs] if isinstance(item, torch.fx.Node)]
@@ -239,7 +239,7 @@ def keep(nodes: Sequence[torch.fx.Node]) -> None:
 def _find_compared(
     value: torch.fx.Node, extreme: torch.fx.Node, forward: frozenset[torch.fx.Node]
 ) -> Iterator[torch.fx.Node]:
-    """The value of the forward that `value` is computed from, if `extreme` is an extreme of it."""
+    """Yield the value of the forward that `value` is computed from, if `extreme` is an extreme of it."""
     taken_of: set[torch.fx.Node] = set()
     for node in _find_points(extreme):
         if find_info(get_packet_name(node.target)).is_extreme:

@@ -58,7 +58,9 @@ class Sides:
 
 
 def find_sides(joint: IndexedJoint, forward: Sequence[int]) -> Sides:
-    """The sides of a graph's nodes; `forward` are the positions of those that the forward alone needs."""
+    """Return the sides of a graph's nodes; `forward` are the positions of those that the forward alone
+    needs.
+    """
     after = bytearray(joint.must_be_in_backward)
     for at, node in enumerate(joint.nodes):
         if node.op == "placeholder" and "tangents" in str(node.target):
@@ -160,7 +162,7 @@ class _Fusion:
 
 
 def _measure_distances(joint: IndexedJoint, sides: Sides) -> list[int]:
-    """The calls from each node of the forward to the next one that is not of the forward."""
+    """Return the calls from each node of the forward to the next one that is not of the forward."""
     distances = [0] * len(joint.nodes)
     for at in reversed(range(len(joint.nodes))):
         if sides.forward[at]:

@@ -51,7 +51,7 @@ def _threshold_backward(grad: Scalar, a: Scalar, threshold: Scalar) -> Scalar:
 
 
 def sigmoid(a: Scalar) -> Scalar:
-    """The logistic function."""
+    """Return the logistic function."""
     return op("sigmoid", a)
 
 

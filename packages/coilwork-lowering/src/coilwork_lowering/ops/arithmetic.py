@@ -105,8 +105,8 @@ _KINDS: Final[Mapping[ScalarTypes, Promotion]] = MappingProxyType(
 
 
 def make_row_rules(operators: Mapping[str, OpInfo]) -> tuple[Rule, ...]:
-    """The rules of the operators whose row in the operator table is their lowering: one scalar op makes every
-    element.
+    """Return the rules of the operators whose row in the operator table is their lowering: one scalar op
+    makes every element.
     """
     return tuple(_row_rule(info) for info in operators.values() if info.scalar_op and "." not in info.name)
 
@@ -121,7 +121,7 @@ def _row_rule(info: OpInfo) -> Rule:
 
 
 def make_row_function(name: str) -> ScalarFunction:
-    """The op table's row `name` as a function."""
+    """Return the op table's row `name` as a function."""
 
     def apply(*operands: Scalar) -> Scalar:
         return op(name, *operands)
@@ -302,7 +302,7 @@ def _stepwise_floordiv(narrow: DType) -> ScalarFunction:
 
 
 def _remainder(name: str) -> Lower:
-    """A remainder. torch rounds a number among the operands to the tensors' type: a divisor is
+    """Return a remainder. torch rounds a number among the operands to the tensors' type: a divisor is
     never wider.
     """
 
@@ -392,7 +392,7 @@ def _lower_clamp(builder: Builder, call: Call) -> Value:
 
 
 def _lower_upsampling_weights(builder: Builder, call: Call, known: Fractions) -> Value:
-    """The weights of an upsampling, from integers: compilers know those of neighbours when the loop is
+    """Return the weights of an upsampling, from integers: compilers know those of neighbours when the loop is
     unrolled.
     """
 

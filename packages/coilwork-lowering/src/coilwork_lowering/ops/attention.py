@@ -44,14 +44,14 @@ class _Arguments:
     buffers: Buffers
 
     def buffer(self, name: str) -> Buffer:
-        """The tensor `name`."""
+        """Return the tensor `name`."""
         result = self.optional_buffer(name)
         if result is None:
             raise _Inexpressible(f"{name} is no tensor")
         return result
 
     def optional_buffer(self, name: str) -> Buffer | None:
-        """The tensor `name`, or None if that is given or nothing is."""
+        """Return the tensor `name`, or None if that is given or nothing is."""
         result = self.arguments.get(name)
         if result is None:
             return None
@@ -60,14 +60,14 @@ class _Arguments:
         return self.buffers[result.name]
 
     def flag(self, name: str) -> bool:
-        """The truth value `name`, False if it is not given."""
+        """Return the truth value `name`, False if it is not given."""
         result = self.arguments.get(name, False)
         if not isinstance(result, bool):
             raise _Inexpressible(f"{name} is not known")
         return result
 
     def read_parts(self, form: StateForm, bias: str) -> LibraryAttention:
-        """The operands, of which `bias` is the argument's name, if the kernels take one."""
+        """Return the operands, of which `bias` is the argument's name, if the kernels take one."""
         query = self.buffer("query")
         scale = self.arguments.get("scale")
         scale = compute_default_scale(query) if scale is None else scale
@@ -100,7 +100,7 @@ _Recast: TypeAlias = Callable[[_Arguments, Extern], Node]
 
 
 def _make_rule(recast: _Recast) -> Callable[[Builder, Call], Value]:
-    """The rule that makes the node of `recast`, or the call where no node says it."""
+    """Return the rule that makes the node of `recast`, or the call where no node says it."""
 
     def lower(builder: Builder, call: Call) -> Value:
         target = call.node.target

@@ -49,8 +49,8 @@ Before = Callable[[Scalar], Scalar]
 
 
 def build_search_tree(builder: Builder, ordered: TensorValue, count: int) -> TensorValue:
-    """The `count` boundaries in a new tensor of 2^steps elements, node k at k; missing ones are the largest
-    number there is.
+    """Return the `count` boundaries in a new tensor of 2^steps elements, node k at k; missing ones are the
+    largest number there is.
 
     Element 0 is unused.
     """
@@ -133,8 +133,8 @@ def _search_row(
     right: bool,
     order: TensorValue | None,
 ) -> Scalar:
-    """The first place in the last dimension of `ordered`, at `row`, whose element is at least `value`, or
-    more if `right`.
+    """Return the first place in the last dimension of `ordered`, at `row`, whose element is at least `value`,
+    or more if `right`.
 
     The steps are eager's, so that NaN among the boundaries, or boundaries out of order, give the same places.
     """

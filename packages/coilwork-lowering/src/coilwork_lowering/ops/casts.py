@@ -42,7 +42,7 @@ def _convert(builder: Builder, call: Call) -> Value:
 
 
 def _to_copy(builder: Builder, call: Call) -> Value:
-    """A copy in another type and layout; one of memory to another device is left to the fallback."""
+    """Return a copy in another type and layout; one of memory to another device is left to the fallback."""
     value = call.tensor("self")
     dtype = call.dtype
     if value.device != call.device:
@@ -143,8 +143,8 @@ def make_conversion_checks(
 
 
 def _number_range(dtype: DType) -> tuple[float, float] | None:
-    """The least and the largest number of a type; None for types without an order. Unsigned ones take what
-    wraps, too.
+    """Return the least and the largest number of a type; None for types without an order. Unsigned ones take
+    what wraps, too.
     """
     result = getattr(torch, dtype.torch_name)
     if dtype.is_float:

@@ -61,7 +61,7 @@ _FACTORS: Final[Mapping[str, frozenset[DType]]] = MappingProxyType(
 
 
 def _lower_product(row: ProductRoles, builder: Builder, call: Call) -> Value:
-    """The contraction of one call.
+    """Return the contraction of one call.
 
     Raises:
         NotLowered: it has no form that a contraction says.
@@ -104,7 +104,8 @@ def _lower_product(row: ProductRoles, builder: Builder, call: Call) -> Value:
 
 
 def _lower_grouped(row: ProductRoles, builder: Builder, call: Call) -> Value:
-    """The contraction of one call that multiplies groups of unequal size; a batch where all are of one size.
+    """Return the contraction of one call that multiplies groups of unequal size; a batch where all are of one
+    size.
 
     Raises:
         NotLowered: it has no form that a contraction says.
@@ -150,7 +151,7 @@ def _lower_grouped(row: ProductRoles, builder: Builder, call: Call) -> Value:
 
 
 def _place(builder: Builder, row: ProductRoles, call: Call, name: str) -> Buffer:
-    """The buffer that holds the operand `name`."""
+    """Return the buffer that holds the operand `name`."""
     strides = builder.sizes.exprs(call.fakes[name].stride()) if row.is_of_vector else None
     return builder.materialize(call.tensor(name), strides).buffer
 
@@ -200,7 +201,7 @@ def _scales(call: Call) -> tuple[TensorValue, TensorValue]:
 
 
 def _product_rule(name: str) -> Rule:
-    """The rule of ATen's operator `name`."""
+    """Return the rule of ATen's operator `name`."""
     roles = find_info(name).product
     assert roles is not None
     lower = _lower_grouped if roles.ends else _lower_product
@@ -270,7 +271,7 @@ def _convolution_backward(builder: Builder, call: Call) -> Value:
 
 
 def _windows(call: Call) -> tuple[Window, ...]:
-    """The windows along each dimension of space.
+    """Return the windows along each dimension of space.
 
     Raises:
         NotLowered: the convolution is none of nodes: of other types, of operands without elements, or with
@@ -311,7 +312,7 @@ def _load_whole(prefix: str, buffer: Buffer) -> Body:
 
 
 def _declare_image(builder: Builder, call: Call, fake: Any) -> Buffer:
-    """The buffer of a result, as libraries lay it out."""
+    """Return the buffer of a result, as libraries lay it out."""
     if not isinstance(fake, torch.Tensor):
         raise NotLowered("a result that is no tensor")
     shape: tuple[Expr, ...] = builder.sizes.exprs(fake.shape)

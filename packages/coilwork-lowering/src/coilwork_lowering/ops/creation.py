@@ -24,7 +24,7 @@ from coilwork_lowering.scalar_math import add, div, eq, index, lt, mul, round_to
 
 
 def fill_tensor(builder: Builder, call: Call, value: Value) -> TensorValue:
-    """The result's shape full of `value`."""
+    """Return the result's shape full of `value`."""
     if call.dtype.is_opaque:
         raise NotLowered(f"values of type {call.dtype.text}")
     number = scalar_operand(builder, value, (), call.dtype)
@@ -180,7 +180,7 @@ def _lower_spaced_numbers(
 
 
 def _read_end(builder: Builder, call: Call, name: str) -> Scalar:
-    """An end, a number or a tensor of one element, in double precision."""
+    """Return an end, a number or a tensor of one element, in double precision."""
     (value,) = bring_to_device(builder, [call[name]], call.device)
     return scalar_operand(builder, value, (), DType.F64)
 

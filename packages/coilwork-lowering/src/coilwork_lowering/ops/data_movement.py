@@ -276,7 +276,7 @@ def reflect_position(x: Expr, size: Expr) -> Expr:
 
 
 def clamp_position(x: Expr, size: Expr) -> Expr:
-    """The element nearest to `x`."""
+    """Return the element nearest to `x`."""
     return minimum(maximum(x, 0), size - 1)
 
 

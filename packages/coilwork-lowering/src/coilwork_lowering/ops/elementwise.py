@@ -32,7 +32,7 @@ BOOL_TO_LONG = PROMOTION.BOOL_TO_LONG
 
 
 def strip_symbols(fake: Any) -> Any:
-    """A stand-in for promotion: symbolic numbers count by their class only."""
+    """Return a stand-in for promotion: symbolic numbers count by their class only."""
     if isinstance(fake, torch.SymBool):
         return True
     if isinstance(fake, torch.SymInt):
@@ -41,19 +41,19 @@ def strip_symbols(fake: Any) -> Any:
 
 
 def compute_type(kind: Promotion, fakes: Sequence[Any]) -> DType:
-    """The type that arithmetic on `fakes` is carried out in: at least `f32` for floats."""
+    """Return the type that arithmetic on `fakes` is carried out in: at least `f32` for floats."""
     compute, _ = promote_types(kind, [strip_symbols(fake) for fake in fakes if fake is not None])
     return get_dtype(compute).compute
 
 
 def common_type(fakes: Sequence[Any]) -> DType:
-    """The type that torch promotes `fakes` to."""
+    """Return the type that torch promotes `fakes` to."""
     _, common = promote_types(DEFAULT, [strip_symbols(fake) for fake in fakes if fake is not None])
     return get_dtype(common)
 
 
 def scalar_operand(builder: Builder, value: Value, point: tuple[Expr, ...], dtype: DType) -> Scalar:
-    """An operand at `point`, broadcast and converted to `dtype`.
+    """Return an operand at `point`, broadcast and converted to `dtype`.
 
     Raises:
         NotLowered: it is no number and no tensor.
@@ -77,7 +77,7 @@ def scalar_operand(builder: Builder, value: Value, point: tuple[Expr, ...], dtyp
 
 
 def wrap_literal(value: bool | int | float, dtype: DType) -> bool | int | float:
-    """An integer literal brought into the range of `dtype` as C conversion does."""
+    """Return an integer literal brought into the range of `dtype` as C conversion does."""
     if not dtype.is_integer or isinstance(value, float):
         return value
     bits = 8 * dtype.itemsize
@@ -167,7 +167,7 @@ def pointwise_rule(
     on_cpus: ScalarFunction | None = None,
     by_number: ScalarFunction | None = None,
 ) -> Rule:
-    """A rule for overloads listed in `targets`, separated by blanks: `"add.Tensor relu"`.
+    """Return a rule for overloads listed in `targets`, separated by blanks: `"add.Tensor relu"`.
 
     `names` are the arguments that are operands, by default every tensor and number in the schema's order.
     With `floats_only`, other computation types go to the fallback. `rounds` says where torch's kernels get

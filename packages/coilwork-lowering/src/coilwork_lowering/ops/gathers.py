@@ -31,7 +31,7 @@ AxisMap: TypeAlias = tuple[int, PositionMap]
 def read_position(
     builder: Builder, positions: TensorValue, coordinates: Sequence[Expr], size: Expr, *, wraps: bool
 ) -> Scalar:
-    """The position read from `positions`, in `i64`; negative ones count from the end if `wraps`."""
+    """Return the position read from `positions`, in `i64`; negative ones count from the end if `wraps`."""
     raw = cast(builder.read(positions, coordinates), DType.I64)
     if not wraps or not positions.dtype.is_signed_integer:
         return raw
@@ -39,12 +39,12 @@ def read_position(
 
 
 def check_in_range(position: Scalar, size: Expr, call: Call) -> Check:
-    """The check `0 <= position < size` for what the program called, which raises what eager raises."""
+    """Return the check `0 <= position < size` for what the program called, which raises what eager raises."""
     return check_bounds(position, size, call.captured_operator, _name_error_type(call))
 
 
 def check_bounds(position: Scalar, size: Expr, what: str, error: CheckError) -> Check:
-    """The check `0 <= position < size` for `what`."""
+    """Return the check `0 <= position < size` for `what`."""
     return Check(
         condition=logical_and(ge(position, const(0, DType.I64)), lt(position, index(size))),
         message=f"index out of range in {what}",
@@ -172,7 +172,7 @@ class AdvancedIndex:
         return tuple(results[k] if k in results else next(remaining) for k in range(self.rank))
 
     def positions(self, builder: Builder, point: Sequence[Expr], call: Call) -> tuple[Scalar, ...]:
-        """The positions at `point`, counted from the front."""
+        """Return the positions at `point`, counted from the front."""
         inner, _ = self.split(point)
         # torch decomposes such operators into writes by index
         wraps = not find_target_info(call.captured_operator).counts_from_start

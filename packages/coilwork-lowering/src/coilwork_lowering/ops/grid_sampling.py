@@ -125,7 +125,7 @@ class Tap:
 
 
 def find_taps(coordinate: Scalar, size: Expr, sampling: Sampling) -> tuple[Tap, ...]:
-    """The taps of a coordinate in the grid, along a dimension of `size` elements."""
+    """Return the taps of a coordinate in the grid, along a dimension of `size` elements."""
     extent = cast(index(size), coordinate.dtype)
     raw = _position(coordinate, extent, sampling)
     one = like(1, raw)
@@ -172,7 +172,7 @@ def _position(coordinate: Scalar, extent: Scalar, sampling: Sampling) -> Scalar:
 
 
 def _pad_position(position: Scalar, extent: Scalar, sampling: Sampling) -> tuple[Scalar, Scalar]:
-    """A position brought into the image, and the derivative of that."""
+    """Return a position brought into the image, and the derivative of that."""
     one = like(1, position)
     if sampling.padding is Padding.ZEROS:
         return position, one
@@ -261,8 +261,8 @@ def _differentiate_outer(x: Scalar) -> Scalar:
 
 
 def split_combination(number: Scalar, each: int, dims: int) -> tuple[Scalar, ...]:
-    """The numbers of the taps of each dimension, of which there are `each`, from the number of a combination
-    of them.
+    """Return the numbers of the taps of each dimension, of which there are `each`, from the number of a
+    combination of them.
     """
     results = []
     for _ in range(dims):
@@ -309,7 +309,7 @@ class _Sampled:
         indirect: tuple[Scalar, ...] = (),
         mask: Scalar | None = None,
     ) -> list[tuple[Tap, ...]]:
-        """The taps along each image dimension of the grid's `point`, `(n, *point)`."""
+        """Return the taps along each image dimension of the grid's `point`, `(n, *point)`."""
         results = []
         for k, size in enumerate(self.sizes):
             at = (*point, as_expr(len(self.sizes) - 1 - k))
@@ -318,7 +318,7 @@ class _Sampled:
         return results
 
     def element(self, builder: Builder, n: Expr, channel: Expr, taps: Sequence[Tap]) -> Scalar:
-        """The element at `taps`, one for each dimension; 0 outside the image."""
+        """Return the element at `taps`, one for each dimension; 0 outside the image."""
         places = tuple(placeholder(k) for k in range(len(taps)))
         # taps outside are at 0, where there is an element: reading it is cheaper than not to
         read = cast(
@@ -448,7 +448,7 @@ def _backward(builder: Builder, call: Call) -> Value:
 def _convert_result(
     builder: Builder, found: tuple[TensorValue, Callable[[tuple[Expr, ...]], Scalar]], fake: torch.Tensor
 ) -> TensorValue:
-    """A result with the type and strides of `fake`."""
+    """Return a result with the type and strides of `fake`."""
     like_grid, read = found
     return builder.pointwise(
         builder.sizes.exprs(fake.shape),

@@ -77,7 +77,7 @@ class _Side:
 
 
 def _sides(call: Call, sizes: Shape) -> tuple[_Side, ...]:
-    """The two dimensions of the images of these `sizes`."""
+    """Return the two dimensions of the images of these `sizes`."""
     results = []
     named = (call.integers(name) for name in ("kernel_size", "dilation", "padding", "stride"))
     for size, kernel, dilation, padding, step in zip(sizes, *named, strict=True):
@@ -164,7 +164,7 @@ def _sum_taps(
     term: Callable[[Point, Point, Point, Scalar], Scalar],
     wide: DType,
 ) -> TensorValue:
-    """The sum of `term` over many taps, as a reduction."""
+    """Return the sum of `term` over many taps, as a reduction."""
     shape, rank = call.shape(builder), len(call.fake.shape) - 2
     strides = call.strides(builder)
 

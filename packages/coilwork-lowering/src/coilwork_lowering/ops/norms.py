@@ -176,7 +176,9 @@ def _combine_norm(
 
 
 def _slope(difference: Scalar, distance: Scalar, order: float) -> Scalar:
-    """The derivative of a distance by one of the differences; 0 where rows are equal, as eager has it."""
+    """Return the derivative of a distance by one of the differences; 0 where rows are equal, as eager has
+    it.
+    """
     zero, one = like(0, difference), like(1, difference)
     size, sign = op("abs", difference), op("sign", difference)
     if order == 0:
@@ -340,7 +342,7 @@ def _pdist_backward(builder: Builder, call: Call) -> Value:
 
 
 def _place(i: Scalar, j: Scalar, rows: Expr) -> Scalar:
-    """The number of the pair of two different rows; 0 for the same."""
+    """Return the number of the pair of two different rows; 0 for the same."""
     low, high, one = op("minimum", i, j), op("maximum", i, j), like(1, i)
     before = op("truncdiv", mul(low, sub(sub(mul(like(2, i), index(rows)), low), one)), like(2, i))
     return select(eq(i, j), like(0, i), add(before, sub(sub(high, low), one)))

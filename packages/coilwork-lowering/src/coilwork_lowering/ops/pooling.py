@@ -66,7 +66,7 @@ Combine = Callable[[Scalar, Scalar], Scalar]
 
 
 def lowest(dtype: DType) -> Literal_:
-    """The identity of `maximum`, which stands for the elements beyond the border."""
+    """Return the identity of `maximum`, which stands for the elements beyond the border."""
     if not dtype.is_integer:
         return -math.inf
     return -(1 << (8 * dtype.itemsize - 1)) if dtype.is_signed_integer else 0
@@ -106,7 +106,7 @@ def _rank(call: Call) -> int:
 
 
 def _dims(call: Call, source: Shape, result: Shape) -> list[PooledDim]:
-    """The pooled dimensions of the operator, from the shapes of its input and its output."""
+    """Return the pooled dimensions of the operator, from the shapes of its input and its output."""
     rank = _rank(call)
     sizes, counts = source[-rank:], result[-rank:]
     if any(as_int(n) == 0 for n in (*sizes, *counts)):
@@ -137,7 +137,7 @@ def _reduce_windows(
     greatest: bool = False,
     finish: Callable[[Point, Scalar], Scalar] | None = None,
 ) -> TensorValue:
-    """The sum or maximum of `term` over the taps of each element of `fake`, computed in `wide`, after
+    """Return the sum or maximum of `term` over the taps of each element of `fake`, computed in `wide`, after
     `finish`.
     """
     shape, rank = builder.sizes.exprs(fake.shape), len(taps)
@@ -299,7 +299,7 @@ def _is_read(node: torch.fx.Node, item: int) -> bool:
 def _find_position_by_comparisons(
     builder: Builder, value: TensorValue, dims: Sequence[PooledDim], element: Term, fake: torch.Tensor
 ) -> TensorValue:
-    """The flat position of the maximum, by the comparisons that find the maximum itself."""
+    """Return the flat position of the maximum, by the comparisons that find the maximum itself."""
     rank, taps = len(dims), [d.window for d in dims]
     sizes = value.shape[-rank:]
 
@@ -342,8 +342,8 @@ def _search_position(
     fake: torch.Tensor,
     greatest: TensorValue,
 ) -> TensorValue:
-    """The flat position of the maximum, by a search for it: the smallest that has it, or the largest that is
-    NaN.
+    """Return the flat position of the maximum, by a search for it: the smallest that has it, or the largest
+    that is NaN.
     """
     rank, taps = len(dims), [d.window for d in dims]
     sizes = value.shape[-rank:]

@@ -96,7 +96,7 @@ def _pow_scalar(builder: Builder, call: Call) -> Value:
 
 
 def _multiply_in_steps(base: Scalar, exponent: int, dtype: DType) -> Scalar:
-    """The powers 3 and -2 as eager's kernels have them, each product rounded to `dtype`."""
+    """Return the powers 3 and -2 as eager's kernels have them, each product rounded to `dtype`."""
     square = to_dtype(to_dtype(mul(base, base), dtype), base.dtype)
     return mul(square, base) if exponent == 3 else op("div", like(1, base), square)
 

@@ -86,7 +86,7 @@ class Stream:
         self._number = number
 
     def _words(self, position: Scalar, shared: int, *, narrow: bool) -> tuple[Scalar, Scalar]:
-        """The two words that belong to `position`, which 2**shared neighbours share.
+        """Return the two words that belong to `position`, which 2**shared neighbours share.
 
         A thread of a GPU loads and stores 16 bytes of neighbours, and computes their words once: the compiler
         sees that their positions differ in bits that the counter leaves out.
@@ -103,23 +103,27 @@ class Stream:
         return philox((cast(counter, DType.U32), second), cast(seed, DType.U32))
 
     def draw_uniform(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
-        """An `f32` from 0 up to 1, exclusive, at `point` of a tensor of `shape`: 24 bits of a word."""
+        """Return an `f32` from 0 up to 1, exclusive, at `point` of a tensor of `shape`: 24 bits of a word."""
         return _fraction(self._word(point, shape))
 
     def draw_between_0_and_1(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
-        """An `f32` between 0 and 1, both exclusive, and as far from one as from the other: 23
+        """Return an `f32` between 0 and 1, both exclusive, and as far from one as from the other: 23
         bits of a word.
         """
         bits = cast(op("rshift", self._word(point, shape), const(33 - _BITS, DType.U32)), DType.I32)
         return mul(add(cast(bits, DType.F32), const(0.5, DType.F32)), const(2.0 ** (1 - _BITS), DType.F32))
 
     def draw_below(self, point: tuple[Expr, ...], shape: Shape, count: int) -> Scalar:
-        """An `i64` from 0 up to `count`, exclusive, which is at most 2**31: the upper word of a product."""
+        """Return an `i64` from 0 up to `count`, exclusive, which is at most 2**31: the upper word of a
+        product.
+        """
         wide = mul(cast(self._word(point, shape), DType.U64), const(count, DType.U64))
         return cast(op("rshift", wide, const(32, DType.U64)), DType.I64)
 
     def draw_normal(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
-        """An `f32` of the standard normal distribution, at most 6.7 from 0. Two elements share a pair."""
+        """Return an `f32` of the standard normal distribution, at most 6.7 from 0. Two elements share a
+        pair.
+        """
         position = index(flatten(point, shape))
         first, second = self._words(position, 1, narrow=provably_le(multiply_all(shape), WORD))
         low = const((1 << (32 - _BITS)) - 1, DType.U32)
@@ -131,7 +135,7 @@ class Stream:
         return mul(radius, select(_bit(position, 0), op("sin", angle), op("cos", angle)))
 
     def _word(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
-        """The word of `point`."""
+        """Return the word of `point`."""
         position = index(flatten(point, shape))
         words = self._words(position, 1, narrow=provably_le(multiply_all(shape), WORD))
         return select(_bit(position, 0), words[1], words[0])
@@ -149,7 +153,7 @@ class Stream:
 
 
 def _fraction(word: Scalar) -> Scalar:
-    """The first bits of a word, as an `f32` from 0 up to 1."""
+    """Return the first bits of a word, as an `f32` from 0 up to 1."""
     bits = cast(op("rshift", word, const(32 - _BITS, DType.U32)), DType.I32)
     return mul(cast(bits, DType.F32), const(2.0**-_BITS, DType.F32))
 
@@ -188,7 +192,7 @@ PlanDrawing: TypeAlias = Callable[[Builder, Call], Drawing]
 
 
 def take_stream(builder: Builder, drawing: Drawing) -> Stream:
-    """The next stream of the graph, which is the operator's own."""
+    """Return the next stream of the graph, which is the operator's own."""
     seed = graph_seed(builder, drawing.device)
     if drawing.is_dropout:
         builder.dropouts += 1
@@ -309,7 +313,7 @@ _MOST_INTEGERS: Final = 1 << 31
 def _plan_tensor(
     builder: Builder, call: Call, draw: Draw, dtypes: tuple[DType, ...] | None = None
 ) -> Drawing:
-    """A new tensor of numbers that `draw` makes, of one of `dtypes`.
+    """Return a new tensor of numbers that `draw` makes, of one of `dtypes`.
 
     Raises:
         NotLowered: they are eager's to draw, or of another type.
@@ -336,7 +340,7 @@ def _plan_tensor(
 
 
 def _number(call: Call, name: str, *, above: float = -math.inf, least: float = -math.inf) -> float:
-    """A parameter of a distribution.
+    """Return a parameter of a distribution.
 
     Raises:
         NotLowered: it is known at run time only, or eager refuses it.

@@ -45,7 +45,7 @@ from coilwork_lowering.torch_compat.graphs import find_decomposed_operator
 def list_reduced_dims(
     call: Call, rank: int, name: str = "dim", *, empty_is_all: bool = True
 ) -> tuple[int, ...]:
-    """The dimensions to reduce, sorted; an absent or empty list means all of them."""
+    """Return the dimensions to reduce, sorted; an absent or empty list means all of them."""
     value = call.arguments.get(name)
     listed = () if value is None else call.integers(name)
     if not listed and (value is None or empty_is_all):
@@ -113,7 +113,7 @@ def map_elements(
 
 
 def take_only_result(results: tuple[TensorValue | None, ...]) -> TensorValue:
-    """The only result."""
+    """Return the only result."""
     value = results[0]
     assert value is not None
     return value
@@ -170,7 +170,7 @@ def reduce_extreme(
     kind: ReduceKind,
     fake: torch.Tensor,
 ) -> TensorValue:
-    """The largest or smallest element, of those that there must be; NaN wins."""
+    """Return the largest or smallest element, of those that there must be; NaN wins."""
     wide = value.dtype.compute
     result = reduce_over(
         builder, call, value, positions, _extreme_kind(kind, wide), lambda x: cast(x, wide), [wide]
@@ -323,7 +323,7 @@ def _updates_one_by_one(node: torch.fx.Node) -> bool:
 
 
 def _nan_beside_infinity(builder: Builder, mean: TensorValue, squares: TensorValue) -> TensorValue:
-    """The mean as updates leave it: beside an infinity the next one is NaN."""
+    """Return the mean as updates leave it: beside an infinity the next one is NaN."""
     strides = mean.buffer.strides if is_whole(mean) else None
 
     def body(point: tuple[Expr, ...]) -> Scalar:

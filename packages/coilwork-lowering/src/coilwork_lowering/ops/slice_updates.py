@@ -80,7 +80,7 @@ def view_replaced_part(
 
 
 def part_shape(operator: str, value: TensorValue, arguments: Mapping[str, Value]) -> Shape:
-    """The shape of what a call of an operator that `replaces_part` replaces.
+    """Return the shape of what a call of an operator that `replaces_part` replaces.
 
     Raises:
         NotLowered: it depends on what nobody knows.
@@ -178,7 +178,7 @@ class _Run:
 
 
 def _runs(value: TensorValue) -> list[_Run | None]:
-    """The run of each dimension of the buffer; None where it depends on several coordinates."""
+    """Return the run of each dimension of the buffer; None where it depends on several coordinates."""
     extents = {d: n for d, n in zip(make_dims(value.shape), value.shape, strict=True) if not d.is_const}
     runs: list[_Run | None] = []
     for coordinate in value.index:
@@ -195,7 +195,7 @@ def _runs(value: TensorValue) -> list[_Run | None]:
 
 
 def _box(value: TensorValue) -> list[_Run] | None:
-    """A run for each dimension of the buffer, if the elements of `value` are all points of them."""
+    """Return a run for each dimension of the buffer, if the elements of `value` are all points of them."""
     runs = [run for run in _runs(value) if run is not None]
     along = [run.along for run in runs if run.along is not None]
     if len(runs) != len(value.index) or len(set(along)) != len(along):
@@ -207,8 +207,8 @@ def _box(value: TensorValue) -> list[_Run] | None:
 
 
 def _copy_into(builder: Builder, call: Call) -> Value:
-    """The new contents go straight into the old memory when they are laid over a whole buffer, where updates
-    in place are already.
+    """Return the new contents go straight into the old memory when they are laid over a whole buffer, where
+    updates in place are already.
     """
     old = builder.current(call.tensor("self"))
     if not is_whole(old):

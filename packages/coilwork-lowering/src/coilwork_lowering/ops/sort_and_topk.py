@@ -63,7 +63,8 @@ def can_choose(dtype: DType, count: int, *, in_memory: bool) -> bool:
 
 
 def make_order_key(value: Scalar) -> Scalar:
-    """A number in the order of `value`, NaN above all, and neither the least nor the greatest of its type.
+    """Return a number in the order of `value`, NaN above all, and neither the least nor the greatest of its
+    type.
 
     Floats give an `i32`: their bits, those of negative ones turned around (both zeros give 0). Integers of up
     to 32 bits give an `i64`.
@@ -80,7 +81,9 @@ def make_order_key(value: Scalar) -> Scalar:
 def choose_extremes(
     builder: Builder, call: Call, value: TensorValue, dim: int, count: int, *, largest: bool
 ) -> Value:
-    """The first `count` elements along `dim` in order, and their positions, as `aten.topk` gives them."""
+    """Return the first `count` elements along `dim` in order, and their positions, as `aten.topk` gives
+    them.
+    """
     values, positions = call.result
     device = value.device
     chosen = _choose_positions(builder, value, dim, count, largest=largest)
@@ -184,7 +187,7 @@ def _make_rows(builder: Builder, value: TensorValue, dim: int) -> Rows:
 def _row(
     builder: Builder, call: Call, *, cut: bool = False, sorts: bool = True
 ) -> tuple[TensorValue, int, int | None]:
-    """The operand, the dimension that its rows lie along, and their length if it is known.
+    """Return the operand, the dimension that its rows lie along, and their length if it is known.
 
     On accelerators it is, and the row stays on chip, or as many pieces as such a row has points if it may be
     `cut`. `sorts`: passes over the row will not do.
@@ -266,7 +269,7 @@ def _sort_rows(
     as_topk: bool = False,
     strides: Sequence[Sequence[Expr] | None] = (None, None),
 ) -> tuple[TensorValue, TensorValue]:
-    """The elements of rows in order, or the first `count` of them, and their positions; see `Sort`."""
+    """Return the elements of rows in order, or the first `count` of them, and their positions; see `Sort`."""
     ranges = make_node_ranges("i", rows.shape)
     # along the sort the coordinate is the range, also if there is one point
     point = list(make_coordinate_symbols("i", rows.shape))
@@ -346,7 +349,7 @@ def _select_first_of_pieces(
     largest: bool,
     strides: tuple[Sequence[Expr], Sequence[Expr]],
 ) -> Value:
-    """The first elements of the first elements of pieces that stay on chip.
+    """Return the first elements of the first elements of pieces that stay on chip.
 
     Raises:
         NotLowered: those of all pieces do not.
@@ -459,7 +462,7 @@ def _kthvalue(builder: Builder, call: Call) -> Value:
 
 
 def _median(*, skips_nan: bool) -> Lower:
-    """The lower one of two in the middle. A NaN makes it NaN, unless `skips_nan`."""
+    """Return the lower one of two in the middle. A NaN makes it NaN, unless `skips_nan`."""
 
     def lower(builder: Builder, call: Call) -> Value:
         value, dim, length = _row_to_choose_from(builder, call)

@@ -76,8 +76,8 @@ def find_storage_offset(node: object) -> Any:
 
 
 def find_storage_owner(node: torch.fx.Node) -> torch.fx.Node:
-    """The node whose memory `node` shares in the captured graph: itself if it is no view and overwrites
-    nothing.
+    """Return the node whose memory `node` shares in the captured graph: itself if it is no view and
+    overwrites nothing.
     """
     while node.op == "call_function" and _shares_memory(node) and isinstance(node.args[0], torch.fx.Node):
         node = node.args[0]

@@ -64,7 +64,7 @@ class _Side:
     wide: DType
 
     def result(self, i: Expr, k: Expr) -> Expr:
-        """The number in the result of element `k` of the window of `i`."""
+        """Return the number in the result of element `k` of the window of `i`."""
         return self._start(i) + k
 
     def _start(self, i: Expr) -> Expr:
@@ -72,7 +72,7 @@ class _Side:
         return floordiv(i * window.factor + window.offset, as_expr(window.divisor))
 
     def tap(self, i: Expr, k: Expr) -> tuple[Scalar, Scalar]:
-        """The weight of element `k` of the window of `i`, and whether it is read."""
+        """Return the weight of element `k` of the window of `i`, and whether it is read."""
         exists = is_within(self.result(i, k), as_expr(self.side.count))
         number = as_int(k)
         weight, counts = (
@@ -120,8 +120,8 @@ class _Side:
         return minimum(place, like(high, place)) if self.window.bounded[1] else place
 
     def _cubic(self, i: Expr, distance: Scalar) -> Scalar:
-        """The element at a border counts for all that would be beyond it: for what the others do not count
-        for, as weights sum up to 1.
+        """Return the element at a border counts for all that would be beyond it: for what the others do not
+        count for, as weights sum up to 1.
         """
         last = self.side.size - 1
         if last == 0:
@@ -138,7 +138,7 @@ class _Side:
 
 
 def _polynomial(distance: Scalar) -> Scalar:
-    """The weight at a distance, 0 from 2 on."""
+    """Return the weight at a distance, 0 from 2 on."""
     x = op("abs", distance)
     number = partial(like, other=x)
     near = add(mul(mul(sub(mul(number(CUBIC + 2), x), number(CUBIC + 3)), x), x), number(1))

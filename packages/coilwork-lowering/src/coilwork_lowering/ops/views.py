@@ -276,7 +276,7 @@ def _contiguous(builder: Builder, call: Call) -> Value:
 
 
 def _make_copy_form(view: Lower) -> Lower:
-    """The `_copy` form of a view operator: its result in memory of its own."""
+    """Return the `_copy` form of a view operator: its result in memory of its own."""
 
     def lower(builder: Builder, call: Call) -> Value:
         result = view(builder, call)

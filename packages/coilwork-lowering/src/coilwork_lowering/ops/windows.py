@@ -196,7 +196,7 @@ def _share_elements(size: Expr, count: Expr) -> Taps:
 
 
 def _bound_window_sizes(size: Expr, count: Expr) -> Expr:
-    """An upper bound of the windows' sizes, attained if both numbers are known."""
+    """Return an upper bound of the windows' sizes, attained if both numbers are known."""
     n, windows = as_int(size), as_int(count)
     if n is None or windows is None or windows > 4096:
         return ceildiv(size, count) + 1
@@ -232,7 +232,7 @@ def find_tap(
 
 
 def flat_position(at: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
-    """The row-major number of the element `at` in a tensor of `sizes`."""
+    """Return the row-major number of the element `at` in a tensor of `sizes`."""
     flat = as_expr(0)
     for coordinate, size in zip(at, sizes, strict=True):
         flat = flat * size + coordinate

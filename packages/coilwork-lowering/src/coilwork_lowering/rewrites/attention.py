@@ -72,7 +72,7 @@ def _match_masked(scores: Pattern) -> Pattern:
 
 
 def _match_weights(scores: Pattern) -> Pattern:
-    """The softmax of `scores`, perhaps in a wider type, and back in theirs."""
+    """Return the softmax of `scores`, perhaps in a wider type, and back in theirs."""
     wide = either(scores, call("to", self=scores, dtype=value("wider")))
     softmax = call("softmax", self=wide, dim=value("dim"), dtype=value("softmax_dtype"))
     return either(softmax, call("to", self=softmax, dtype=value("narrow")))
@@ -157,7 +157,7 @@ def _has_dropout(match: Match) -> bool:
 
 
 def _build_mask(added: Any, bias: Any, hidden: Any, seen: Any, fill: Any, dtype: torch.dtype) -> Any:
-    """The mask that the operator takes, of what is added to scores."""
+    """Return the mask that the operator takes, of what is added to scores."""
     if added is not None:
         return _propagate_masked_rows(added if bias is None else bias + added)
     if hidden is None and seen is None:

@@ -61,7 +61,7 @@ class Vocabulary(Protocol):
         """`node` as a call, `None` if it is not of this vocabulary."""
 
     def value(self, node: fx.Node) -> Any:
-        """The fake value of `node`."""
+        """Return the fake value of `node`."""
 
     def writes(self, node: fx.Node) -> bool:
         """Tell whether `node` may write into memory that others read, or change what calls mean."""
@@ -351,7 +351,7 @@ def _function_writes(node: fx.Node) -> bool:
 
 
 def _argument(node: fx.Node, function: Callable[..., Any], name: str) -> Any:
-    """The argument of a parameter; its default, or `None`, if it is not given."""
+    """Return the argument of a parameter; its default, or `None`, if it is not given."""
     if name in node.kwargs:
         return node.kwargs[name]
     position, default = _parameter(function, name)

@@ -49,7 +49,8 @@ class SliceCopies:
 
 
 def find_slice_copies(node: fx.Node) -> SliceCopies | None:
-    """The source and ordered runs of `node`, a `slice_scatter`, if all of it is copied from one tensor.
+    """Return the source and ordered runs of `node`, a `slice_scatter`, if all of it is copied from one
+    tensor.
 
     Adds no guard.
     """
@@ -99,7 +100,7 @@ class _Reader:
         self.known: dict[fx.Node, SliceCopies] = {}
 
     def parts(self, node: fx.Node) -> SliceCopies:
-        """The copies that make `node`; at least `node` itself."""
+        """Return the copies that make `node`; at least `node` itself."""
         if node not in self.known:
             copies = self._look_up(node) if len(self.known) < _MOST_CALLS else None
             self.known[node] = _identity_runs(node) if copies is None else copies
@@ -205,7 +206,9 @@ class _Place:
 
 
 def _find_place(node: fx.Node, base: Any, first: int) -> _Place | None:
-    """The place in `base` that the call `node` reads or writes, by its arguments from number `first` on."""
+    """Return the place in `base` that the call `node` reads or writes, by its arguments from number `first`
+    on.
+    """
     dim, start, end, step = (_value_of_argument(argument) for argument in _walk_arguments(node, first))
     if not isinstance(base, fx.Node) or type(dim) is not int or step != 1:
         return None
@@ -261,7 +264,7 @@ class _Amount:
     more: int
 
     def resolve(self, size: Any) -> Any:
-        """The amount for a dimension of `size`, as a number or a call."""
+        """Return the amount for a dimension of `size`, as a number or a call."""
         if self.times == 0:
             return self.more
         whole = size if self.times == 1 else size * self.times
@@ -290,7 +293,7 @@ class _Window:
 
 
 def _find_window(runs: tuple[Run, ...], size: Size) -> _Window | None:
-    """The window that `runs` read of a dimension of `size`, if they repeat one box."""
+    """Return the window that `runs` read of a dimension of `size`, if they repeat one box."""
     if not runs:
         return None
     starts = [run.start + run.shift for run in runs]

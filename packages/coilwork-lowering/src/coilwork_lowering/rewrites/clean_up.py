@@ -216,7 +216,7 @@ def clean_up(gm: fx.GraphModule, rewrites: Sequence[Rewrite]) -> tuple[Fired, ..
 def clean_up_copy(
     gm: fx.GraphModule, rewrites: Sequence[Rewrite]
 ) -> tuple[fx.GraphModule, tuple[Fired, ...]]:
-    """A copy of `gm` after `clean_up`, and what `rewrites` did to it."""
+    """Return a copy of `gm` after `clean_up`, and what `rewrites` did to it."""
     graph = copy_graph(gm.graph)
     fired = clean_up_in(graph, rewrites)
     copy = fx.GraphModule(gm, graph)

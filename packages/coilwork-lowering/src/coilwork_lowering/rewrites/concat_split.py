@@ -36,7 +36,7 @@ def _match_stack(*, shared: bool = False) -> Pattern:
 
 
 def _find_whole(match: Match) -> fx.Node | None:
-    """The tensor of which `cat` puts all parts together, in order."""
+    """Return the tensor of which `cat` puts all parts together, in order."""
     parts = match.captures["tensors"]
     rank = match.result.dim()
     dim = match.captures["dim"] % rank if rank else 0
@@ -52,7 +52,7 @@ def _find_whole(match: Match) -> fx.Node | None:
 
 
 def _find_source(part: fx.Node, dim: int, match: Match) -> fx.Node | None:
-    """The tensor that `part` is a slice or piece of, along `dim`."""
+    """Return the tensor that `part` is a slice or piece of, along `dim`."""
     made_by = part.args[0] if part.target is operator.getitem else part
     read = match.vocabulary.read(made_by) if isinstance(made_by, fx.Node) else None
     if read is None or read.op not in (*_SPLITS, "aten.slice.Tensor"):
@@ -69,7 +69,7 @@ _SPLITS: Final = ("aten.split.Tensor", "aten.split_with_sizes.default")
 
 
 def _find_start(part: fx.Node, dim: int, match: Match) -> int | None:
-    """The position in its source at which `part` begins."""
+    """Return the position in its source at which `part` begins."""
     if part.target is operator.getitem:
         maker, index = part.args
         assert isinstance(maker, fx.Node) and isinstance(index, int)
@@ -217,7 +217,7 @@ class _Spans:
 
 
 def _find_spans(match: Match, cat: fx.Node) -> _Spans | None:
-    """The places in the `cat` that `match` reads, worked out once; `None` if sizes are open."""
+    """Return the places in the `cat` that `match` reads, worked out once; `None` if sizes are open."""
     if cat not in match.memo:
         parts = _list_part_sizes(match)
         if parts is None:
@@ -231,7 +231,7 @@ def _find_spans(match: Match, cat: fx.Node) -> _Spans | None:
 
 
 def _find_sliced_operand(match: Match) -> int | None:
-    """The position of the operand of `cat` that a slice of it is."""
+    """Return the position of the operand of `cat` that a slice of it is."""
     read = match.vocabulary.read(match.root)
     if read is None or _read_dim(match) is None or match.captures["step"] != 1:
         return None
@@ -248,7 +248,7 @@ def _slice_free(match: Match) -> bool:
 
 
 def _get_sliced_operand(match: Match) -> fx.Node:
-    """The tensor that the slice is; the condition saw to it that there is one."""
+    """Return the tensor that the slice is; the condition saw to it that there is one."""
     position = _find_sliced_operand(match)
     assert position is not None
     operand: fx.Node = match.captures["tensors"][position]

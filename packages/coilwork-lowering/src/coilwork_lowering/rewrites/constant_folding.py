@@ -171,7 +171,7 @@ def _is_worth_preparing(
 
 
 def _count_dense_bytes(value: torch.Tensor) -> int:
-    """The memory that a tensor of this shape takes by itself."""
+    """Return the memory that a tensor of this shape takes by itself."""
     return prod(value.shape) * value.element_size()
 
 
@@ -322,7 +322,8 @@ def _pack_call(
     activation: Activation | None,
     images: dict[fx.Node, fx.Node],
 ) -> fx.Node | None:
-    """The call in place of `node`, or of its `activation`; None if its result would be laid out otherwise.
+    """Return the call in place of `node`, or of its `activation`; None if its result would be laid out
+    otherwise.
 
     `images` are images in channels-last so far, by those that lie otherwise.
     """
@@ -402,8 +403,8 @@ def freeze(
     *,
     packs: bool,
 ) -> tuple[fx.GraphModule, tuple[Fired, ...], Prepared | None]:
-    """An inference graph after `rewrites`, what they did, and what the inputs at positions `frozen` decide of
-    it.
+    """Return an inference graph after `rewrites`, what they did, and what the inputs at positions `frozen`
+    decide of it.
 
     Weights are laid out, and packed for oneDNN if `packs`, in the preparation; None if nothing is prepared.
     """

@@ -222,7 +222,7 @@ def rewrite_graph(
 def index_by_anchor(
     rewrites: Sequence[Rewrite], vocabulary: Vocabulary
 ) -> Mapping[Hashable, tuple[Rewrite, ...]]:
-    """The rewrites to try at a call, by its key."""
+    """Return the rewrites to try at a call, by its key."""
     table: dict[Hashable, tuple[Rewrite, ...]] = {}
     for rewrite in rewrites:
         for op in list_anchors(rewrite.pattern):

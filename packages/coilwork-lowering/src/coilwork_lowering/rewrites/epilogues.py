@@ -134,7 +134,7 @@ _PRODUCT: Final = either(
 
 
 def _match_product(named: str = "") -> tuple[Pattern, ...]:
-    """The product's result, perhaps under another shape."""
+    """Return the product's result, perhaps under another shape."""
     viewed = call("aten.view.default", self=_PRODUCT, size=value("size"), named=named)
     return (viewed, *(_name_product(option, named) for option in _PRODUCT.options))
 

@@ -85,12 +85,12 @@ def value(name: str) -> Value:
 
 
 def items(name: str) -> Items:
-    """A list of nodes, captured as `name`."""
+    """Return a list of nodes, captured as `name`."""
     return Items(name=name)
 
 
 def either(*options: Pattern) -> Either:
-    """The first of `options` that fits."""
+    """Return the first of `options` that fits."""
     return Either(options=options)
 
 
@@ -102,13 +102,13 @@ def call(
     named: str = "",
     **arguments: Pattern,
 ) -> Call:
-    """A call of one of the operators in `ops`, separated by spaces."""
+    """Return a call of one of the operators in `ops`, separated by spaces."""
     pairs = tuple(arguments.items())
     return Call(ops=tuple(ops.split()), arguments=pairs, commutes=commutes, shared=shared, named=named)
 
 
 def iterate_roots(pattern: Pattern) -> Iterator[Call]:
-    """The calls that may be the outermost of `pattern`."""
+    """Yield the calls that may be the outermost of `pattern`."""
     match pattern:
         case Call():
             yield pattern
@@ -120,7 +120,7 @@ def iterate_roots(pattern: Pattern) -> Iterator[Call]:
 
 
 def iterate_names(pattern: Pattern) -> Iterator[str]:
-    """The names that some match of `pattern` captures; some more than once."""
+    """Yield the names that some match of `pattern` captures; some more than once."""
     match pattern:
         case Tensor() | Value() | Items():
             yield pattern.name
@@ -150,7 +150,7 @@ class Outline:
 
 
 def outline(pattern: Pattern) -> tuple[Outline, ...]:
-    """The outlines of which a call that `pattern` fits has one."""
+    """Return the outlines of which a call that `pattern` fits has one."""
     return tuple(_outline_call(root) for root in iterate_roots(pattern))
 
 
@@ -228,11 +228,11 @@ class Match:
     find_model: FindModel = find_like_model
 
     def machine(self, name: str) -> MachineModel:
-        """The measured figures of the device of the captured node `name`."""
+        """Return the measured figures of the device of the captured node `name`."""
         return self.find_model(str(self.value(name).device))
 
     def value(self, name: str) -> Any:
-        """The fake tensor of the captured node `name`."""
+        """Return the fake tensor of the captured node `name`."""
         return self.vocabulary.value(self.captures[name])
 
     @property
@@ -263,7 +263,7 @@ def find_matches(
     memo: dict[Hashable, Any],
     find_model: FindModel = find_like_model,
 ) -> Iterator[Match]:
-    """Every way in which `pattern` fits with `node` as its outermost call, and `also` beside it.
+    """Yield every way in which `pattern` fits with `node` as its outermost call, and `also` beside it.
 
     `memo` and `find_model` as in `Match`.
     """
@@ -283,7 +283,7 @@ def find_matches(
 def _extend(
     also: tuple[Pattern, ...], roots: tuple[fx.Node, ...], state: _State, vocabulary: Vocabulary
 ) -> Iterator[tuple[tuple[fx.Node, ...], _State]]:
-    """The remaining roots: among the readers of what is captured."""
+    """Yield the remaining roots: among the readers of what is captured."""
     if not also:
         yield roots, state
         return

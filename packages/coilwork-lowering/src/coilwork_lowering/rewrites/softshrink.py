@@ -15,7 +15,7 @@ from coilwork_lowering.rewrites.rewrite import Rewrite, call, dtype_among, is_nu
 
 
 def _shrink_in_single_precision(x: Any, bound: float) -> Any:
-    """The softshrink that eager computes: in `f32`, rounded once.
+    """Return the softshrink that eager computes: in `f32`, rounded once.
 
     Its kernels take the bound in 16 bits, but for the one for CPUs that goes forward: what lies between the
     two bounds has no gradient.

@@ -35,7 +35,7 @@ REWRITES: Final[tuple[Rewrite, ...]] = (
 def choose_rewrites(
     level: Level, options: RewriteOptions, own: Iterable[Rewrite] = ()
 ) -> tuple[Rewrite, ...]:
-    """The rewrites of `level` that `options` allow, and the user's `own` of that level behind them.
+    """Return the rewrites of `level` that `options` allow, and the user's `own` of that level behind them.
 
     Their conditions ask `options.find_model` what pays. A user's own rewrite is allowed whatever it says of
     itself: who adds it wants it.

@@ -95,8 +95,8 @@ def trace_over_scores(
     mode: AbstractContextManager[object] | None,
     results: Sequence[int] = (0,),
 ) -> torch.fx.GraphModule:
-    """The graph of `function` at all places of `[batch, heads, rows, keys]` scores, of which it is asked for
-    these `results`.
+    """Return the graph of `function` at all places of `[batch, heads, rows, keys]` scores, of which it is
+    asked for these `results`.
 
     `function` takes a score if `numbers` is at least 1, four positions, the gradient of what it returns if
     `numbers` is 2, and `given`. The graph takes `numbers` tensors of all scores, the four positions as lines,

@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 
 
 def get_current_stack_trace() -> object:
-    """The user's traceback of the call that is being traced from a captured graph; None if there is none."""
+    """Return the user's traceback of the call that is being traced from a captured graph; None if there is
+    none.
+    """
     return torch.fx.traceback.get_current_meta().get("stack_trace")
 
 
 def copy_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
-    """A copy of `graph`, node for node, with metadata of its own; it calls and returns as `graph` does.
+    """Return a copy of `graph`, node for node, with metadata of its own; it calls and returns as `graph`
+    does.
 
     `copy.deepcopy` does the same, but warns about how torch copies tree specifications.
     """
@@ -72,7 +75,7 @@ class GraphRecord:
         ]
 
     def rebuild(self) -> torch.fx.Graph:
-        """The recorded graph, node for node, with metadata of its own."""
+        """Return the recorded graph, node for node, with metadata of its own."""
         graph = torch.fx.Graph(tracer_cls=self._tracer_cls)
         made: dict[torch.fx.Node, torch.fx.Node] = {}
         for node, op, target, args, kwargs, name, kind, meta in self._nodes:
@@ -87,7 +90,7 @@ class GraphRecord:
 def trace_call(
     function: Callable[..., Any], values: Sequence[Any], mode: AbstractContextManager[object] | None
 ) -> torch.fx.Graph:
-    """The ATen graph of one call with fake tensors and numbers of `mode`, a placeholder for each
+    """Return the ATen graph of one call with fake tensors and numbers of `mode`, a placeholder for each
     of `values`.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -126,7 +129,7 @@ def find_decomposed_operator(node: torch.fx.Node) -> str | None:
 
 
 def find_fake_mode(gm: torch.fx.GraphModule) -> AbstractContextManager[object] | None:
-    """The fake tensor mode, to be entered, that the tensors in the graph's metadata belong to."""
+    """Return the fake tensor mode, to be entered, that the tensors in the graph's metadata belong to."""
     from torch._guards import detect_fake_mode
 
     values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
@@ -137,7 +140,7 @@ def find_fake_mode(gm: torch.fx.GraphModule) -> AbstractContextManager[object] |
 
 
 def find_mode_among(values: Iterable[object]) -> AbstractContextManager[object] | None:
-    """The fake tensor mode, to be entered, that the first fake tensor of `values` was made in.
+    """Return the fake tensor mode, to be entered, that the first fake tensor of `values` was made in.
 
     A captured graph's tensors are of Dynamo's mode, while `find_fake_mode` finds the one that AOTAutograd
     will trace with.
@@ -165,7 +168,9 @@ def is_fake(tensor: torch.Tensor) -> bool:
 
 
 def read_number(tensor: torch.Tensor) -> int | float | bool:
-    """The value of a real tensor of one element, also where operators are being traced on fake ones."""
+    """Return the value of a real tensor of one element, also where operators are being traced on fake
+    ones.
+    """
     with use_real_tensors():
         number: int | float | bool = tensor.item()
     return number

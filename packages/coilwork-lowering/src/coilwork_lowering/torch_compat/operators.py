@@ -35,13 +35,15 @@ def promote_types(
 
 
 def list_composite_operators() -> tuple[str, ...]:
-    """The names of all operators that are made of others: libraries that a program loads add to them."""
+    """Return the names of all operators that are made of others: libraries that a program loads add to
+    them.
+    """
     names: list[str] = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
     return tuple(names)
 
 
 def copy_base_decompositions() -> dict[Any, Callable[..., Any]]:
-    """A fresh copy of torch's core ATen decompositions. Making it walks all operators: a tenth of
+    """Return a fresh copy of torch's core ATen decompositions. Making it walks all operators: a tenth of
     a second.
     """
     # loaded on use: the tables take longer to build than this package takes to import
@@ -63,7 +65,7 @@ def get_qualified_name(target: Overload) -> str:
 
 
 def get_overload(name: str) -> Overload:
-    """The overload of a qualified name, `"aten.add.Tensor"`.
+    """Return the overload of a qualified name, `"aten.add.Tensor"`.
 
     Raises:
         KeyError: there is none.
@@ -85,7 +87,7 @@ def is_list_of_sizes(formal: torch.Argument) -> bool:
 
 
 def get_schema(target: Overload) -> torch.FunctionSchema:
-    """The schema of an overload."""
+    """Return the schema of an overload."""
     return target._schema
 
 
@@ -135,8 +137,8 @@ _COUNTED: Final = frozenset(
 
 
 def find_kernel_dtype(target: Any, number: int, first: torch.dtype | None) -> torch.dtype | None:
-    """The element type that kernels give result `number`, where torch 2.11's meta functions name another.
-    None elsewhere.
+    """Return the element type that kernels give result `number`, where torch 2.11's meta functions name
+    another. None elsewhere.
 
     Positions and counts of distinct values are `int64`, not of the values' type; logarithms of an attention's
     sums on a CPU are as precise as its queries, of type `first`, and `float32` for queries of 16 bits only.
@@ -159,8 +161,8 @@ def is_packing(target: Any) -> bool:
 
 
 def list_packed_types() -> tuple[torch.dtype, ...]:
-    """The types of weights that oneDNN packs on this machine; none where torch was built without it, or it is
-    switched off.
+    """Return the types of weights that oneDNN packs on this machine; none where torch was built without it,
+    or it is switched off.
     """
     if not torch.backends.mkldnn.is_available() or not torch._C._get_mkldnn_enabled():
         return ()
@@ -176,7 +178,8 @@ def list_packed_types() -> tuple[torch.dtype, ...]:
 def list_functionalized_calls(
     copied: Callable[[torch.Tensor], torch.Tensor],
 ) -> dict[Any, Callable[..., Any]]:
-    """The wrappers of operators that write into their arguments, and functions that say what each does.
+    """Return the wrappers of operators that write into their arguments, and functions that say what each
+    does.
 
     They copy by `copied` what is written into; torch's own would keep its place in the storage, by way of
     flat views of it.
@@ -206,7 +209,7 @@ def list_functionalized_calls(
 
 
 def copy_of_storage(value: torch.Tensor) -> torch.Tensor:
-    """A copy of `value`, as far from the beginning of its storage as `value` is."""
+    """Return a copy of `value`, as far from the beginning of its storage as `value` is."""
     from torch._prims_common import clone_preserve_strides
 
     copy: torch.Tensor = clone_preserve_strides(value)
@@ -226,8 +229,8 @@ def list_dense_equivalents() -> dict[Any, Callable[..., Any]]:
 
 
 def list_out_dtype_equivalents() -> dict[Any, Callable[..., Any]]:
-    """The higher-order operator that computes an operator in a wider type, and the function that calls what
-    it stands for.
+    """Return the higher-order operator that computes an operator in a wider type, and the function that calls
+    what it stands for.
     """
     from torch._higher_order_ops.out_dtype import out_dtype, out_dtype_dense
 

@@ -48,7 +48,9 @@ _SETTINGS: Final[Mapping[str, object]] = MappingProxyType(
 
 
 def find_partitioner_setting() -> str | None:
-    """The name of a setting of torch's partitioner that has another value than the usual one, or None."""
+    """Return the name of a setting of torch's partitioner that has another value than the usual one, or
+    None.
+    """
     from torch._functorch import config
 
     for name, usual in _SETTINGS.items():
@@ -84,7 +86,7 @@ class CallKinds:
 
 
 def list_call_kinds() -> CallKinds:
-    """The kinds of this release of torch."""
+    """Return the kinds of this release of torch."""
     from torch._functorch.partitioners import get_default_op_list
 
     kinds = get_default_op_list()
@@ -92,7 +94,7 @@ def list_call_kinds() -> CallKinds:
 
 
 def get_packet(target: object) -> object:
-    """The operator that `target` is an overload of; `target` itself if it is none."""
+    """Return the operator that `target` is an overload of; `target` itself if it is none."""
     return getattr(target, "overloadpacket", target)
 
 
@@ -102,8 +104,8 @@ def is_mutable(target: object) -> bool:
 
 
 def list_overwritten(node: torch.fx.Node) -> frozenset[object]:
-    """The operands that a call with mutations made functional, of an operator or a user's Triton kernel,
-    may write over in place.
+    """Return the operands that a call with mutations made functional, of an operator or a user's Triton
+    kernel, may write over in place.
     """
     higher = torch.ops.higher_order
     if node.target is higher.auto_functionalized:
@@ -154,7 +156,7 @@ def _estimate_number(number: Any) -> int:
 
 
 def list_symbols(value: object) -> list[Any]:
-    """The symbols in the sizes of `value`, by name."""
+    """Return the symbols in the sizes of `value`, by name."""
     from torch.fx.experimental.symbolic_shapes import free_symbols
 
     return sorted(free_symbols(value), key=lambda symbol: str(symbol.name))
@@ -168,7 +170,7 @@ def get_bound_symbol(node: torch.fx.Node) -> Any:
 
 
 def list_outputs(graph: torch.fx.Graph) -> tuple[list[Any], list[Any]]:
-    """The results of a joint graph and what AOTAutograd notes of each (None if it notes nothing)."""
+    """Return the results of a joint graph and what AOTAutograd notes of each (None if it notes nothing)."""
     last = graph.output_node()
     outputs = tree_leaves(last.args)
     notes = last.meta.get("desc")
@@ -185,7 +187,7 @@ def describe_saved(count: int, unchecked: range) -> list[Any]:
 
 
 def make_lazy_module(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:
-    """A module that writes its Python text when it is called or printed, which few are."""
+    """Return a module that writes its Python text when it is called or printed, which few are."""
     return _LazyGraphModule(root, graph)
 
 

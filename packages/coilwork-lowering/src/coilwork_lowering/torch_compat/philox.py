@@ -30,7 +30,7 @@ _LIBRARY.define("kept(Tensor seed, SymInt[] size, int stream, float probability)
 
 
 def _draw_seed(like: torch.Tensor) -> torch.Tensor:
-    """A seed, `i64[1]`, on the device of `like`, from torch's generator."""
+    """Return a seed, `i64[1]`, on the device of `like`, from torch's generator."""
     return torch.randint(0, SEED_END, [1], dtype=torch.int64, device=like.device)
 
 
@@ -55,7 +55,7 @@ def _draw_kept(seed: torch.Tensor, size: list[int], stream: int, probability: fl
 
 
 def _low(words: torch.Tensor) -> torch.Tensor:
-    """The low 32 bits of each number."""
+    """Return the low 32 bits of each number."""
     return words & (WORD - 1)
 
 

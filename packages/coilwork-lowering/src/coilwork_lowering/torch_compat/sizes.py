@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 def get_sympy(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> sympy.Basic:
-    """The sympy expression of a symbolic number."""
+    """Return the sympy expression of a symbolic number."""
     return value.node.expr
 
 
 def get_shape_env(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> ShapeEnv:
-    """The shape environment that `value` belongs to."""
+    """Return the shape environment that `value` belongs to."""
     env: ShapeEnv = value.node.shape_env
     return env
 
 
 def find_shape_env(gm: torch.fx.GraphModule) -> ShapeEnv | None:
-    """The shape environment of the sizes in `gm`; None if all of them are known."""
+    """Return the shape environment of the sizes in `gm`; None if all of them are known."""
     for node in gm.graph.nodes:
         value = node.meta.get("val")
         for size in value.shape if isinstance(value, torch.Tensor) else (value,):
@@ -34,8 +34,8 @@ def find_shape_env(gm: torch.fx.GraphModule) -> ShapeEnv | None:
 
 
 def find_shape_env_among(values: Iterable[object]) -> ShapeEnv | None:
-    """The shape environment of the sizes of tensors, and of sizes, among `values` and lists of them; None if
-    all are known.
+    """Return the shape environment of the sizes of tensors, and of sizes, among `values` and lists of them;
+    None if all are known.
     """
     for value in values:
         if isinstance(value, list | tuple):
@@ -55,7 +55,7 @@ def guard_count(env: ShapeEnv) -> int:
 
 
 def guard_texts(env: ShapeEnv, first: int) -> list[tuple[str, str]]:
-    """The guards from number `first` on: conditions, and the lines of code that asked for them."""
+    """Return the guards from number `first` on: conditions, and the lines of code that asked for them."""
     guards = [guard for guard in env.guards[first:] if not _always_leaves_a_remainder(env, guard.expr)]
     return [(str(guard.expr), str(guard.sloc)) for guard in guards]
 
@@ -63,7 +63,7 @@ def guard_texts(env: ShapeEnv, first: int) -> list[tuple[str, str]]:
 def list_guarded_comparisons(
     env: ShapeEnv, numbers: Collection[sympy.Symbol], known: Collection[sympy.Symbol]
 ) -> list[tuple[sympy.Basic, str, sympy.Basic]]:
-    """The comparisons with `numbers` that guards promise: left side, name of the relation, right side.
+    """Return the comparisons with `numbers` that guards promise: left side, name of the relation, right side.
 
     Guards that mention symbols which are not `known` are left out. An integer is compared with integers: of a
     float bound that is what it rounds to. Adds no guard.
@@ -85,7 +85,9 @@ def list_guarded_comparisons(
 def _compare_integers(
     lhs: sympy.Basic, relation: str, rhs: sympy.Basic
 ) -> tuple[sympy.Basic, str, sympy.Basic] | None:
-    """The comparison with an integer in the place of a float bound; None if it holds for all of 64 bits."""
+    """Return the comparison with an integer in the place of a float bound; None if it holds for all of 64
+    bits.
+    """
     import sympy
     from torch.utils._sympy.functions import ToFloat
 
@@ -129,7 +131,7 @@ def _always_leaves_a_remainder(env: ShapeEnv, condition: sympy.Basic) -> bool:
 
 
 def hint_of(value: int | torch.SymInt) -> int | None:
-    """The number that a size was traced with; None if it depends on data. Adds no guard."""
+    """Return the number that a size was traced with; None if it depends on data. Adds no guard."""
     if isinstance(value, int):
         return int(value)
     hint: int | None = value.node.hint
@@ -202,7 +204,7 @@ def is_truth_value(number: torch.SymInt | torch.SymFloat) -> bool:
 
 
 def make_integer_symbol(name: str) -> sympy.Symbol:
-    """A new integer symbol."""
+    """Return a new integer symbol."""
     # sympy takes longer to load than this package; whoever has symbolic sizes has loaded it
     import sympy
 
@@ -231,7 +233,7 @@ def find_plain_symbols(values: Iterable[object]) -> set[sympy.Symbol]:
 
 
 def find_plain_number(value: int | torch.SymInt) -> int | None:
-    """The number that `value` is whatever the sizes are; None if it is one of them. Adds no guard."""
+    """Return the number that `value` is whatever the sizes are; None if it is one of them. Adds no guard."""
     if isinstance(value, int):
         return int(value)
     expression = get_sympy(value)
@@ -239,7 +241,7 @@ def find_plain_number(value: int | torch.SymInt) -> int | None:
 
 
 def find_plain_float(value: object) -> float | None:
-    """The number that a symbolic float is, if a guard holds it to one."""
+    """Return the number that a symbolic float is, if a guard holds it to one."""
     if not isinstance(value, torch.SymFloat):
         return None
     expression = get_sympy(value)
@@ -270,7 +272,9 @@ def unify_symbols(size: torch.SymInt, known: torch.SymInt) -> None:
 
 
 def create_count(env: ShapeEnv) -> torch.SymInt:
-    """A new symbol for a number that data decides, at least 0, which no result of a traced call shows."""
+    """Return a new symbol for a number that data decides, at least 0, which no result of a traced call
+    shows.
+    """
     with env.ignore_fresh_unbacked_symbols():
         count = env.create_unbacked_symint()
     env.constrain_symbol_range(get_sympy(count), 0, 2**62)

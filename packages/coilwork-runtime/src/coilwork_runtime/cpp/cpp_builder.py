@@ -114,7 +114,7 @@ class CppBuilder:
         self._shared: set[str] = set()
 
     def build(self, spec: KernelSpec) -> Launcher:
-        """The kernel's launcher.
+        """Return the kernel's launcher.
 
         Raises:
             KernelBuildError: the compiler refuses the source, or the result does not load.
@@ -168,16 +168,16 @@ class CppBuilder:
         )
 
     def library(self, spec: KernelSpec) -> bytes:
-        """The kernel's shared library, for those who store it elsewhere: it depends on the kernel alone.
-        Raises as `build` does.
+        """Return the kernel's shared library, for those who store it elsewhere: it depends on the kernel
+        alone. Raises as `build` does.
         """
         toolchain = find_toolchain()
         key = make_library_key(spec, toolchain)
         return self._flights.run(key, lambda: self._build_alone(spec, key, toolchain)).read_bytes()
 
     def _load_stored(self, spec: KernelSpec) -> Launcher | None:
-        """The launcher of what any compiler made of the kernel before; None if the store has nothing that
-        loads.
+        """Return the launcher of what any compiler made of the kernel before; None if the store has nothing
+        that loads.
         """
         named = (self._kernels.get(make_latest_key(spec)) or b"").decode(errors="replace")
         path = self._find_library(named) if _KEY.fullmatch(named) else None
@@ -187,7 +187,7 @@ class CppBuilder:
             return None
 
     def load(self, spec: KernelSpec, data: bytes) -> Launcher | None:
-        """A launcher of a library that was built elsewhere; None if it does not load here."""
+        """Return a launcher of a library that was built elsewhere; None if it does not load here."""
         try:
             return load_launcher(spec, self._write(data))
         except (OSError, AttributeError):
@@ -208,7 +208,7 @@ class CppBuilder:
         return self._keep(key, self._compile(spec, key, toolchain)) if key in self._shared else library
 
     def _find_library(self, key: str) -> Path | None:
-        """The library of the kernel with this key as a file, if the store has it."""
+        """Return the library of the kernel with this key as a file, if the store has it."""
         data = self._kernels.get(key)
         if data is None:
             return None
@@ -284,8 +284,8 @@ class CppBuilder:
             self._kernels.put(make_latest_key(spec), key.encode())
 
     def _file(self, key: str) -> Path | None:
-        """The library of the kernel with this key, if it was written and is still there: somebody may clean
-        the folder up.
+        """Return the library of the kernel with this key, if it was written and is still there: somebody may
+        clean the folder up.
         """
         library = self._written.get(key)
         return library if library is not None and library.exists() else None
@@ -296,7 +296,7 @@ class CppBuilder:
         return library
 
     def _folder_with_stub(self, toolchain: Toolchain) -> Path:
-        """The folder, with what kernels are linked against."""
+        """Return the folder, with what kernels are linked against."""
         folder = self._folder()
         with self._lock:
             # `CXX` may have come to name a compiler for another machine
@@ -314,7 +314,7 @@ class CppBuilder:
             return self._kernel_folder
 
     def _write(self, data: bytes) -> Path:
-        """A new file each time: the loader takes a path that it knows for the library that it knows.
+        """Return a new file each time: the loader takes a path that it knows for the library that it knows.
 
         Raises:
             ScratchFolderError: it cannot be written.
@@ -328,7 +328,7 @@ class CppBuilder:
 
 
 def make_latest_key(spec: KernelSpec) -> str:
-    """The store's key of the key of the library that was built last, whatever the compiler.
+    """Return the store's key of the key of the library that was built last, whatever the compiler.
 
     It serves machines without a compiler, which cannot know the version that a library's own key contains.
     """
@@ -338,7 +338,7 @@ def make_latest_key(spec: KernelSpec) -> str:
 
 
 def make_library_key(spec: KernelSpec, toolchain: Toolchain) -> str:
-    """The store's key of a kernel's library."""
+    """Return the store's key of a kernel's library."""
     flags = " ".join(list_flags(spec.features))
     return content_key("kernel", "cpp", spec.source, flags, toolchain.version, toolchain.machine)
 
@@ -399,7 +399,7 @@ class CppCompiler:
         self._builder = CppBuilder(None)
 
     def key(self, spec: KernelSpec) -> str:
-        """The compiler's version and flags.
+        """Return the compiler's version and flags.
 
         Raises:
             MissingCompilerError: there is no compiler.
@@ -407,7 +407,7 @@ class CppCompiler:
         return make_library_key(spec, find_toolchain())
 
     def compile(self, spec: KernelSpec) -> bytes:
-        """The shared library of the kernel.
+        """Return the shared library of the kernel.
 
         Raises:
             KernelBuildError: the compiler refuses the text.

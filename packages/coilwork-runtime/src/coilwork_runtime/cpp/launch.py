@@ -24,7 +24,7 @@ from coilwork_runtime.manifest.kernel_manifest import KernelManifest
 
 
 def load_launcher(manifest: KernelManifest, library: Path) -> Launcher:
-    """A callable over tensors, then sizes, that runs the kernel in `library`.
+    """Return a callable over tensors, then sizes, that runs the kernel in `library`.
 
     Raises:
         OSError: the library does not load.
@@ -63,7 +63,7 @@ _CALLS: Final[Mapping[int, Callable[[Callable[..., Any]], Callable[..., Any]]]] 
 
 
 def _call_of(manifest: KernelManifest, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A call of the C function: tensors and scratch as addresses, sizes as they are."""
+    """Return a call of the C function: tensors and scratch as addresses, sizes as they are."""
     is_ordered = all(
         before.is_pointer or not after.is_pointer
         for before, after in zip(manifest.args, manifest.args[1:], strict=False)
@@ -159,7 +159,7 @@ class CpuDevice:
         return nullcontext()
 
     def record(self, stream: int) -> int:
-        """An event that has happened."""
+        """Return an event that has happened."""
         return 0
 
     def wait(self, stream: int, event: int) -> None:

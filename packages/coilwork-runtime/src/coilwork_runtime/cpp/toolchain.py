@@ -81,8 +81,8 @@ class Toolchain:
 
 
 def find_toolchain(environ: Mapping[str, str] | None = None) -> Toolchain:
-    """The compiler named by `CXX`, with arguments if it has some, else the first of g++, c++, clang++ on the
-    path.
+    """Return the compiler named by `CXX`, with arguments if it has some, else the first of g++, c++, clang++
+    on the path.
 
     Raises:
         MissingCompilerError: there is none.
@@ -139,13 +139,13 @@ def _stamp(word: str, path: str) -> tuple[int, ...]:
 
 
 def _period() -> int:
-    """A number that changes every `REMEMBERED_S`."""
+    """Return a number that changes every `REMEMBERED_S`."""
     return int(time.monotonic() // REMEMBERED_S)
 
 
 @functools.lru_cache(maxsize=64)
 def _ask_version(command: Sequence[str], stamps: tuple[tuple[int, ...], ...], period: int) -> str | None:
-    """The first line of what a compiler says of itself; empty if it says nothing, None if it hangs.
+    """Return the first line of what a compiler says of itself; empty if it says nothing, None if it hangs.
 
     Asking starts it, so an answer is remembered as long as the files are those of `stamps`, and for a while.
     """
@@ -160,7 +160,7 @@ def _ask_version(command: Sequence[str], stamps: tuple[tuple[int, ...], ...], pe
 
 @functools.lru_cache(maxsize=64)
 def _ask_machine(command: Sequence[str], stamps: tuple[tuple[int, ...], ...], period: int) -> str:
-    """The machine that a compiler builds for; this one if it does not tell."""
+    """Return the machine that a compiler builds for; this one if it does not tell."""
     try:
         done = run_tool([*command, "-dumpmachine"], longest_s=LONGEST_ANSWER_S)
     except (TimeoutError, OSError):

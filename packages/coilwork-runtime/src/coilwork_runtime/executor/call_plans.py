@@ -52,7 +52,7 @@ Callback = Callable[[list[torch.Tensor], list[int]], Any]
 
 
 def make_callback(call: RecordedCall) -> Callback:
-    """A function over the call's tensors and computed integers, each in order, that makes the call and
+    """Return a function over the call's tensors and computed integers, each in order, that makes the call and
     returns its results.
 
     Results that lie in lists are returned as one list, in the call's order.
@@ -82,7 +82,9 @@ def make_callback(call: RecordedCall) -> Callback:
 def _fill_launch(
     kernel: UserKernel, by_place: Sequence[Place], by_name: Mapping[str, Place]
 ) -> Callable[[list[torch.Tensor], list[int]], list[Any]]:
-    """A function that lists the arguments of a launch, which does without the dispatcher, all by place."""
+    """Return a function that lists the arguments of a launch, which does without the dispatcher, all by
+    place.
+    """
     return _Row([*by_place, *(by_name[name] for name in kernel.order[len(by_place) :])]).fill
 
 
@@ -114,8 +116,9 @@ def _parts(results: Any, paths: Sequence[tuple[int, ...]]) -> list[Any]:
 
 
 def find_operator(target: str) -> Callable[[], Callable[..., Any]]:
-    """A function that looks an operator overload up when it is called: those of a library may be registered
-    later."""
+    """Return a function that looks an operator overload up when it is called: those of a library may be
+    registered later.
+    """
     parts = target.split(".")
     if len(parts) != 3:
         root: Any = torch.ops
@@ -125,7 +128,7 @@ def find_operator(target: str) -> Callable[[], Callable[..., Any]]:
 
 
 def require_operator(target: str) -> Callable[..., Any]:
-    """An operator overload.
+    """Return an operator overload.
 
     Raises:
         ProgramBytesError: there is none of this name.
@@ -171,7 +174,7 @@ class _Places:
         self._sizes = 0
 
     def find(self, value: Argument) -> Place:
-        """The place of `value`."""
+        """Return the place of `value`."""
         match value:
             case Slot() | Item():
                 self._tensors += 1
@@ -207,7 +210,7 @@ class _Row:
         return not (self._tensors or self._sizes or self._items or self._rows)
 
     def fill(self, tensors: list[torch.Tensor], sizes: list[int]) -> list[Any]:
-        """A new list with the arguments of a call."""
+        """Return a new list with the arguments of a call."""
         row: list[Any] = self._template.copy()
         for place, number in self._tensors:
             row[place] = tensors[number]
@@ -248,7 +251,7 @@ class TorchInterface(Protocol):
     """torch's C interface, as the extension finds it."""
 
     def symbol(self, name: str) -> int:
-        """The address of a function, 0 if there is none."""
+        """Return the address of a function, 0 if there is none."""
         ...
 
     def code(self, name: str) -> int | None:
@@ -287,8 +290,8 @@ def plan_call(
     products: ProductLibrary | None = None,
     convolutions: ConvolutionLibrary | None = None,
 ) -> CallPlan:
-    """The plan of `call`, which `products` may do if it is a matrix product, and `convolutions` if it is a
-    convolution.
+    """Return the plan of `call`, which `products` may do if it is a matrix product, and `convolutions` if it
+    is a convolution.
     """
     try:
         route, head = _native(call, torch_interface)
@@ -323,7 +326,7 @@ def _explain_launch(call: RecordedCall, kernel: UserKernel) -> str:
 
 
 def _native(call: RecordedCall, torch_interface: TorchInterface) -> tuple[Route, bytes]:
-    """The route, and what the plan says of it: results, then values."""
+    """Return the route, and what the plan says of it: results, then values."""
     if call.target in NUMBER_READS:
         (slot,) = call.slots()
         return Route.ITEM, u32(0) + join_items([bytes((1,)) + u32(slot.number)])

@@ -85,8 +85,8 @@ def load_interpreted(
     replacements: Mapping[str, Call] = MappingProxyType({}),
     regions: RegionReplay | None = None,
 ) -> Call:
-    """The program in `data`, as `coilwork_wrapper.native` writes it: a callable that takes one list, which it
-    empties.
+    """Return the program in `data`, as `coilwork_wrapper.native` writes it: a callable that takes one list,
+    which it empties.
 
     `launchers` has one for each kernel by name, `constants` the tensors by key. `replacements` run in place
     of subprograms, by their names: each takes one list, of the operands and then the sizes that the part is
@@ -132,7 +132,7 @@ class _Maker:
         self._ranked: set[int] = set()
 
     def make(self) -> Call:
-        """The callable of the part: takes one list, which it empties."""
+        """Return the callable of the part: takes one list, which it empties."""
         *steps, last = self._part.steps
         # what alone is freed at the end goes with the frame; several are freed in their order
         if steps and steps[-1].code is Code.FREE and len(steps[-1].operands[0]) == 1:
@@ -431,7 +431,7 @@ class _Maker:
         return lambda frame: pass_on()
 
     def _take_single_free(self, rest: deque[Step]) -> int | None:
-        """The place that the next step frees, if that is all it does; it is taken away."""
+        """Return the place that the next step frees, if that is all it does; it is taken away."""
         if self._regions is not None or not rest or rest[0].code is not Code.FREE:
             return None
         slots = rest[0].operands[0]
@@ -578,7 +578,7 @@ class _Maker:
         return loop
 
     def _repeat(self, count: int, number: int, body: Nested, outputs: Sequence[tuple[int, Layout]]) -> Action:
-        """A part that runs so many times, and is told the number of the round."""
+        """Return a part that runs so many times, and is told the number of the round."""
         places = [self._slots[slot] for slot, _ in outputs]
         first = [self._slots[operand] for _, operand in body.operands[: len(places)]]
         rounds, at, step = self._registers[count], self._registers[number], self._run_nested(body, places)
@@ -599,7 +599,7 @@ class _Maker:
         return repeat
 
     def _run(self, nested: Nested, outputs: Sequence[tuple[int, Layout]]) -> Action:
-        """A subprogram, whose results are memory of its own."""
+        """Return a subprogram, whose results are memory of its own."""
         run, places = self._run_nested(nested), [self._slots[slot] for slot, _ in outputs]
         settled = [self._settle(slot, layout, False) for slot, layout in outputs]
 
@@ -682,7 +682,7 @@ class _Maker:
 
 
 def _find_direct(target: str) -> Callable[..., Any]:
-    """An operator overload, without the frame that torch's object for it costs each call.
+    """Return an operator overload, without the frame that torch's object for it costs each call.
 
     Raises:
         ProgramBytesError: there is none of this name.

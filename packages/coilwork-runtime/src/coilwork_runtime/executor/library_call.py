@@ -40,7 +40,7 @@ def make_library_call(
     kinds: TensorKinds,
     store: Store | None,
 ) -> Callable[..., Sequence[Any]] | None:
-    """A callable over one list of inputs, which it empties, or over the inputs one by one.
+    """Return a callable over one list of inputs, which it empties, or over the inputs one by one.
 
     What is rare is done by `instead`: tensors of other kinds than `kinds`, and calls under a mode that
     watches operators. None where the native executor is not at hand, in the wheel or in `store`.

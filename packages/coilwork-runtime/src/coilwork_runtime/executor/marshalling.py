@@ -93,7 +93,7 @@ def encode_function_value(parameter: Parameter, value: Argument, code: Codes) ->
 
 
 def repeat_scalar(parameter: Parameter, value: Argument) -> Argument:
-    """A single number where a list of fixed length is expected stands for all of its items."""
+    """Return a single number where a list of fixed length is expected stands for all of its items."""
     if parameter.type.name == "List" and parameter.length and isinstance(value, int | float | Size):
         return [value] * parameter.length
     return value
@@ -178,7 +178,7 @@ _FAMILIES: Final[Mapping[type, str]] = {
 
 
 def _torch_code(value: Argument, code: Codes) -> int:
-    """The number by which torch's C interface knows an element type, a layout or a memory format."""
+    """Return the number by which torch's C interface knows an element type, a layout or a memory format."""
     if isinstance(value, int):
         return value
     family = _FAMILIES.get(type(value))

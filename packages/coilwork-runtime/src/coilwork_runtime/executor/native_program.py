@@ -109,7 +109,7 @@ def load_native(
     replacements: Mapping[str, Call] = MappingProxyType({}),
     regions: RegionReplay | None = None,
 ) -> NativeProgram:
-    """The program in `data`, as `coilwork_wrapper.native` writes it.
+    """Return the program in `data`, as `coilwork_wrapper.native` writes it.
 
     `launchers` has one for each kernel by name, `constants` the tensors by key. `fallback` makes a callable
     that takes over calls with numbers that are no plain integers. `operators` takes over those with tensors
@@ -184,7 +184,7 @@ def load_native(
 
 
 def _open_library(library: CalledLibrary | None, extension: Any) -> int:
-    """The address of the opened library; 0 if there is none to open, or it is not to be had and
+    """Return the address of the opened library; 0 if there is none to open, or it is not to be had and
     not required.
     """
     if library is None:
@@ -204,7 +204,7 @@ def _open_library(library: CalledLibrary | None, extension: Any) -> int:
 
 
 def find_executor_extension(store: Store | None, *, may_build: bool = True) -> Any:
-    """The extension module, built here if it is not at hand and `may_build`.
+    """Return the extension module, built here if it is not at hand and `may_build`.
 
     Raises:
         ExecutorUnavailableError: there is neither a stored one nor what it takes to build it.
@@ -268,7 +268,7 @@ def _load_quietly(store: Store | None) -> None:
 def _kernel(
     launcher: Callable[..., Any],
 ) -> tuple[Callable[..., Any], bytes | None, Callable[[], Any] | None]:
-    """The launcher, how to do without it, and what to ask for that later."""
+    """Return the launcher, how to do without it, and what to ask for that later."""
     if not isinstance(launcher, Launcher) or launcher.descriptor is None:
         return launcher, None, None
     data = launcher.descriptor()

@@ -48,7 +48,7 @@ class _Names:
 
 
 def encode_plans(program: bytes) -> bytes:
-    """The plans of the calls of `program`, in their order.
+    """Return the plans of the calls of `program`, in their order.
 
     `MAGIC`, `SCHEMA`, and a list of calls: the reason why there is no plan, which is empty otherwise, and a
     list of the name of a function, empty for plans without one, and a plan (native/program/plans.hpp).

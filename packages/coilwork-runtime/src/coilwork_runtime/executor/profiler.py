@@ -86,7 +86,7 @@ class Stopwatch:
         return phases[0][0] if phases else 0
 
     def phases(self) -> tuple[KindTime, ...]:
-        """The parts of a call, in order: its instructions are one of them."""
+        """Return the parts of a call, in order: its instructions are one of them."""
         phases, _ = self._call.times()
         calls = max(1, self.calls)
         return tuple(
@@ -95,7 +95,7 @@ class Stopwatch:
         )
 
     def kinds(self) -> tuple[KindTime, ...]:
-        """The instructions by kind, the longest first."""
+        """Return the instructions by kind, the longest first."""
         return _sum_by_kind(
             ((kind, times, spent) for kind, _, times, spent in self._rows()), max(1, self.calls)
         )
@@ -147,7 +147,9 @@ class LaunchMetadata:
     extras: list[tuple[Callable[..., dict[str, Any]], tuple[Any, ...]]] = field(default_factory=list)
 
     def get(self) -> dict[str, Any]:
-        """The name of the kernel, its function (0: it is not known by one) and stream, and what was added."""
+        """Return the name of the kernel, its function (0: it is not known by one) and stream, and what was
+        added.
+        """
         for function, arguments in self.extras:
             self.data = self.data | function(*arguments)
         self.extras.clear()

@@ -78,13 +78,13 @@ class RecordedCall:
     implements: str = ""
 
     def slots(self) -> Iterator[Slot]:
-        """The tensors among the arguments, in order, those whose numbers are read included."""
+        """Yield the tensors among the arguments, in order, those whose numbers are read included."""
         for one in self._leaves():
             if isinstance(one, Slot | Item):
                 yield one if isinstance(one, Slot) else one.slot
 
     def sizes(self) -> Iterator[Size]:
-        """The computed integers among the arguments, in order."""
+        """Yield the computed integers among the arguments, in order."""
         yield from (one for one in self._leaves() if isinstance(one, Size))
 
     def _leaves(self) -> Iterator[Argument]:
@@ -102,7 +102,7 @@ class Tables:
 
 
 def read_tables(data: bytes) -> Tables:
-    """The tables of a program.
+    """Return the tables of a program.
 
     Raises:
         ProgramBytesError: the bytes are no program, or of another version.
@@ -130,7 +130,7 @@ def refuse_damage() -> Iterator[None]:
 
 
 def read_heading(reader: ProgramReader) -> Tables:
-    """The tables, which `reader` is behind afterwards.
+    """Return the tables, which `reader` is behind afterwards.
 
     Raises:
         ValueError: the bytes are no program, or of another version.
@@ -244,7 +244,7 @@ class ProgramReader(ByteReader):
         self.strings: list[str] = []
 
     def read_byte_below(self, limit: int) -> int:
-        """A byte, a number below `limit`."""
+        """Return a byte, a number below `limit`."""
         number = self.u8()
         if number >= limit:
             raise ValueError(f"they count to {limit}, and say {number}")
@@ -258,7 +258,7 @@ class ProgramReader(ByteReader):
         return number
 
     def text(self) -> str:
-        """A string, by its number."""
+        """Return a string, by its number."""
         return self.strings[self.u32()]
 
 
@@ -359,7 +359,7 @@ class Part:
 
 
 def read_program(data: bytes) -> tuple[Tables, tuple[Part, ...]]:
-    """The tables of a program, and its parts; the first is the program itself.
+    """Return the tables of a program, and its parts; the first is the program itself.
 
     Raises:
         ProgramBytesError: the bytes are no program, or of another version.
@@ -399,7 +399,7 @@ class _PartReader:
         self._layouts: list[Layout] = []
 
     def read(self) -> Part:
-        """The part."""
+        """Return the part."""
         into = self._in
         name = into.text()
         self._slots = into.read_list(into.text)
@@ -454,7 +454,7 @@ class _PartReader:
                 raise ValueError("they hold an input of no known kind")
 
     def _value(self, number: Callable[[], int]) -> tuple[Kind, int]:
-        """A result: nothing, a slot, or a register, which `number` reads."""
+        """Return a result: nothing, a slot, or a register, which `number` reads."""
         kind = Kind(self._in.u8())
         if kind is Kind.NOTHING:
             return kind, self._in.u32()
@@ -502,12 +502,12 @@ class _PartReader:
         return self._variable(), self._slot(), self._in.u32(), self._flag(), self._in.i32()
 
     def _check(self) -> tuple[Any, ...]:
-        """A slot, its layout, and two flags: aligned, and if the layout is compared."""
+        """Return a slot, its layout, and two flags: aligned, and if the layout is compared."""
         slot, layout, flags = self._slot(), self._layout_reference(), self._in.u8()
         return slot, layout, bool(flags & 1), not flags & 2
 
     def _place(self) -> tuple[Any, ...]:
-        """A slot, its layout, and a flag: aligned or plain."""
+        """Return a slot, its layout, and a flag: aligned or plain."""
         return self._slot(), self._layout_reference(), self._flag()
 
     def _carve(self) -> tuple[Any, ...]:

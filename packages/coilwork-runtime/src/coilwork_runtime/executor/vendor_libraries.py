@@ -45,7 +45,7 @@ class CalledLibrary:
     required: bool = True
 
     def open(self, extension: Any) -> int:
-        """The address that the extension knows it by.
+        """Return the address that the extension knows it by.
 
         Raises:
             ImportError: it is not to be had.
@@ -204,7 +204,7 @@ class DriverGraphs:
     path: str = ""
 
     def open(self, extension: Any) -> int:
-        """The address that the extension knows them by; 0 if they are not to be had."""
+        """Return the address that the extension knows them by; 0 if they are not to be had."""
         try:
             address: int = extension.graphs(self.path)
         except ImportError:

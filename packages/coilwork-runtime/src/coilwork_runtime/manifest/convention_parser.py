@@ -108,7 +108,7 @@ _PLACES: Final[Mapping[str, Place]] = MappingProxyType(
 
 
 def parse_roles(text: str) -> Roles:
-    """The rows that `text` has.
+    """Return the rows that `text` has.
 
     Raises:
         ValueError: it has another form.

@@ -134,7 +134,7 @@ class KernelManifest:
         return any("?" in one.mapping for one in self.versions)
 
     def values_of(self, config: Mapping[str, int]) -> tuple[int, ...]:
-        """The values of `parameters` in a configuration.
+        """Return the values of `parameters` in a configuration.
 
         Raises:
             KeyError: `config` lacks one.
@@ -142,13 +142,13 @@ class KernelManifest:
         return tuple(config[name] for name in self.parameters)
 
     def first_version(self, sizes: Sequence[int]) -> int:
-        """The number of the version that a call with these sizes takes."""
+        """Return the number of the version that a call with these sizes takes."""
         return next(
             number for number, guard in enumerate(self.guards) if guard is None or guard.evaluate(sizes) == 0
         )
 
     def codes(self) -> tuple[SizeBytecode, ...]:
-        """All code in it."""
+        """Return all code in it."""
         codes = [*self.grid, *(one.elements for one in self.args), self.traffic, *self.guards]
         codes += [code for version in self.versions for limit in version.limits for code in limit]
         return tuple(code for code in codes if code is not None)
@@ -296,12 +296,12 @@ MANIFEST_FIELDS: Final[_Table] = MappingProxyType(
 
 
 def encode_manifest(manifest: KernelManifest) -> bytes:
-    """The record of `manifest`; of a `KernelSpec` without the text."""
+    """Return the record of `manifest`; of a `KernelSpec` without the text."""
     return _encode_record(manifest, MANIFEST_FIELDS)
 
 
 def decode_manifest(data: bytes) -> KernelManifest:
-    """The manifest in a record.
+    """Return the manifest in a record.
 
     Raises:
         ValueError: the bytes are damaged, or have a field that this reader does not know.
@@ -312,14 +312,14 @@ def decode_manifest(data: bytes) -> KernelManifest:
 
 
 def encode_kernels(kernels: Iterable[KernelSpec]) -> bytes:
-    """The file of `kernels`."""
+    """Return the file of `kernels`."""
     return (
         MAGIC + u32(SCHEMA) + write_list(kernels, lambda one: block(encode_manifest(one)) + text(one.source))
     )
 
 
 def decode_kernels(data: bytes) -> tuple[KernelSpec, ...]:
-    """The kernels in a file.
+    """Return the kernels in a file.
 
     Raises:
         ValueError: the bytes are damaged, of another schema, or have a field that this reader does not know.
@@ -337,8 +337,8 @@ def decode_kernels(data: bytes) -> tuple[KernelSpec, ...]:
 
 
 def rename_origins(data: bytes, rename: Callable[[str], str]) -> bytes:
-    """The file of kernels with other source lines of the user's; comments in their texts stay, as builds are
-    found by them.
+    """Return the file of kernels with other source lines of the user's; comments in their texts stay, as
+    builds are found by them.
 
     Raises:
         ValueError: as `decode_kernels`.

@@ -78,7 +78,7 @@ def cpp_kernel(
     bytes: str = "",
     target: str = "",
 ) -> KernelSpec:
-    """A C++ kernel: an `extern "C"` function over pointers, then `int64_t` sizes.
+    """Return a C++ kernel: an `extern "C"` function over pointers, then `int64_t` sizes.
 
     `args` has a word per parameter, such as `"*in:f32:16"`, `"size:i64"` or `"*scratch:f32=4*n0"`; `bytes` is
     the traffic of one call over the names of sizes. The rest is as in `KernelManifest`.
@@ -118,7 +118,7 @@ def triton_kernel(
     bytes: str = "",
     target: str = "",
 ) -> KernelSpec:
-    """A Triton kernel: as `cpp_kernel`, and what it is launched with.
+    """Return a Triton kernel: as `cpp_kernel`, and what it is launched with.
 
     `grid` has up to three extents over names of sizes and of a configuration.
 
@@ -164,8 +164,8 @@ def device_kernel(
     bytes: str = "",
     target: str = "",
 ) -> KernelSpec:
-    """A kernel in a language of a back end's: as `triton_kernel`, of which it may leave out what does not
-    concern it.
+    """Return a kernel in a language of a back end's: as `triton_kernel`, of which it may leave out what does
+    not concern it.
 
     Raises:
         ValueError: an argument or an expression has another form.
@@ -207,7 +207,7 @@ def format_code(code: SizeBytecode, sizes: Sequence[str], parameters: Sequence[s
 
 
 def _is_wrapped(text: str) -> bool:
-    """True if the first parenthesis is closed by the last letter."""
+    """Tell if the first parenthesis is closed by the last letter."""
     depth = 0
     for position, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -236,7 +236,7 @@ class Names:
         self.parameters: list[str] = []
 
     def arguments(self) -> tuple[KernelArgument, ...]:
-        """The arguments that the words describe."""
+        """Return the arguments that the words describe."""
         return tuple(
             self._argument(name, word) for name, word in zip(self._arg_names, self._words, strict=True)
         )
@@ -251,7 +251,7 @@ class Names:
         )
 
     def code(self, text: str) -> SizeBytecode:
-        """A Python expression as code.
+        """Return a Python expression as code.
 
         Raises:
             ValueError: it is no expression over sizes and parameters.

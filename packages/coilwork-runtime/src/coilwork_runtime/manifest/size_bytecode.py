@@ -94,11 +94,11 @@ class SizeBytecode:
         return value if op is Op.CONSTANT and not others else None
 
     def operands(self, op: Op) -> frozenset[int]:
-        """The operands of all steps that are `op`."""
+        """Return the operands of all steps that are `op`."""
         return frozenset(operand for one, operand in self.steps if one is op)
 
     def evaluate(self, sizes: Sequence[int], parameters: Sequence[int] = ()) -> int:
-        """The value for these size arguments and compile-time parameters.
+        """Return the value for these size arguments and compile-time parameters.
 
         Raises:
             RuntimeError: a value on the way does not fit 64 bits. Eager raises one for sizes of tensors.
@@ -123,7 +123,9 @@ class SizeBytecode:
         return stack[0]
 
     def bind(self, parameters: Sequence[int]) -> SizeBytecode:
-        """The code with values in the place of compile-time parameters; one step if that leaves no sizes."""
+        """Return the code with values in the place of compile-time parameters; one step if that leaves no
+        sizes.
+        """
         steps = tuple(
             (Op.CONSTANT, parameters[operand]) if op is Op.PARAMETER else (op, operand)
             for op, operand in self.steps
@@ -144,12 +146,12 @@ class SizeBytecode:
 
 
 def make_constant_code(value: int) -> SizeBytecode:
-    """The code of a number."""
+    """Return the code of a number."""
     return SizeBytecode(((Op.CONSTANT, value),))
 
 
 def is_within(code: SizeBytecode, *, sizes: int, parameters: int) -> bool:
-    """True if `code` uses no size or parameter beyond so many."""
+    """Tell if `code` uses no size or parameter beyond so many."""
     return all(number < sizes for number in code.operands(Op.SIZE)) and all(
         number < parameters for number in code.operands(Op.PARAMETER)
     )

@@ -88,7 +88,7 @@ class Candidate:
 
 
 def read_triton_version() -> str:
-    """The version of the installed Triton, read without importing it.
+    """Return the version of the installed Triton, read without importing it.
 
     Raises:
         MissingTritonError: there is none.
@@ -108,7 +108,7 @@ def read_triton_version() -> str:
 
 
 def get_gpu_target(spec: KernelSpec) -> GpuTarget:
-    """The device that `spec` was generated for; without a name, the current one.
+    """Return the device that `spec` was generated for; without a name, the current one.
 
     Raises:
         KernelBuildError: the target is no GPU, or there is none.
@@ -172,7 +172,7 @@ def make_candidate(
 
 
 def list_constants(config: Mapping[str, int]) -> dict[str, int]:
-    """The kernel's compile-time parameters in a configuration."""
+    """Return the kernel's compile-time parameters in a configuration."""
     return {name: value for name, value in config.items() if name not in OPTIONS}
 
 
@@ -228,7 +228,7 @@ def read_binary(metadata: Mapping[str, Any], image: bytes) -> GpuBinary:
 
 
 def encode_binary(binary: GpuBinary) -> bytes:
-    """The stored form."""
+    """Return the stored form."""
     facts: dict[str, str | int] = {
         "name": binary.name,
         "shared_bytes": binary.shared_bytes,
@@ -438,7 +438,7 @@ class WorkerPool:
         return is_missing
 
     def _start(self) -> Worker:
-        """A new worker, which is counted already. Raises OSError."""
+        """Return a new worker, which is counted already. Raises OSError."""
         try:
             return Worker()
         except BaseException:
@@ -459,7 +459,9 @@ class WorkerPool:
 
 @functools.cache
 def find_shared_pool() -> WorkerPool:
-    """The pool of this process: starting a worker costs a third of a second, so builders share them."""
+    """Return the pool of this process: starting a worker costs a third of a second, so builders share
+    them.
+    """
     pool = WorkerPool()
     atexit.register(pool.close)
     return pool

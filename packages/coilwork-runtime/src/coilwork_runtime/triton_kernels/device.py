@@ -46,7 +46,7 @@ class TritonCompiler:
         return read_triton_version()
 
     def compile(self, spec: KernelSpec) -> bytes:
-        """The machine code of the kernel, and how to launch it.
+        """Return the machine code of the kernel, and how to launch it.
 
         Raises:
             KernelBuildError: it does not compile.

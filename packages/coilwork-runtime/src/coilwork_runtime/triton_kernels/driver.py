@@ -167,7 +167,7 @@ class Driver:
     def launch_with_attributes(
         self, function: int, grid: Sequence[int], binary: GpuBinary, stream: int, parameters: Any
     ) -> int:
-        """The driver's answer to a launch of clusters, or of blocks that wait for each other."""
+        """Return the driver's answer to a launch of clusters, or of blocks that wait for each other."""
         attributes = (LaunchAttribute * 3)()
         count = 0
         for which, numbers in _attributes(binary):
@@ -191,7 +191,7 @@ class Driver:
         self._library.cuCtxSetCurrent(ctypes.c_void_p(context))
 
     def error_name(self, code: int) -> str:
-        """The driver's own name for an error code."""
+        """Return the driver's own name for an error code."""
         name = ctypes.c_char_p()
         if self.names is HIP:
             function = self._library[self.names.error_name]
@@ -258,7 +258,7 @@ def _attributes(binary: GpuBinary) -> Iterator[tuple[int, tuple[int, ...]]]:
 
 @functools.cache
 def present_driver() -> Driver:
-    """The driver of the GPUs that torch uses.
+    """Return the driver of the GPUs that torch uses.
 
     Raises:
         DeviceError: it is not there.
@@ -309,7 +309,7 @@ def make_slow_kernel(driver: Driver, function: LoadedFunction, binary: GpuBinary
 
 
 def get_value(value: Any) -> int:
-    """A tensor's address; a number itself."""
+    """Return a tensor's address; a number itself."""
     return value.data_ptr() if isinstance(value, torch.Tensor) else value
 
 
@@ -329,7 +329,7 @@ def make_kernel(
     *,
     may_build: bool = True,
 ) -> Kernel:
-    """A callable over grid, stream, scratch and arguments. `kinds`: see launcher.cpp."""
+    """Return a callable over grid, stream, scratch and arguments. `kinds`: see launcher.cpp."""
     extension = find_launcher_extension(store, may_build=may_build)
     if extension is None:
         return make_slow_kernel(driver, function, binary, kinds)
@@ -350,5 +350,7 @@ def make_kernel(
 
 
 def find_launcher_extension(store: Store | None, *, may_build: bool = True) -> Any | None:
-    """The extension module, or None where there is neither a stored one nor what it takes to build it."""
+    """Return the extension module, or None where there is neither a stored one nor what it takes to build
+    it.
+    """
     return load_own_extension(LAUNCHER, store, may_build=may_build)

@@ -203,7 +203,7 @@ class _Barrier:
     copies: list[Callable[[], None]] = field(default_factory=list)
 
     def is_through(self, parity: int) -> bool:
-        """True if the phase of this `parity` is over. What the copy engine brings has come then."""
+        """Tell if the phase of this `parity` is over. What the copy engine brings has come then."""
         if self.phase == parity and self.missing == 0:
             while self.copies:
                 self.copies.pop(0)()

@@ -79,8 +79,8 @@ class Gpu:
 
 
 def make_torch_gpu(store: Store | None, *, may_build: bool = True) -> Gpu:
-    """The GPUs that torch uses, through the driver. `store` keeps the launcher extension, which is built if
-    it `may_build`.
+    """Return the GPUs that torch uses, through the driver. `store` keeps the launcher extension, which is
+    built if it `may_build`.
     """
 
     def load(binary: GpuBinary, device: int, kinds: str) -> LoadedKernel:

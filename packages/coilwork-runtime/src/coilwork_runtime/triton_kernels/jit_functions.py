@@ -55,8 +55,9 @@ def choose_launch(spec: KernelSpec, sizes: Sequence[int | None]) -> JitLaunch:
 
 
 def _choose_version(spec: KernelSpec, sizes: Sequence[int | None]) -> int:
-    """The first version that is for `sizes` and has a configuration; the last one, which is for all sizes, if
-    they are not known."""
+    """Return the first version that is for `sizes` and has a configuration; the last one, which is for all
+    sizes, if they are not known.
+    """
     known = [size for size in sizes if size is not None]
     last = len(spec.guards) - 1
     if len(known) < len(sizes):

@@ -71,7 +71,7 @@ def make_launcher(
     store: Store | None,
     explore: Explore | None = None,
 ) -> Launcher:
-    """A callable over tensors, then sizes. Its first call on a device loads the kernel and settles the
+    """Return a callable over tensors, then sizes. Its first call on a device loads the kernel and settles the
     configuration.
 
     What a search once found for such sizes is taken if it is among `built`. Else, with `explore`, there is a
@@ -226,7 +226,9 @@ class _Kernel:
         return self.binding if self.first_device == device else None
 
     def _load(self, device: int) -> list[_Loaded]:
-        """The candidates that the device takes; one that needs more shared memory than there is drops out."""
+        """Return the candidates that the device takes; one that needs more shared memory than there is drops
+        out.
+        """
         loaded = []
         refusals: list[KernelLaunchError] = []
         for candidate in self._built:
@@ -322,7 +324,7 @@ class _Kernel:
         return [a.role for a in self._spec.args if a.role in ("in", "out", "inout")]
 
     def _call_on(self, device: int, one: _Loaded) -> _Call:
-        """A launch of `one`, for arguments on `device`; of others it asks `_first`."""
+        """Return a launch of `one`, for arguments on `device`; of others it asks `_first`."""
         spec, run, scratch_bytes = self._spec, one.kernel.launch, one.binary.scratch_bytes
         values = spec.values_of(one.config)
         sizes_of = _sizes_reader(spec)
@@ -345,7 +347,7 @@ class _Kernel:
 
 
 def _list_passed(spec: KernelSpec) -> list[KernelArgument]:
-    """The arguments that callers pass: all but scratch memory."""
+    """Return the arguments that callers pass: all but scratch memory."""
     return [one for one in spec.args if one.role != "scratch"]
 
 
@@ -361,7 +363,9 @@ def _sizes_reader(spec: KernelSpec) -> Callable[[tuple[Any, ...]], tuple[int, ..
 def _scratch_adder(
     spec: KernelSpec, parameters: Sequence[int], device: int
 ) -> Callable[[tuple[Any, ...], tuple[int, ...]], list[Any]] | None:
-    """A function that puts scratch memory between what a launcher is given; None for kernels without any."""
+    """Return a function that puts scratch memory between what a launcher is given; None for kernels without
+    any.
+    """
     if all(one.elements is None for one in spec.args):
         return None
 

@@ -213,7 +213,7 @@ class TritonBuilder:
         wanted: Sequence[Candidate],
         answers: Sequence[GpuBinary | KernelBuildError],
     ) -> Launcher:
-        """The kernel's launcher, from the candidates that compiled.
+        """Return the kernel's launcher, from the candidates that compiled.
 
         Raises:
             KernelBuildError: none did.
@@ -221,7 +221,7 @@ class TritonBuilder:
         return self.load(spec, self.require_compiled(spec, wanted, answers))
 
     def load(self, spec: KernelSpec, built: Sequence[Built]) -> Launcher:
-        """The launcher of a kernel that is already compiled. Needs no Triton."""
+        """Return the launcher of a kernel that is already compiled. Needs no Triton."""
         explore = None
         if self._search is not None and spec.is_open:
             explore = Explore(search=self._search, compile=partial(self.compile_further, spec))
@@ -253,7 +253,7 @@ class TritonBuilder:
         return built
 
     def interpret(self, spec: KernelSpec) -> Launcher:
-        """A launcher that runs the kernel in Triton's interpreter.
+        """Return a launcher that runs the kernel in Triton's interpreter.
 
         Raises:
             MissingTritonError: Triton is not installed.

@@ -100,7 +100,7 @@ def _scan(arrays: Arrays, combine: Combine) -> Arrays:
 
 
 def _combine_by_levels(operation: Any, blocks: Sequence[Any]) -> Combine:
-    """The combine function of `operation` on arrays of any length, in the types of `blocks`."""
+    """Return the combine function of `operation` on arrays of any length, in the types of `blocks`."""
     import numpy
     import triton.language as tl
 
@@ -120,7 +120,7 @@ def _combine_by_levels(operation: Any, blocks: Sequence[Any]) -> Combine:
 
 
 def _tensors(operation: Any, arrays: Arrays, like: Sequence[Any]) -> list[Any]:
-    """The arrays, or single numbers, as tensors with the element types of `like`."""
+    """Return the arrays, or single numbers, as tensors with the element types of `like`."""
     return [operation.to_tensor(x, block.dtype) for x, block in zip(arrays, like, strict=True)]
 
 
@@ -206,7 +206,7 @@ def repair_interpreter(options: Any) -> Iterator[None]:
 
 
 def make_scalar_argument(value: int, dtype: str) -> Any:
-    """A size as the interpreter's own value of its declared type, `"i32"` or `"i64"`.
+    """Return a size as the interpreter's own value of its declared type, `"i32"` or `"i64"`.
 
     Left to itself, Triton takes an int for an array of one element, which is no bound of a `range` in Triton
     3.6 with NumPy 2.4.
@@ -220,22 +220,22 @@ def make_scalar_argument(value: int, dtype: str) -> Any:
 
 
 def _float32_of_bits(bits: Any) -> Any:
-    """A NumPy array of bf16 as the interpreter keeps it, uint16, as float32."""
+    """Return a NumPy array of bf16 as the interpreter keeps it, uint16, as float32."""
     return torch.from_numpy(bits.view("int16").copy()).view(torch.bfloat16).float().numpy()
 
 
 def _bfloat16_bits(values: Any) -> Any:
-    """A float32 NumPy array rounded to bf16, as uint16."""
+    """Return a float32 NumPy array rounded to bf16, as uint16."""
     return torch.from_numpy(values.copy()).bfloat16().view(torch.int16).numpy().view("uint16")
 
 
 def _float32_of_small(bits: Any, dtype: torch.dtype) -> Any:
-    """A NumPy array of 8-bit floats as the interpreter keeps it, uint8, as float32."""
+    """Return a NumPy array of 8-bit floats as the interpreter keeps it, uint8, as float32."""
     return torch.from_numpy(bits.view("uint8").copy()).view(dtype).float().numpy()
 
 
 def _round_to_8_bits(values: Any, dtype: torch.dtype) -> Any:
-    """A float32 NumPy array rounded to 8-bit floats, as uint8."""
+    """Return a float32 NumPy array rounded to 8-bit floats, as uint8."""
     return torch.from_numpy(values.copy()).to(dtype).view(torch.uint8).numpy()
 
 
@@ -305,7 +305,9 @@ class InterpretedKernel:
 
 
 def make_interpreted(spec: KernelSpec) -> Launcher:
-    """A callable over tensors, then sizes, that interprets the kernel in the first configuration for them."""
+    """Return a callable over tensors, then sizes, that interprets the kernel in the first configuration for
+    them.
+    """
     kernel = InterpretedKernel(spec)
     # of each version the first configuration
     firsts = keep_versions(spec, spec.configs)
@@ -374,7 +376,7 @@ def run_interpreted(kernel: Any, grid: Any, arguments: Mapping[str, Any]) -> Non
 
 
 def _truth(value: bool) -> Any:
-    """A truth value as the interpreter's own, which it would take for an integer of 32 bits."""
+    """Return a truth value as the interpreter's own, which it would take for an integer of 32 bits."""
     import numpy
     import triton.language as tl
     from triton.runtime.interpreter import TensorHandle

@@ -271,7 +271,7 @@ def define_kernel(
 
 
 def _schema_type(value: object) -> str | None:
-    """The type of an argument like `value` in a schema; None if it is a part of the operator."""
+    """Return the type of an argument like `value` in a schema; None if it is a part of the operator."""
     match value:
         case torch.Tensor():
             return "Tensor"
@@ -311,7 +311,7 @@ def _items(value: object) -> Iterator[object]:
 
 
 def _find_function(kernel: Any) -> types.FunctionType | None:
-    """The user's own function in a kernel; None if it is no kernel of Triton's."""
+    """Return the user's own function in a kernel; None if it is no kernel of Triton's."""
     try:
         from triton.runtime.autotuner import Autotuner, Heuristics
         from triton.runtime.jit import JITFunction
@@ -340,7 +340,7 @@ _AUTOTUNER_SETTINGS: Final = (
 
 
 def _describe_kernel(kernel: Any) -> object:
-    """A value that prints alike for kernels that do the same, in every process."""
+    """Return a value that prints alike for kernels that do the same, in every process."""
     from triton.runtime.autotuner import Autotuner, Heuristics
     from triton.runtime.jit import JITFunction
 

@@ -101,8 +101,9 @@ def explain_obstacle(kernel: UserKernel) -> str:
 def remember_launches(
     arguments: LaunchArguments, fill: Callable[[list[torch.Tensor], list[int]], list[Any]]
 ) -> Callable[[list[torch.Tensor], list[int]], bytes | None]:
-    """A function over a call's tensors and integers that launches the kernel, and returns how to launch it
-    without Python, or None. `fill` lists the operator's arguments."""
+    """Return a function over a call's tensors and integers that launches the kernel, and returns how to
+    launch it without Python, or None. `fill` lists the operator's arguments.
+    """
     lock = threading.Lock()
     known: set[bytes] = set()
     kernel = arguments.kernel
@@ -145,7 +146,7 @@ def encode_launch(
     tensors: Sequence[torch.Tensor],
     sizes: Sequence[int],
 ) -> bytes:
-    """The bytes of a launch like `launched`, which was made with `tensors` and `sizes`.
+    """Return the bytes of a launch like `launched`, which was made with `tensors` and `sizes`.
 
     Raises:
         _PythonOnlyError: there is none.
@@ -178,7 +179,7 @@ def encode_launch(
 
 
 def _function_of(kernel: UserKernel) -> Any:
-    """The function of `triton.jit`, inside of an autotuner if there is one."""
+    """Return the function of `triton.jit`, inside of an autotuner if there is one."""
     from triton.runtime.autotuner import Autotuner
 
     return kernel.kernel.fn if isinstance(kernel.kernel, Autotuner) else kernel.kernel

@@ -52,12 +52,14 @@ def read_choice(mapping: str, closed: str) -> dict[str, int] | None:
 
 
 def _directives(mapping: str) -> Iterator[str]:
-    """The directives of `mapping` that closed ones have, too."""
+    """Return the directives of `mapping` that closed ones have, too."""
     return (line for line in mapping.splitlines() if not (_LIMIT.fullmatch(line) or _TIED.match(line)))
 
 
 def _pattern(text: str, seen: set[str]) -> str:
-    """A regular expression for `text` with numbers in the place of open ones, whose names `seen` gets."""
+    """Return a regular expression for `text` with numbers in the place of open ones, whose names `seen`
+    gets.
+    """
     parts: list[str] = []
     at = 0
     for number in _NUMBER.finditer(text):
@@ -78,8 +80,8 @@ _T = TypeVar("_T")
 
 
 def get_version(spec: KernelSpec, config: Mapping[str, int]) -> int:
-    """The number of the version of `spec` that a configuration is of; they are counted as `spec.versions`
-    are.
+    """Return the number of the version of `spec` that a configuration is of; they are counted as
+    `spec.versions` are.
     """
     count = len(spec.guards)
     # of a version that was selected all configurations are
@@ -96,7 +98,7 @@ def select_version(spec: KernelSpec, number: int) -> KernelSpec:
 
 
 def keep_versions(spec: KernelSpec, guesses: Sequence[_T]) -> tuple[_T, ...]:
-    """The first of `guesses`, one for each configuration of `spec`, of each version; that of the first
+    """Return the first of `guesses`, one for each configuration of `spec`, of each version; that of the first
     configuration leads.
     """
     firsts: dict[int, _T] = {}

@@ -82,7 +82,7 @@ def write_frame(stream: BinaryIO, header: Mapping[str, Any], blob: bytes = b"") 
 
 
 def read_frame(stream: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
-    """The next frame, or None at the end of the stream.
+    """Return the next frame, or None at the end of the stream.
 
     Raises:
         EOFError: the stream ends within a frame.
@@ -179,8 +179,8 @@ def compile_kernel(request: Mapping[str, Any], folder: Path) -> tuple[dict[str, 
 
 
 def find_source_class(function: Any) -> Any:
-    """The class of what Triton compiles `function` from: Triton, or its dialect Gluon, whose functions say in
-    what layouts threads hold blocks.
+    """Return the class of what Triton compiles `function` from: Triton, or its dialect Gluon, whose functions
+    say in what layouts threads hold blocks.
     """
     if function.is_gluon():
         from triton.experimental.gluon._runtime import GluonASTSource
@@ -262,7 +262,9 @@ def split_joined_pairs(ptx: str) -> str:
 
 
 def load_function(source: str, entry: str, folder: Path) -> Any:
-    """The Triton function `entry` of `source`, which is kept in a file because Triton reads its lines."""
+    """Return the Triton function `entry` of `source`, which is kept in a file because Triton reads its
+    lines.
+    """
     handle, path = tempfile.mkstemp(suffix=".py", dir=folder)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(source)
@@ -316,7 +318,7 @@ def main() -> None:
 
 
 def _make_folder(folder: str) -> Path:
-    """The folder, made anew if somebody has removed it: a worker may live for weeks."""
+    """Return the folder, made anew if somebody has removed it: a worker may live for weeks."""
     path = Path(folder)
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path

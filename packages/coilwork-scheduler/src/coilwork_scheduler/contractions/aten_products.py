@@ -36,7 +36,7 @@ class _AtenProduct:
     loss: ClassVar[str] = ""
 
     def quote(self, product: MatrixProduct | GroupedProduct, target: Target) -> Quote:
-        """The time to read the operands and to write the result."""
+        """Return the time to read the operands and to write the result."""
         read = sum(self.context.size(buffer) for buffer in product.operands)
         us = self.context.move_us(read, self.context.size(product.output))
         return Quote(us=us, numbers={"call_us": round(us, 3)})
@@ -57,7 +57,7 @@ class AtenVectorCall(_AtenProduct):
         return _why_mixed(product)
 
     def build(self, product: MatrixProduct, target: Target) -> tuple[Node, ...]:
-        """The call; `mv` makes its own result."""
+        """Return the call; `mv` makes its own result."""
         if product.added is None and product.alpha == 1:
             return (_call("mv", product, (product.left, product.right), writes=False),)
         added = product.added
@@ -80,7 +80,7 @@ class AtenActivationCall(_AtenProduct):
         return _why_mixed(product)
 
     def build(self, product: MatrixProduct, target: Target) -> tuple[Node, ...]:
-        """The call. Of what is added 0 times nothing is read: any row does."""
+        """Return the call. Of what is added 0 times nothing is read: any row does."""
         is_gelu = product.activation != "relu"
         gelu: tuple[tuple[str, Argument], ...] = (("use_gelu", True),) if is_gelu else ()
         if product.added is not None:
@@ -108,7 +108,7 @@ class AtenScaledCall(_AtenProduct):
         return None
 
     def build(self, product: MatrixProduct, target: Target) -> tuple[Node, ...]:
-        """The call, with every argument in its place."""
+        """Return the call, with every argument in its place."""
         assert product.scales is not None
         bias: Argument = None if product.added is None else Ref(product.added.name)
         further: tuple[Argument, ...] = (bias, None, product.output.dtype, product.node.approximate)
@@ -131,7 +131,7 @@ class AtenWideCall(_AtenProduct):
         return None if len(product.output.shape) == 2 else "it multiplies two matrices"
 
     def build(self, product: MatrixProduct, target: Target) -> tuple[Node, ...]:
-        """The call, which writes into given memory."""
+        """Return the call, which writes into given memory."""
         call = Extern(
             target="aten.mm.dtype",
             args=(Ref(product.left.name), Ref(product.right.name), DType.F32),
@@ -160,7 +160,7 @@ class AtenGroupedCall(_AtenProduct):
         return None if factors == {product.output.dtype} else "operands are of several types"
 
     def build(self, product: GroupedProduct, target: Target) -> tuple[Node, ...]:
-        """The call, with every argument in its place."""
+        """Return the call, with every argument in its place."""
         ends: Argument = None if product.ends is None else Ref(product.ends.name)
         factors: tuple[Argument, ...] = (Ref(product.left.name), Ref(product.right.name))
         args: tuple[Argument, ...] = (*factors, ends)
@@ -197,7 +197,7 @@ ATEN_PRODUCTS: Final[tuple[Callable[[ImplementationContext], Implementation[Matr
 def accumulate_product(
     sums: Buffer, before: Buffer, left: Buffer, right: Buffer, *, origins: tuple[Origin, ...]
 ) -> Extern:
-    """A call that adds `left @ right` to `before`, whose memory is called `sums` afterwards.
+    """Return a call that adds `left @ right` to `before`, whose memory is called `sums` afterwards.
 
     Factors are of the type of the sums, or on GPUs of 16 bits where sums are in f32.
     """
@@ -222,7 +222,7 @@ _ALIGNED_BYTES: Final = 16
 
 
 def _has_odd_rows(buffer: Buffer) -> bool:
-    """True if matrices of `buffer` are known to lie neither by rows nor by columns that begin at vectors."""
+    """Tell if matrices of `buffer` are known to lie neither by rows nor by columns that begin at vectors."""
     far, near = (as_int(stride) for stride in buffer.strides[-2:])
     if near != 1:
         far, near = near, far
@@ -232,7 +232,7 @@ def _has_odd_rows(buffer: Buffer) -> bool:
 def _call_with_activation(
     product: MatrixProduct, operands: tuple[Buffer, ...], kwargs: tuple[tuple[str, Argument], ...]
 ) -> Extern:
-    """The call of `_addmm_activation`."""
+    """Return the call of `_addmm_activation`."""
     return _call("_addmm_activation", product, operands, kwargs=kwargs, implements=ACTIVATED_PRODUCT)
 
 
@@ -244,7 +244,7 @@ def _why_mixed(product: MatrixProduct) -> str | None:
 
 
 def _weights(product: MatrixProduct) -> tuple[tuple[str, Argument], ...]:
-    """The weights that are not 1, as arguments."""
+    """Return the weights that are not 1, as arguments."""
     pairs = (("beta", product.beta), ("alpha", product.alpha))
     return tuple((name, weight) for name, weight in pairs if weight != 1)
 
@@ -259,7 +259,7 @@ def _call(
     writes: bool = True,
     implements: str = "",
 ) -> Extern:
-    """A call of ATen's `name`, which writes into given memory if it `writes`."""
+    """Return a call of ATen's `name`, which writes into given memory if it `writes`."""
     return Extern(
         target=f"aten.{name}.default",
         args=(*(Ref(buffer.name) for buffer in operands), *further),

@@ -46,7 +46,7 @@ class AttentionImplementation(Protocol):
         ...
 
     def build(self, node: AttentionNode, target: Target) -> tuple[Node, ...]:
-        """The nodes that compute `node`; there may be contractions among them."""
+        """Return the nodes that compute `node`; there may be contractions among them."""
         ...
 
 
@@ -126,12 +126,12 @@ class AtenAttention:
         return None
 
     def quote(self, node: AttentionNode, target: Target) -> Quote:
-        """The time of its tiles, or of memory: scores stay on chip."""
+        """Return the time of its tiles, or of memory: scores stay on chip."""
         us = model_attention_us(node, self.context, target, target.machine.attention_calls, alone=True)
         return Quote(us=us, reason="scores stay on chip", numbers={"call_us": round(us, 3)})
 
     def build(self, node: AttentionNode, target: Target) -> tuple[Node, ...]:
-        """The call."""
+        """Return the call."""
         parts, saved = self._read(node)
         if isinstance(node, Attention):
             return (self._call_forward(node, parts),)
@@ -212,7 +212,9 @@ class AtenAttention:
         )
 
     def _scale_keyword(self, parts: LibraryAttention) -> tuple[tuple[str, Argument], ...]:
-        """The scale, as torch passes it: always to flash attention, to others if it is not their default."""
+        """Return the scale, as torch passes it: always to flash attention, to others if it is not their
+        default.
+        """
         if parts.has_default_scale and self.kernels.form != "flash":
             return ()
         return (("scale", parts.scale),)
@@ -260,7 +262,7 @@ KERNELS: Final[tuple[Kernels, ...]] = (
 
 
 def find_kernels(call: Extern) -> Kernels | None:
-    """The pair of operators that `call` is of, if it implements attention or its gradient."""
+    """Return the pair of operators that `call` is of, if it implements attention or its gradient."""
     if call.implements not in (ATTENTION, ATTENTION_GRADIENT):
         return None
     name = call.target.partition(".")[2].partition(".")[0]

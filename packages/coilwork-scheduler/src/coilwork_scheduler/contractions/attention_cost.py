@@ -30,7 +30,8 @@ def model_attention_us(
     *,
     alone: bool = False,
 ) -> float:
-    """The time of an implementation that computes `tiles`, or the time that memory takes, if that is longer.
+    """Return the time of an implementation that computes `tiles`, or the time that memory takes, if that is
+    longer.
 
     `alone`: a unit has room for one tile at a time, so the last tiles leave units idle. Memory alone counts
     of gradients, of operands of 32 bits and of few rows, for which the figures were not taken; and where

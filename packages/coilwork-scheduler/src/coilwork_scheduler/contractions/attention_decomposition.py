@@ -64,7 +64,9 @@ class DecomposedAttention:
         return None
 
     def quote(self, node: Attention | AttentionGradient, target: Target) -> Quote:
-        """The time to write and read matrices of scores: two of them in forward, three more in backward."""
+        """Return the time to write and read matrices of scores: two of them in forward, three more in
+        backward.
+        """
         weights, context = node.weights, self.context
         shape = get_extents((*weights.rows, weights.keys))
         scores = context.sizes.numel(shape) * weights.accumulate.itemsize
@@ -78,7 +80,7 @@ class DecomposedAttention:
         return Quote(us=us, reason="no library weighs keys so", numbers={"loops_us": round(us, 3)})
 
     def build(self, node: Attention | AttentionGradient, target: Target) -> tuple[Node, ...]:
-        """The loops."""
+        """Return the loops."""
         writer = _Writer(context=self.context, node=node, nodes=[])
         if isinstance(node, Attention):
             writer.attend(node)
@@ -297,7 +299,7 @@ class _Writer:
 
 
 def _mask_score(weights: Weights) -> Scalar:
-    """The score of a raw one, parameter 0, or minus infinity where the mask does not hold."""
+    """Return the score of a raw one, parameter 0, or minus infinity where the mask does not hold."""
     score = weights.score
     return score if weights.mask is None else where(weights.mask, score, const(-inf, score.dtype))
 
@@ -354,7 +356,7 @@ def _is_one(value: Expr) -> bool:
 
 
 def _invert_index(index: tuple[Expr, ...], output: Buffer) -> tuple[Expr, ...] | None:
-    """The ranges of `output` that `index` runs along; None if it is no plain list of them."""
+    """Return the ranges of `output` that `index` runs along; None if it is no plain list of them."""
     found: list[Expr] = []
     for number, (expr, size) in enumerate(zip(index, output.shape, strict=True)):
         if expr.is_symbol and expr.extent is size and expr not in found:

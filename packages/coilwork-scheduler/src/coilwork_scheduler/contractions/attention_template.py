@@ -49,7 +49,7 @@ class AttentionInBlocks:
         return None
 
     def quote(self, node: Convolution | Attention | AttentionGradient, target: Target) -> Quote:
-        """The time of its tiles, or of memory: scores stay on chip."""
+        """Return the time of its tiles, or of memory: scores stay on chip."""
         assert not isinstance(node, Convolution)
         us = model_attention_us(node, self.context, target, target.machine.attention_kernels)
         return Quote(us=us, reason="scores stay on chip", numbers={"blocks_us": round(us, 3)})

@@ -72,7 +72,9 @@ class AtenConvolution:
         return None
 
     def quote(self, node: Convolution, target: Target) -> Quote:
-        """The time that memory takes, for operands, results, and a bias that is added behind the call."""
+        """Return the time that memory takes, for operands, results, and a bias that is added behind the
+        call.
+        """
         context = self.context
         once = sum(context.size(context.facts.buffers[name]) for name in list_operands(node))
         made = sum(context.size(output) for output in node.outputs if output is not None)
@@ -88,7 +90,7 @@ class AtenConvolution:
         return 0.0
 
     def build(self, node: Convolution, target: Target) -> tuple[Node, ...]:
-        """The call, and on accelerators what follows the sums."""
+        """Return the call, and on accelerators what follows the sums."""
         bias = find_bias(node)
         if target.is_gpu and node.gradient is not None:
             return self._build_gradients(node)
@@ -102,7 +104,7 @@ class AtenConvolution:
         return _call(node, (sums,), bias=""), self._build_epilogue(node, node.epilogue, sums)
 
     def _build_gradients(self, node: Convolution) -> tuple[Node, ...]:
-        """The call for the gradients of image and weight, and the sum that is the bias's.
+        """Return the call for the gradients of image and weight, and the sum that is the bias's.
 
         ATen sums in a kernel of its own, which reads the result's gradient once more. Here what makes that
         gradient can sum, or what else sums over it.
@@ -112,7 +114,7 @@ class AtenConvolution:
         return (_call(node, outputs, bias=""), *sums) if any(outputs) else sums
 
     def _build_epilogue(self, node: Convolution, epilogue: Body, sums: Buffer) -> Pointwise:
-        """The epilogue of `sums`, which are rounded."""
+        """Return the epilogue of `sums`, which are rounded."""
         (output,) = node.outputs
         assert output is not None
 
@@ -139,7 +141,9 @@ def build_loops(node: Convolution, sums: SumBuilder, context: ImplementationCont
 
 
 def build_bias_gradient(node: Convolution, context: ImplementationContext) -> tuple[Node, ...]:
-    """The sum that is the gradient of the bias of `node`, and its rounding; empty if that is not wanted."""
+    """Return the sum that is the gradient of the bias of `node`, and its rounding; empty if that is not
+    wanted.
+    """
     bias = make_bias_gradient(node)
     if bias is None:
         return ()
@@ -156,7 +160,7 @@ def build_bias_gradient(node: Convolution, context: ImplementationContext) -> tu
 
 
 def split_gradients(node: Convolution) -> tuple[Convolution, ...]:
-    """A node for each gradient of `node` but the bias's."""
+    """Return a node for each gradient of `node` but the bias's."""
     made = []
     for number, output in enumerate(node.outputs[:2]):
         if output is not None:
@@ -166,7 +170,7 @@ def split_gradients(node: Convolution) -> tuple[Convolution, ...]:
 
 
 def _call(node: Convolution, outputs: tuple[Buffer | None, ...], *, bias: str) -> Extern:
-    """The call of ATen's that makes `outputs` as `node` says."""
+    """Return the call of ATen's that makes `outputs` as `node` says."""
     numbers: Mapping[str, tuple[int, ...]] = {
         "stride": tuple(window.stride for window in node.windows),
         "padding": tuple(window.padding for window in node.windows),

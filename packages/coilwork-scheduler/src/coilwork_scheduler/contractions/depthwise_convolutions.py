@@ -71,7 +71,7 @@ class DepthwiseSums:
         return _find_mixture(node, (output,), self.context)
 
     def quote(self, node: Convolution, target: Target) -> Quote:
-        """The time that memory takes, less what the next kernel would read of the result.
+        """Return the time that memory takes, less what the next kernel would read of the result.
 
         Known to hold for few taps, or few products.
         """
@@ -97,7 +97,7 @@ class DepthwiseSums:
         return 0.0
 
     def build(self, node: Convolution, target: Target) -> tuple[Node, ...]:
-        """The sum over the window, behind a copy of the weight where channels lie side by side."""
+        """Return the sum over the window, behind a copy of the weight where channels lie side by side."""
         (output,) = node.outputs
         assert output is not None and node.epilogue is not None
         nodes, weight = _lay_out_weight(node, output, self.context)
@@ -142,7 +142,9 @@ class DepthwiseGradientSums:
         return _find_mixture(node, (), self.context)
 
     def quote(self, node: Convolution, target: Target) -> Quote:
-        """The time that memory takes: for the image's gradient of the result's, for the weight's of both."""
+        """Return the time that memory takes: for the image's gradient of the result's, for the weight's of
+        both.
+        """
         assert node.gradient is not None
         context, (of_image, of_weight, _) = self.context, node.outputs
         result, image = (
@@ -185,7 +187,7 @@ class DepthwiseGradientSums:
         return (*copies, make_pointwise(output, ranges, cast(total, output.dtype), node))
 
     def _build_weight_gradient(self, node: Convolution, output: Buffer) -> tuple[Node, ...]:
-        """A sum over all points for each tap, and the weight that they are put together to."""
+        """Return a sum over all points for each tap, and the weight that they are put together to."""
         assert node.gradient is not None
         extents, wide = get_roles(node), node.accumulate
         feature, _, *places = node.weight.ranges
@@ -230,7 +232,7 @@ def _find_obstacle(node: Convolution, target: Target) -> str | None:
 
 
 def _exceeds(node: Convolution, most_taps: int) -> bool:
-    """True if windows have more taps, or nobody knows how many."""
+    """Tell if windows have more taps, or nobody knows how many."""
     taps = as_int(multiply_all(get_roles(node).taps))
     return taps is None or taps > most_taps
 
@@ -246,8 +248,8 @@ def _find_mixture(node: Convolution, outputs: Sequence[Buffer], context: Impleme
 def _lay_out_weight(
     node: Convolution, output: Buffer, context: ImplementationContext
 ) -> tuple[tuple[Node, ...], Body]:
-    """The weight as loops read it that make `output`, and nodes that lay it out anew, if channels lie side by
-    side or may do so.
+    """Return the weight as loops read it that make `output`, and nodes that lay it out anew, if channels lie
+    side by side or may do so.
 
     Neighbours want neighbouring weights, which have the taps innermost. To small results it is all one.
     """
@@ -262,7 +264,7 @@ def _lay_out_weight(
 
 
 def _copy_weight(node: Convolution, context: ImplementationContext) -> tuple[Pointwise, View]:
-    """The weight with channels innermost, in memory.
+    """Return the weight with channels innermost, in memory.
 
     As a view it is not computed inside what reads it, which would undo it.
     """
@@ -288,7 +290,7 @@ def _drop_ranges_of_one(ranges: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 
 def _is_side_by_side(output: Buffer) -> bool:
-    """True if neighbours in memory are channels."""
+    """Tell if neighbours in memory are channels."""
     return as_int(output.strides[1]) == 1 and as_int(output.shape[-1]) != 1
 
 

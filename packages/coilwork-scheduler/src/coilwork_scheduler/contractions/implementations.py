@@ -99,11 +99,11 @@ class Implementation(Protocol[FormT]):
         ...
 
     def least_gain_us(self, form: FormT, rival: Quote, /) -> float:
-        """The gain over `rival` from which on it is chosen: models err."""
+        """Return the gain over `rival` from which on it is chosen: models err."""
         ...
 
     def build(self, form: FormT, target: Target, /) -> tuple[Node, ...]:
-        """The nodes that compute `form`."""
+        """Return the nodes that compute `form`."""
         ...
 
 
@@ -112,7 +112,7 @@ class NamesBlocks(Protocol):
     """An implementation that also says how the kernels of its sums run."""
 
     def name_blocks(self, kernel: Kernel, target: Target, /) -> tuple[Candidate, ...]:
-        """The blocks that `kernel`, which adds products that it built, is to run in, best guess first.
+        """Return the blocks that `kernel`, which adds products that it built, is to run in, best guess first.
 
         It sees the kernel with its prologues and its epilogue. None: the generator decides.
         """
@@ -168,7 +168,7 @@ class ImplementationContext:
         return found if cost <= _WIDENING else self.size(buffer)
 
     def find_widened(self, product: MatrixProduct) -> list[Buffer]:
-        """The factors that are computed from fewer bytes than they have."""
+        """Return the factors that are computed from fewer bytes than they have."""
         return [b for b in (product.left, product.right) if self.narrow_size(b) < self.size(b)]
 
     def find_read_types(self, buffer: Buffer) -> frozenset[DType]:
@@ -207,7 +207,7 @@ class ImplementationContext:
         return self.size(product.added) / max(1, self.size(product.output))
 
     def has_odd_columns(self, product: MatrixProduct, target: Target) -> bool:
-        """True if 16-bit rows of the result are known to be no whole vectors, while those of the
+        """Tell if 16-bit rows of the result are known to be no whole vectors, while those of the
         factors are.
         """
         output, columns = product.output, product.sizes[1]
@@ -219,7 +219,7 @@ class ImplementationContext:
         return all(_has_whole_rows(b, vector) for b in (product.left, product.right))
 
     def has_whole_rows(self, product: MatrixProduct, target: Target) -> bool:
-        """True if rows of the factors are whole vectors."""
+        """Tell if rows of the factors are whole vectors."""
         vector = target.machine.products.halves_per_vector
         return all(_has_whole_rows(b, vector) for b in (product.left, product.right))
 
@@ -287,7 +287,7 @@ class ImplementationContext:
         )
 
     def sums(self, target: Target) -> SumBuilder:
-        """The builder of contractions as loops."""
+        """Return the builder of contractions as loops."""
         return SumBuilder(
             buffers=self.facts.buffers,
             views=self.views,
@@ -297,7 +297,9 @@ class ImplementationContext:
         )
 
     def _count_source_bytes(self, name: str, steps: int) -> tuple[int, int]:
-        """The fewest bytes that computing buffer `name` reads, and the operations that takes per element."""
+        """Return the fewest bytes that computing buffer `name` reads, and the operations that takes per
+        element.
+        """
         while name in self.views:
             name = self.views[name].source
         own = self.size(self.facts.buffers[name])
@@ -338,8 +340,8 @@ class AtenCall:
         )
 
     def quote(self, product: MatrixProduct, target: Target) -> Quote:
-        """The time to lay widened factors out in memory, then the longer of memory and, where that is known,
-        arithmetic.
+        """Return the time to lay widened factors out in memory, then the longer of memory and, where that is
+        known, arithmetic.
         """
         context = self.context
         once = sum(context.size(b) for b in (product.left, product.right))
@@ -367,7 +369,7 @@ class AtenCall:
         return 0.0
 
     def build(self, product: MatrixProduct, target: Target) -> tuple[Node, ...]:
-        """The call, which writes into given memory."""
+        """Return the call, which writes into given memory."""
         is_batched = len(product.output.shape) == 3
         operands: tuple[Argument, ...] = (Ref(product.left.name), Ref(product.right.name))
         name = "_int_mm" if _is_of_bytes(product) else "bmm" if is_batched else "mm"
@@ -420,7 +422,7 @@ class SumsOfProducts:
         return Quote(us=inf, reason="no kernel is known to be faster")
 
     def _memory_quote(self, product: MatrixProduct, target: Target, reason: str) -> Quote:
-        """The time to read the factors from where they are computed, and to add the pieces."""
+        """Return the time to read the factors from where they are computed, and to add the pieces."""
         context, pieces = self.context, self._pieces(product, target)
         narrow = sum(min(context.narrow_size(b), context.size(b)) for b in (product.left, product.right))
         us = self._kernel_us(product, target.machine.products, narrow, pieces)
@@ -496,7 +498,7 @@ class WideningSums(SumsOfProducts):
     loss: ClassVar[str] = "widening into memory costs less than pieces do"
 
     def quote(self, product: MatrixProduct, target: Target) -> Quote:
-        """The time that its memory traffic takes, where that is what bounds it."""
+        """Return the time that its memory traffic takes, where that is what bounds it."""
         unknown = self._unknown(product, target)
         if unknown:
             return Quote(us=inf, reason=unknown)
@@ -544,8 +546,8 @@ class OddColumnSums(SumsOfProducts):
     loss: ClassVar[str] = "a library's slow kernel takes hardly longer"
 
     def quote(self, product: MatrixProduct, target: Target) -> Quote:
-        """The longer of memory and arithmetic; a factor that is widened is laid out in memory for it as for a
-        call.
+        """Return the longer of memory and arithmetic; a factor that is widened is laid out in memory for it
+        as for a call.
         """
         context = self.context
         if not target.has(CUBLAS) or context.options.numerics == "strict":
@@ -557,7 +559,7 @@ class OddColumnSums(SumsOfProducts):
         return Quote(us=us, reason=reason, numbers={"kernel_us": round(us, 3)})
 
     def least_gain_us(self, product: MatrixProduct, rival: Quote) -> float:
-        """A share of the rival's time, but for widening: a kernel's rate is one that was measured
+        """Return a share of the rival's time, but for widening: a kernel's rate is one that was measured
         elsewhere.
         """
         products = self.context.targets.of(product.output.device).machine.products
@@ -588,7 +590,7 @@ def _is_of_bytes(product: MatrixProduct) -> bool:
 
 
 def _has_whole_rows(buffer: Buffer, vector: int) -> bool:
-    """True if rows of `buffer`, a matrix in either order, start at multiples of `vector` elements."""
+    """Tell if rows of `buffer`, a matrix in either order, start at multiples of `vector` elements."""
     far, near = buffer.strides[-2:]
     if as_int(near) != 1:
         far, near = near, far

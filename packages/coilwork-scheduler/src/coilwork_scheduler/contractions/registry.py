@@ -62,7 +62,7 @@ class Template(Protocol):
         ...
 
     def least_gain_us(self, node: CoreNode, rival: Quote, /) -> float:
-        """The gain over `rival` from which on it is chosen: models err."""
+        """Return the gain over `rival` from which on it is chosen: models err."""
         ...
 
 
@@ -71,7 +71,7 @@ MakeTemplate: TypeAlias = Callable[[ImplementationContext], Template]
 
 
 def get_core_kind(node: CoreNode) -> CoreKind:
-    """The kind of the core that `node` becomes."""
+    """Return the kind of the core that `node` becomes."""
     match node:
         case Convolution():
             return "convolution"
@@ -102,7 +102,9 @@ def find_template(
     templates: Sequence[Template],
     rival: Quote | None = None,
 ) -> tuple[Template, Quote] | None:
-    """The template that computes `node` for least, and its quote; None if none is worth it beside `rival`."""
+    """Return the template that computes `node` for least, and its quote; None if none is worth it beside
+    `rival`.
+    """
     if not templates or get_core_kind(node) not in capabilities.cores or explain_no_core(node):
         return None
     claimed = [template for template in templates if template.claims(node, target) is None]

@@ -145,8 +145,8 @@ def _replace(index: tuple[Expr, ...], symbol: Expr, position: int) -> tuple[Expr
 def load_element(
     buffer: Buffer, index: tuple[Expr, ...], buffers: Mapping[str, Buffer], views: Mapping[str, View]
 ) -> Load:
-    """The element of `buffer` at `index`: a load from the innermost buffer that it is a view of, as far as
-    that is dense.
+    """Return the element of `buffer` at `index`: a load from the innermost buffer that it is a view of, as
+    far as that is dense.
     """
     while (view := views.get(buffer.name)) is not None:
         source = buffers[view.source]
@@ -166,7 +166,7 @@ def load_element(
 def load_sliced_element(
     buffer: Buffer, index: tuple[Expr, ...], buffers: Mapping[str, Buffer], views: Mapping[str, View]
 ) -> Load | None:
-    """The element of `buffer` at `index`, as a load from what it is a view of.
+    """Return the element of `buffer` at `index`, as a load from what it is a view of.
 
     Each dimension steps through one of that, so that `index` may lie outside of `buffer`, where a mask keeps
     it out. None if it is another view, or none.
@@ -193,7 +193,7 @@ def load_sliced_element(
 
 
 def _starts(source: Buffer, offset: Expr) -> list[Expr] | None:
-    """The element of `source` at `offset`; None if that is not known."""
+    """Return the element of `source` at `offset`; None if that is not known."""
     rest = as_int(offset)
     if rest == 0:
         return [as_expr(0)] * len(source.shape)
@@ -216,7 +216,7 @@ def _step(ours: Expr, theirs: Expr) -> int | None:
 
 
 def _fits(start: Expr, step: int, count: Expr, size: Expr) -> bool:
-    """True if `count` steps stay within `size`."""
+    """Tell if `count` steps stay within `size`."""
     return provably_le(start + step * (count - 1) + 1, size)
 
 
@@ -263,8 +263,8 @@ class SumBuilder:
     round_first: bool = False
 
     def build(self, node: Contraction, *, pieces: int = 1) -> tuple[Node, ...]:
-        """The nodes that compute `node`: sums, in `pieces` of equal length along its only axis, and the
-        epilogue.
+        """Return the nodes that compute `node`: sums, in `pieces` of equal length along its only axis, and
+        the epilogue.
         """
         before, node = ungroup(node, self.buffers, self.name)
         nodes: list[Node] = [*before]
@@ -313,7 +313,7 @@ class SumBuilder:
     def _find_padded_ranges(
         self, node: Contraction, single: set[Expr], ranges: tuple[Expr, ...]
     ) -> tuple[Expr | None, Expr | None]:
-        """The range of each factor's rows or columns that got zeros beside it."""
+        """Return the range of each factor's rows or columns that got zeros beside it."""
         if not single:
             return None, None
         row, column = (
@@ -331,7 +331,7 @@ class SumBuilder:
         )
 
     def _epilogue(self, node: Contraction, total: Buffer) -> Scalar:
-        """The value stored at a point: the epilogue of the sum in `total`."""
+        """Return the value stored at a point: the epilogue of the sum in `total`."""
         summed: Scalar = load(total.name, node.ranges, node.accumulate)
         if self.round_first and node.epilogue is not cast(parameter(0, node.accumulate), node.epilogue.dtype):
             summed = cast(cast(summed, node.output.dtype), node.accumulate)
@@ -388,7 +388,7 @@ class Factors:
     axes: tuple[Expr, ...]
 
     def shares_a_kernel(self, other: Factors) -> bool:
-        """True if both have the same rows, columns and axes, and a factor in common."""
+        """Tell if both have the same rows, columns and axes, and a factor in common."""
         parts = [(one.rows, one.columns, frozenset(one.axes)) for one in (self, other)]
         return parts[0] == parts[1] and (self.left is other.left or self.right is other.right)
 
@@ -401,7 +401,7 @@ class Factors:
 def match_contraction(
     kind: ReduceKind, operand: Scalar, ranges: Iterable[Expr], axes: tuple[Expr, ...]
 ) -> Factors | None:
-    """The factors of the reduction of `operand`, over `ranges` and along `axes`; None if it is no
+    """Return the factors of the reduction of `operand`, over `ranges` and along `axes`; None if it is no
     contraction.
 
     The factor that varies along the outermost of the ranges that are not batch is the left one.
@@ -429,8 +429,8 @@ def match_contraction(
 
 
 def contractions_in(values: Iterable[Scalar], ranges: Iterable[Expr]) -> dict[ScalarReduce, Factors]:
-    """The reductions among `values` and below, if all are contractions over `ranges` that one kernel may
-    have.
+    """Return the reductions among `values` and below, if all are contractions over `ranges` that one kernel
+    may have.
 
     They have the same axes, rows and columns, and one factor in common: with that read once, they are less
     work in one kernel than in several. Empty if one of them is anything else.
@@ -462,7 +462,7 @@ def match_contraction_node(node: Node) -> Factors | None:
 
 
 def _common_type(left: Scalar, right: Scalar) -> DType:
-    """The 16-bit type that both factors are exact in, or f32."""
+    """Return the 16-bit type that both factors are exact in, or f32."""
     before = {_strip_widening(left).dtype, _strip_widening(right).dtype}
     halves = before & _HALVES
     return next(iter(halves)) if len(halves) == 1 and before <= halves | _SMALL else DType.F32

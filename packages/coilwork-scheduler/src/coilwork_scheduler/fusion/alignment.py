@@ -68,14 +68,14 @@ class Refinement:
 
 
 def _starts_inside(ours: Sequence[tuple[int, ...]], theirs: Sequence[tuple[int, ...]]) -> bool:
-    """True if a range of `ours` starts inside a range of `theirs` and ends behind it."""
+    """Tell if a range of `ours` starts inside a range of `theirs` and ends behind it."""
     last = {piece: pieces[-1] for pieces in theirs for piece in pieces[1:]}
     return any(pieces[0] in last and pieces[-1] > last[pieces[0]] for pieces in ours if pieces)
 
 
 def refine_extents(first: Sequence[Expr], second: Sequence[Expr]) -> Refinement | None:
-    """The coarsest common refinement of two row-major lists of extents; `None` if there is none that can be
-    shown.
+    """Return the coarsest common refinement of two row-major lists of extents; `None` if there is none that
+    can be shown.
     """
     pieces: list[Expr] = []
     made: tuple[list[list[int]], list[list[int]]] = ([[] for _ in first], [[] for _ in second])
@@ -155,7 +155,9 @@ def find_alignments(
 def _pair_ranges(
     first: Group, second: Group, ours: tuple[Expr, ...], theirs: tuple[Expr, ...]
 ) -> dict[Expr, Expr] | None:
-    """The second group's ranges as ranges of the first, if equal dimensions of an access tell all of them."""
+    """Return the second group's ranges as ranges of the first, if equal dimensions of an access tell all of
+    them.
+    """
     if len(ours) != len(theirs):
         return None
     pairs: dict[Expr, Expr] = {}
@@ -188,7 +190,8 @@ def _pair_ranges(
 
 
 def _find_ranges(a: Expr, b: Expr) -> frozenset[Expr]:
-    """The ranges with which `a` goes once through the extent of the range symbol `b`; none if it does not.
+    """Return the ranges with which `a` goes once through the extent of the range symbol `b`; none if it does
+    not.
 
     That is one range, or an outer and an inner one: `outer * extent(inner) + inner`.
     """
@@ -198,7 +201,7 @@ def _find_ranges(a: Expr, b: Expr) -> frozenset[Expr]:
 
 
 def _count_up(a: Expr, extent: Expr) -> frozenset[Expr]:
-    """The one or two ranges with which `a` counts from 0 to `extent`; none if it does not."""
+    """Return the one or two ranges with which `a` counts from 0 to `extent`; none if it does not."""
     if a.is_symbol:
         return frozenset((a,)) if a.extent is extent else frozenset()
     ranges = [s for s in a.free_symbols if s.extent is not None]
@@ -212,8 +215,8 @@ def _count_up(a: Expr, extent: Expr) -> frozenset[Expr]:
 
 
 def _find_digit_ranges(pairs: Sequence[tuple[Expr, Expr]]) -> frozenset[Expr]:
-    """The ranges with which the first ones of `pairs` go, as the digits of one number, through the range
-    symbols beside them; none if they do not.
+    """Return the ranges with which the first ones of `pairs` go, as the digits of one number, through the
+    range symbols beside them; none if they do not.
 
     Pieces of columns that were merged read so what has a range for each: pictures, rows and columns of them.
     """
@@ -234,8 +237,8 @@ def _find_digit_ranges(pairs: Sequence[tuple[Expr, Expr]]) -> frozenset[Expr]:
 def _orders(
     first: Group, second: Group, ours: tuple[Expr, ...], theirs: tuple[Expr, ...]
 ) -> tuple[tuple[Expr, ...], tuple[Expr, ...]] | None:
-    """The ranges of each group, outermost first, in the row-major order of the elements that both touch at
-    `ours` and `theirs`.
+    """Return the ranges of each group, outermost first, in the row-major order of the elements that both
+    touch at `ours` and `theirs`.
 
     `None` unless each goes through every element once, as the digits of a number go through all numbers.
     """
@@ -323,8 +326,8 @@ def _align_elementwise(
     ours: tuple[Expr, ...],
     theirs: tuple[Expr, ...],
 ) -> Alignment:
-    """The second group runs along all ranges of the first, reduced ones included; `whole` refines the two in
-    the orders given.
+    """Return the second group runs along all ranges of the first, reduced ones included; `whole` refines the
+    two in the orders given.
     """
     symbols = make_piece_symbols(ours, whole.first, whole.pieces, f"p{tag}_")
     cut = {own: [symbols[k] for k in pieces] for own, pieces in zip(ours, whole.first, strict=True)}
@@ -340,7 +343,8 @@ def _align_elementwise(
 def make_piece_symbols(
     ours: tuple[Expr, ...], parts: tuple[tuple[int, ...], ...], extents: tuple[Expr, ...], prefix: str
 ) -> tuple[Expr, ...]:
-    """A symbol per piece of `extents`: one of `ours`, whose pieces `parts` lists, where a range stays whole.
+    """Return a symbol per piece of `extents`: one of `ours`, whose pieces `parts` lists, where a range stays
+    whole.
 
     Others are named by `prefix`, unlike any of `ours`: symbols of one name and extent are one symbol.
     """
@@ -357,7 +361,7 @@ def make_piece_symbols(
 def split_over(
     ours: tuple[Expr, ...], parts: tuple[tuple[int, ...], ...], symbols: tuple[Expr, ...]
 ) -> dict[Expr, Expr]:
-    """The ranges `ours`, whose pieces `parts` lists, in terms of the pieces' `symbols`."""
+    """Return the ranges `ours`, whose pieces `parts` lists, in terms of the pieces' `symbols`."""
     result: dict[Expr, Expr] = {}
     for own, pieces in zip(ours, parts, strict=True):
         value = as_expr(0)

@@ -58,7 +58,7 @@ class GroupDag:
         self._limit = limit
 
     def find(self, node: int) -> int:
-        """The group that `node` is part of."""
+        """Return the group that `node` is part of."""
         parent = self._parent
         while parent[node] != node:
             parent[node] = parent[parent[node]]

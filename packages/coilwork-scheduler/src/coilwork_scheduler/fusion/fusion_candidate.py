@@ -113,7 +113,7 @@ class FusionCandidate:
 
 
 def make_candidate(stage: Stage, device: str) -> FusionCandidate:
-    """The candidate of `stage` alone."""
+    """Return the candidate of `stage` alone."""
     reads: dict[Touch, None] = {}
     ops = cost = reductions = ragged = contracted = 0
     combines = False
@@ -208,7 +208,7 @@ def find_misplaced_scan(candidate: FusionCandidate) -> str | None:
 
 
 def _can_share_loop(scans: Sequence[Part]) -> bool:
-    """True if each of the scans goes through whole rows, in the same direction: one loop carries what all of
+    """Tell if each of the scans goes through whole rows, in the same direction: one loop carries what all of
     them have so far.
     """
     made = [
@@ -307,7 +307,9 @@ def _are_one_element(one: Touch, other: Touch) -> bool:
 
 
 def find_overwrite_hazard(candidate: FusionCandidate, root: Mapping[str, str]) -> str | None:
-    """A buffer whose memory the candidate overwrites while other points, or other names, still use it."""
+    """Return a buffer whose memory the candidate overwrites while other points, or other names, still use
+    it.
+    """
     into = candidate.into
     if not into:
         return None

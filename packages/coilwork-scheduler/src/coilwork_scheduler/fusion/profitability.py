@@ -74,7 +74,7 @@ class Traffic:
         )
 
     def work(self, candidate: FusionCandidate, stored: Collection[str]) -> KernelWork:
-        """The work of a kernel that computes `candidate` and leaves its buffers `stored` in memory."""
+        """Return the work of a kernel that computes `candidate` and leaves its buffers `stored` in memory."""
         sizes, target = self.sizes, self.targets.of(candidate.device)
         groups = max(sizes.numel(tuple(get_extent(s) for s in candidate.parallel)), 1)
         rows = groups * max(sizes.numel(tuple(get_extent(s) for s in candidate.sequential)), 1)
@@ -117,7 +117,7 @@ class Traffic:
         return self.targets.capabilities_of(candidate.device).rows
 
     def is_column_reduction(self, candidate: FusionCandidate) -> bool:
-        """True if most of what a kernel with reductions reads is contiguous along its parallel ranges."""
+        """Tell if most of what a kernel with reductions reads is contiguous along its parallel ranges."""
         parallel, reduced = frozenset(candidate.parallel), frozenset(candidate.reduced)
         balance = 0
         for touch in candidate.read:
@@ -462,7 +462,7 @@ class Weigher:
     def _is_transposed_pair(
         self, one: FusionCandidate, two: FusionCandidate, both: FusionCandidate, least: float
     ) -> bool:
-        """True if one of the two reduces rows, the other columns, and they touch hardly an element at the
+        """Tell if one of the two reduces rows, the other columns, and they touch hardly an element at the
         same points.
 
         Rows and columns of one square matrix have a common space: in it, one of the two goes through memory
@@ -478,7 +478,7 @@ class Weigher:
         return 5 * (traffic.read(one) + traffic.read(two) - traffic.read(both)) < least
 
     def _is_launch_bound(self, candidate: FusionCandidate, work: KernelWork) -> bool:
-        """True if a kernel of a GPU's, where `candidate` is, that does `work` hardly takes longer than its
+        """Tell if a kernel of a GPU's, where `candidate` is, that does `work` hardly takes longer than its
         launch.
         """
         target = self.context.settings.targets.of(candidate.device)
@@ -535,5 +535,5 @@ class Weigher:
         return stored
 
     def work(self, candidate: FusionCandidate) -> KernelWork:
-        """The work of a kernel made of `candidate`."""
+        """Return the work of a kernel made of `candidate`."""
         return self.traffic.work(candidate, self._live_out(candidate))

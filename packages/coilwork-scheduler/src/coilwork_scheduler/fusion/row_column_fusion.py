@@ -77,7 +77,7 @@ def find_row_column_spaces(
 
 
 def can_stay_in_registers(both: FusionCandidate, walks: RowWalks) -> bool:
-    """True if a row of `both`, which is walked, and a sum per column stay in registers."""
+    """Tell if a row of `both`, which is walked, and a sum per column stay in registers."""
     length = find_bounds(multiply_all(get_extent(s) for s in both.reduced)).hi
     if length is None:
         return False
@@ -91,7 +91,7 @@ def can_stay_in_registers(both: FusionCandidate, walks: RowWalks) -> bool:
 
 
 def _is_sequential_sum(part: Part, sequential: tuple[Expr, ...]) -> bool:
-    """True if `part` reduces along the walk."""
+    """Tell if `part` reduces along the walk."""
     return any(not part.mapping.get(s, s).free_symbols.isdisjoint(sequential) for s in part.stage.reduced)
 
 
@@ -102,8 +102,8 @@ def _substitute_all(index: tuple[Expr, ...], mapping: Mapping[Expr, Expr]) -> tu
 def _find_column_ranges(
     rows: FusionCandidate, columns: FusionCandidate, ours: tuple[Expr, ...], theirs: tuple[Expr, ...]
 ) -> tuple[Expr, ...]:
-    """The ranges with which `columns` goes through what `rows` reduces; none unless the others go through
-    rows.
+    """Return the ranges with which `columns` goes through what `rows` reduces; none unless the others go
+    through rows.
     """
     if len(ours) != len(theirs):
         return ()
@@ -212,7 +212,7 @@ def _align_uneven_pieces(
 
 
 def _covers(extent: Expr, count: Expr, length: Expr) -> bool:
-    """True if `count` pieces of `length` points surely hold `extent` points."""
+    """Tell if `count` pieces of `length` points surely hold `extent` points."""
     if extent.is_const and count.is_const and length.is_const:
         return count.value * length.value >= extent.value
     return ceildiv(extent, count) is length

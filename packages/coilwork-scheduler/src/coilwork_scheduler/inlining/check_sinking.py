@@ -237,8 +237,8 @@ def split_checked_gather(node: Pointwise, known: PositionTable, taken: Collectio
 
 
 def _group_checks(node: Pointwise) -> dict[Scalar, list[Check]] | None:
-    """The checks of `node` by the position that each is of; None if one is of something else, or positions
-    depend on others.
+    """Return the checks of `node` by the position that each is of; None if one is of something else, or
+    positions depend on others.
     """
     looked_up = tuple(
         dict.fromkeys(value for access in list_loads((node.body,)) for value in access.indirect)
@@ -288,7 +288,7 @@ def _pick_index_type(value: Scalar, checks: Sequence[Check]) -> DType:
 
 
 def _max_value(value: Scalar) -> int | None:
-    """The largest value of a size; None if that is not known."""
+    """Return the largest value of a size; None if that is not known."""
     match value:
         case IndexValue(expr=expr, operands=()):
             return find_bounds(expr).hi

@@ -59,8 +59,8 @@ class BodySize:
         return self.scalars + self.written.nodes
 
     def plus(self, producer: BodySize, most: TreeSize) -> BodySize:
-        """A bound on the size with `producer` substituted for a load whose coordinates have at most the size
-        `most`.
+        """Return a bound on the size with `producer` substituted for a load whose coordinates have at most
+        the size `most`.
         """
         moved = producer.written.bound_substitution(most)
         return BodySize(
@@ -108,8 +108,8 @@ class Growth:
         return self._own[position]
 
     def estimate_size(self, position: int, before: BodySize, name: str, producer: BodySize) -> BodySize:
-        """A bound on the size of the node at `position`, now `before`, with `producer` substituted for its
-        loads of `name`.
+        """Return a bound on the size of the node at `position`, now `before`, with `producer` substituted for
+        its loads of `name`.
         """
         size = before
         for most in self._places[position].get(name, ()):
@@ -142,7 +142,7 @@ class Growth:
 
 
 def measure_bodies(roots: Iterable[Scalar]) -> BodySize:
-    """The size of scalar graphs."""
+    """Return the size of scalar graphs."""
     return _size(iterate_postorder(roots))
 
 

@@ -98,7 +98,9 @@ class Inliner:
         )
 
     def run(self) -> Graph:
-        """The graph after inlining; producers that nobody reads any more are left for dead code removal."""
+        """Return the graph after inlining; producers that nobody reads any more are left for dead code
+        removal.
+        """
         for position, node in enumerate(self._graph.nodes):
             if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
                 self._measure(position, node)
@@ -206,8 +208,8 @@ class Inliner:
     def _measure_inlined(
         self, position: int, inlined: Collection[str], before: BodySize, name: str
     ) -> BodySize | None:
-        """The size of the node at `position` with all of `inlined` substituted; None if `name`, the new one,
-        should be stored.
+        """Return the size of the node at `position` with all of `inlined` substituted; None if `name`, the
+        new one, should be stored.
         """
         producer = self._facts[self._candidates[name]]
         after = measure_bodies(self._expand(position, inlined))
@@ -296,7 +298,7 @@ class Inliner:
         return self._pays(position, node, consumers, needed=needed)
 
     def _copies_blocks(self, position: int, name: str) -> bool:
-        """True if the node at `position` is a product of which `name` is a factor, and arithmetic bounds it.
+        """Tell if the node at `position` is a product of which `name` is a factor, and arithmetic bounds it.
 
         Factors that lie in memory come to matrix units without a detour over the threads.
         """
@@ -314,7 +316,7 @@ class Inliner:
         return any(isinstance(f, Load) and f.buffer == name for f in (factors.left, factors.right))
 
     def _grows_by_copies(self, position: int, name: str, consumers: list[int]) -> bool:
-        """True if several places would each compute all that `name` has become.
+        """Tell if several places would each compute all that `name` has become.
 
         A chain of which every value is read twice, by the next one and by a result, would be computed anew
         for every result.
@@ -332,7 +334,7 @@ class Inliner:
         return True
 
     def _is_window(self, position: int) -> bool:
-        """True if a GPU computes the node at `position` from many elements of one tensor: memory has them
+        """Tell if a GPU computes the node at `position` from many elements of one tensor: memory has them
         once, but every load of a window takes its time.
         """
         is_gpu = self._targets.of(self._device(position)).is_gpu
@@ -340,7 +342,7 @@ class Inliner:
         return is_gpu and max(loads, default=0) >= _WINDOW
 
     def _is_computed_beside(self, position: int, consumers: list[int], factor: float) -> bool:
-        """True if one consumer reads the node at `position` at its own points, and others a few, as slices
+        """Tell if one consumer reads the node at `position` at its own points, and others a few, as slices
         that are assigned.
 
         A kernel of both computes it once. Inside all of them a value with such copies in it would be written
@@ -356,7 +358,7 @@ class Inliner:
         return True
 
     def _count_places(self, name: str) -> int:
-        """The number of places at which consumers read the buffer `name`."""
+        """Return the number of places at which consumers read the buffer `name`."""
         readers = self._readers.get(name, ())
         return sum(
             self._load_counts[reader].get(name, 0) for reader in readers if reader in self._load_counts
@@ -442,7 +444,7 @@ class Inliner:
         return wanted
 
     def _narrower_is_stored(self, position: int, node: Pointwise) -> bool:
-        """True if `node`, to be stored, is computed inside its consumers after all, from a narrower value
+        """Tell if `node`, to be stored, is computed inside its consumers after all, from a narrower value
         stored instead.
 
         A value in 16 bits that several reductions read in 32 is the usual case: it was to be computed inside
@@ -472,8 +474,8 @@ class Inliner:
         return False
 
     def _find_narrower(self, position: int, node: Pointwise) -> list[tuple[str, int]]:
-        """The candidates that `node`, at `position`, alone is computed from, one from the other: the first of
-        them is narrower than `node`, and has no more points. Empty if there is none.
+        """Return the candidates that `node`, at `position`, alone is computed from, one from the other: the
+        first of them is narrower than `node`, and has no more points. Empty if there is none.
         """
         found: list[tuple[str, int]] = []
         points, itemsize = self._sizes.numel(node.output.shape), node.output.dtype.itemsize
@@ -592,7 +594,7 @@ class Inliner:
         return found
 
     def _is_cut(self, position: int) -> bool:
-        """True if the node at `position` joins parts of one size."""
+        """Tell if the node at `position` joins parts of one size."""
         found = self._cut.get(position)
         if found is None:
             node = self._graph.nodes[position]
@@ -634,7 +636,7 @@ _ROUNDS: Final = 3
 
 
 def _is_copy(node: Pointwise) -> bool:
-    """True if `node` only moves elements, none of which it leaves out: its operand is read in its place."""
+    """Tell if `node` only moves elements, none of which it leaves out: its operand is read in its place."""
     return isinstance(node.body, Load) and not node.body.operands
 
 

@@ -142,7 +142,7 @@ def _split_mask(mask: Scalar) -> Iterator[_Condition]:
 
 
 def _symbols(value: Scalar) -> frozenset[Expr]:
-    """The symbols of the places that `value` is about."""
+    """Return the symbols of the places that `value` is about."""
     symbols: set[Expr] = set()
     for node in iterate_postorder((value,)):
         if isinstance(node, IndexValue):
@@ -201,8 +201,8 @@ def estimate_share(mask: Scalar | None) -> float:
 
 
 def _share_along(symbol: Expr, extent: int, values: Sequence[Scalar]) -> float:
-    """The share of the places along `symbol` at which all `values` hold; places are tried where it can't be
-    counted.
+    """Return the share of the places along `symbol` at which all `values` hold; places are tried where it
+    can't be counted.
     """
     runs = [_places_of(value, symbol, extent) for value in values]
     if None not in runs:
@@ -217,8 +217,8 @@ def _share_along(symbol: Expr, extent: int, values: Sequence[Scalar]) -> float:
 
 
 def _places_of(value: Scalar, symbol: Expr, extent: int) -> range | None:
-    """The places along `symbol` at which a comparison of positions that grow evenly holds, which are a run;
-    None for others.
+    """Return the places along `symbol` at which a comparison of positions that grow evenly holds, which are a
+    run; None for others.
     """
     match value:
         case Op(op=name, operands=(left, right)) if name in COMPARISONS:
@@ -540,8 +540,8 @@ def apply_inlining(
 def _split_checked_gathers(
     graph: Graph, candidates: Mapping[str, int], buffers: Mapping[str, Buffer]
 ) -> dict[int, SplitGather]:
-    """The `candidates` that have checks, by place, taken apart in order: those after the first to look up the
-    same share its positions.
+    """Return the `candidates` that have checks, by place, taken apart in order: those after the first to look
+    up the same share its positions.
     """
     known: PositionTable = {}
     found: dict[int, SplitGather] = {}

@@ -90,7 +90,7 @@ class _Round:
         self.readers = index_readers(self.context.graph, self.context.facts)
 
     def run(self) -> Graph:
-        """The graph afterwards; itself, if nothing changed."""
+        """Return the graph afterwards; itself, if nothing changed."""
         graph = self.context.graph
         for position, node in enumerate(graph.nodes):
             if isinstance(node, Convolution | Attention | AttentionGradient):
@@ -144,7 +144,7 @@ class _Round:
     def _is_worth(
         self, template: Template, node: CoreNode, wider: CoreNode, saved: float, quote: Quote
     ) -> Quote | None:
-        """The quote of `wider`, if the template claims that, for no more than `node` and `saved`."""
+        """Return the quote of `wider`, if the template claims that, for no more than `node` and `saved`."""
         options = self.context.options
         scalars = list_bodies(wider)
         args = len({access.buffer for access in list_loads(scalars)}) + len(list_defined_buffers(wider))
@@ -160,7 +160,9 @@ class _Round:
         return found if found.us <= quote.us + saved else None
 
     def _find_producer(self, name: str, position: int, node: CoreNode) -> tuple[int, Pointwise] | None:
-        """The pointwise node that computes `name`, if the node at `position` may compute it instead."""
+        """Return the pointwise node that computes `name`, if the node at `position` may compute it
+        instead.
+        """
         facts = self.context.facts
         at = facts.definer.get(name)
         if at is None or at in self.changed:
@@ -177,7 +179,7 @@ class _Round:
         return None if self._is_overwritten(facts.reads[at], at, position) else (at, made)
 
     def _find_consumer(self, position: int, node: CoreNode, whole: CoreNode) -> tuple[int, Pointwise] | None:
-        """The pointwise node that alone reads the result of the node at `position`, at its own points.
+        """Return the pointwise node that alone reads the result of the node at `position`, at its own points.
 
         What it becomes stands where it stood: other results of the node are read behind that only.
         """
@@ -199,7 +201,7 @@ class _Round:
         return None if self._is_overwritten(read, position, at) else (at, behind)
 
     def _may_join(self, neighbour: Pointwise, node: CoreNode) -> bool:
-        """True if `neighbour` does nothing but compute, on the device of `node`, and may share its kernel."""
+        """Tell if `neighbour` does nothing but compute, on the device of `node`, and may share its kernel."""
         return (
             neighbour.into is None
             and not neighbour.checks
@@ -208,7 +210,7 @@ class _Round:
         )
 
     def _is_overwritten(self, names: Sequence[str], first: int, last: int) -> bool:
-        """True if memory of `names` is overwritten behind `first`, up to `last`."""
+        """Tell if memory of `names` is overwritten behind `first`, up to `last`."""
         facts = self.context.facts
         return any(
             first < writer <= last for name in names for writer in facts.overwriters.get(facts.root[name], ())
@@ -221,7 +223,7 @@ class _Round:
         return replace_core_bodies(replace(node, origins=merge_origins(made.origins, node.origins)), values)
 
     def _move_us(self, node: Pointwise) -> float:
-        """The time of a kernel for `node` alone."""
+        """Return the time of a kernel for `node` alone."""
         context = self.context
         names = dict.fromkeys(access.buffer for access in list_loads((node.body,)))
         read = sum(context.size(context.facts.buffers[name]) for name in names)
@@ -251,7 +253,7 @@ def replace_core_bodies(node: CoreNode, values: Sequence[Scalar]) -> CoreNode:
 
 
 def _reads_in_place(behind: Pointwise, result: Buffer) -> bool:
-    """True if `behind` has the shape of `result`, and reads it at its own points only."""
+    """Tell if `behind` has the shape of `result`, and reads it at its own points only."""
     if behind.output.shape != result.shape:
         return False
     found = [access for access in list_loads((behind.body,)) if access.buffer == result.name]

@@ -52,7 +52,9 @@ _PLUMBING: Final = frozenset(name.strip("_") for name in list_operators(lambda i
 
 
 def make_readable_name(origins: tuple[Origin, ...], default: str) -> str:
-    """A prefix such as `add_gelu` from the operators behind a kernel; `default` when they are unknown."""
+    """Return a prefix such as `add_gelu` from the operators behind a kernel; `default` when they are
+    unknown.
+    """
     names = list(dict.fromkeys(_operator(origin.op) for origin in origins if origin.op))
     telling = [name for name in names if name and name not in _PLUMBING] or [name for name in names if name]
     if not telling:
@@ -69,7 +71,7 @@ def _operator(qualified: str) -> str:
 
 
 def show_constant(constant: Const) -> str:
-    """The value of `constant`."""
+    """Return the value of `constant`."""
     return repr(constant.value)
 
 
@@ -174,7 +176,7 @@ def canonicalize(
     numerics: Numerics,
     contracts: bool = False,
 ) -> tuple[Kernel, KernelCall]:
-    """The kernel of `draft` under canonical names, and its call on the draft's buffers.
+    """Return the kernel of `draft` under canonical names, and its call on the draft's buffers.
 
     `aligned` are the buffers known to start at a multiple of 16 bytes. A kernel that `contracts` has a
     contraction in the place of its sum of products. The kernel's name is provisional: see `KernelTable`.
@@ -229,7 +231,7 @@ def canonicalize(
 
 
 def make_kernel_name(origins: tuple[Origin, ...], ranges: Sequence[Range]) -> str:
-    """The provisional name of a kernel with these `ranges`: see `KernelTable`."""
+    """Return the provisional name of a kernel with these `ranges`: see `KernelTable`."""
     reduces = any(r.kind == "reduction" for r in ranges)
     return make_readable_name(origins, "reduce" if reduces else "pointwise")
 
@@ -280,7 +282,7 @@ class KernelTable:
         self._names: set[str] = set()
 
     def add(self, kernel: Kernel, target: str = "", candidates: tuple[Candidate, ...] = ()) -> Kernel:
-        """The kernel with the structure of `kernel` that was added first, under its final name.
+        """Return the kernel with the structure of `kernel` that was added first, under its final name.
 
         `target` is the name of the target it is for, if that is not the graph's main one. `candidates` are
         how a template wants it to run: kernels that are to run otherwise are others.

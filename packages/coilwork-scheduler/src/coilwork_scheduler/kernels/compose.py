@@ -182,7 +182,7 @@ def compose(
     numerics: Numerics,
     decisions: Decisions = NO_DECISIONS,
 ) -> Draft:
-    """The draft kernel of `group`, which stores those of its buffers that are `wanted` outside.
+    """Return the draft kernel of `group`, which stores those of its buffers that are `wanted` outside.
 
     What `decisions` are made of is used as it is stored, or rounded wherever eager rounds, as is what is
     compared.
@@ -256,7 +256,7 @@ class _Composer:
         self._exact: frozenset[Scalar] = frozenset()
 
     def values(self, member: Member) -> tuple[Scalar, ...]:
-        """The member's scalar graphs in the group's space."""
+        """Return the member's scalar graphs in the group's space."""
         mapping = member.mapping
         if all(symbol is expr for symbol, expr in mapping.items()):
             mapping = {}
@@ -347,7 +347,7 @@ class _Composer:
 
 
 def _factors(member: Member) -> frozenset[Scalar]:
-    """The factors of a contraction, which stay as they were rounded: matrix units take them in no
+    """Return the factors of a contraction, which stay as they were rounded: matrix units take them in no
     wider type.
     """
     found: set[Scalar] = set()

@@ -56,7 +56,7 @@ class Access:
 
 
 def find_unit_strides(offset: Expr) -> frozenset[Expr]:
-    """The range symbols along which the flat `offset` moves by one element."""
+    """Return the range symbols along which the flat `offset` moves by one element."""
     found = []
     for symbol in offset.free_symbols:
         step = find_run_stride(offset, symbol) if symbol.extent is not None else None
@@ -66,7 +66,9 @@ def find_unit_strides(offset: Expr) -> frozenset[Expr]:
 
 
 def find_nearest(offset: Expr, most: int) -> frozenset[Expr]:
-    """The range symbols along which the flat `offset` moves by the fewest elements, up to `most` of them."""
+    """Return the range symbols along which the flat `offset` moves by the fewest elements, up to `most` of
+    them.
+    """
     steps: dict[Expr, int] = {}
     for symbol in offset.free_symbols:
         step = find_run_stride(offset, symbol) if symbol.extent is not None else None
@@ -77,7 +79,7 @@ def find_nearest(offset: Expr, most: int) -> frozenset[Expr]:
 
 
 def list_scalars(draft: Draft) -> tuple[Scalar, ...]:
-    """Every scalar graph of `draft`, stores first, in order."""
+    """Return every scalar graph of `draft`, stores first, in order."""
     values: list[Scalar] = []
     for store in draft.stores:
         values.extend(list_store_roots(store))
@@ -114,7 +116,7 @@ def _access(
     itemsize: int,
     sizes: SizeHints,
 ) -> Access:
-    """The access at `index`, of whose placeholders the values vary along the ranges `looked_up`."""
+    """Return the access at `index`, of whose placeholders the values vary along the ranges `looked_up`."""
     strides: dict[Expr, int] = {}
     points = 1
     for symbol in ranges:
@@ -170,13 +172,13 @@ def _chooses_columns(
 
 
 def _guess_step(index: Expr, symbol: Expr, sizes: SizeHints) -> int:
-    """The likely step of `index` along `symbol`; -1 where it is not affine."""
+    """Return the likely step of `index` along `symbol`; -1 where it is not affine."""
     step = find_run_stride(index, symbol)
     return -1 if step is None else sizes.value(step)
 
 
 def index_expressions(draft: Draft) -> tuple[Expr, ...]:
-    """Every distinct index expression, of loads, stores and index values, in order."""
+    """Return every distinct index expression, of loads, stores and index values, in order."""
     found: dict[Expr, None] = {}
     for store in draft.stores:
         found.setdefault(store.index)
@@ -228,7 +230,7 @@ def find_aliasing(draft: Draft, buffers: Mapping[str, Buffer]) -> tuple[tuple[st
 
 
 def is_contraction(draft: Draft) -> bool:
-    """True if the kernel `draft` is contractions, and what becomes of their sums at the same points."""
+    """Tell if the kernel `draft` is contractions, and what becomes of their sums at the same points."""
     scalars = list_scalars(draft)
     found = contractions_in(scalars, draft.parallel)
     if not found or draft.sequential or draft.bound is not None:

@@ -173,5 +173,5 @@ class BuiltForms:
 
 
 def list_origins(group: Group) -> tuple[Origin, ...]:
-    """The operations that `group` implements."""
+    """Return the operations that `group` implements."""
     return merge_origins(*(member.stage.origins for member in group.members))

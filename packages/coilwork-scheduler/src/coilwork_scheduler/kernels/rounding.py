@@ -108,7 +108,7 @@ def find_compared(roots: tuple[Scalar, ...], selections: Selections) -> frozense
 
 
 def _jumps(node: Op) -> bool:
-    """True if the least step of a float operand may be a whole one of the result."""
+    """Tell if the least step of a float operand may be a whole one of the result."""
     if not node.operands[0].dtype.is_float:
         return False
     if node.op == "cast":

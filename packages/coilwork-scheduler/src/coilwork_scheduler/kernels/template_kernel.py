@@ -59,7 +59,7 @@ def make_core_kernel(
     numerics: Numerics,
     decisions: Decisions,
 ) -> tuple[Kernel, KernelCall]:
-    """The kernel that computes `node`, and its call; the arguments are those of `canonical`."""
+    """Return the kernel that computes `node`, and its call; the arguments are those of `canonical`."""
     core, stored = _compose(node)
     roots = (*core.bodies, *(one.value for one in stored))
     given = tuple(dict.fromkeys(access.buffer for access in list_loads(roots)))
@@ -103,7 +103,9 @@ def make_core_kernel(
 
 
 def _compose(node: CoreNode) -> tuple[Core, list[_Result]]:
-    """The core of `node`, over the graph's own symbols and buffers, and what is stored of its results."""
+    """Return the core of `node`, over the graph's own symbols and buffers, and what is stored of its
+    results.
+    """
     if isinstance(node, Convolution):
         return _compose_convolution(node)
     weights = node.weights
@@ -176,7 +178,7 @@ def _compose_convolution(node: Convolution) -> tuple[Core, list[_Result]]:
 
 
 def _flatten(roots: Sequence[Scalar], buffers: Mapping[str, Buffer]) -> dict[Scalar, Expr]:
-    """The offset of each load."""
+    """Return the offset of each load."""
     return {access: buffers[access.buffer].offset_of(access.index) for access in list_loads(roots)}
 
 
@@ -197,7 +199,7 @@ def _list_sizes(core: Core, flat: Mapping[Scalar, Expr], exprs: Iterable[Expr]) 
 def _name_ranges(
     core: Core, offset: Expr, renamed: Mapping[Expr, Expr]
 ) -> tuple[tuple[Range, ...], dict[Expr, Expr]]:
-    """The kernel's ranges, and all symbols by what they become.
+    """Return the kernel's ranges, and all symbols by what they become.
 
     Neighbours in what is stored at `offset` are called `x`.
     """

@@ -78,7 +78,7 @@ class Tiling:
 
 
 def tile(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints, target: Target) -> Tiling:
-    """The tiling of `draft` on `target`."""
+    """Return the tiling of `draft` on `target`."""
     touched = find_accesses(draft, buffers, sizes)
     outermost = find_slices(draft, buffers, sizes, target)
     others = [s for s in draft.parallel if s not in outermost]
@@ -115,7 +115,7 @@ class _Run:
 
 
 def _has_fixed_order(draft: Draft) -> bool:
-    """True if the order of the reduction ranges is part of the result."""
+    """Tell if the order of the reduction ranges is part of the result."""
     return any(
         isinstance(node, Scan | Sort) or (isinstance(node, Reduce) and node.kind in ("argmin", "argmax"))
         for node in iterate_postorder(list_scalars(draft))
@@ -185,8 +185,8 @@ def _move_coalesced_innermost(order: list[tuple[_Run, float]]) -> list[_Run]:
 
 
 def _name_parallel(order: Sequence[_Run], turned: Sequence[float], *, single: bool) -> list[TiledRange]:
-    """The parallel ranges in order, those with enough of the `turned` shares next to the innermost one, under
-    other letters. With `single` (something is reduced) all of them are called `x`.
+    """Return the parallel ranges in order, those with enough of the `turned` shares next to the innermost
+    one, under other letters. With `single` (something is reduced) all of them are called `x`.
     """
     if not order:
         return []

@@ -93,7 +93,7 @@ def assign_layouts(
 def collect_layout_facts(
     graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHints
 ) -> LayoutContext:
-    """The facts that rules read."""
+    """Return the facts that rules read."""
     return LayoutContext(
         graph=graph,
         facts=facts,
@@ -306,8 +306,8 @@ class _Group:
         return chosen, copied
 
     def _list_copies(self, choice: Sequence[int]) -> list[Copy]:
-        """The copies around calls of which something lies otherwise than captured, or is to by what the user
-        says: libraries make those of others.
+        """Return the copies around calls of which something lies otherwise than captured, or is to by what
+        the user says: libraries make those of others.
         """
         settled = [[choice[v] for v in term.scope] for term in self.terms]
         moved = {

@@ -110,7 +110,7 @@ class Site(Protocol):
         """Eighths of bytes that memory moves for it under `layout`."""
 
     def least(self) -> int:
-        """The cost if everything lay as it likes: no layout costs less."""
+        """Return the cost if everything lay as it likes: no layout costs less."""
 
     def propose(self, root: Buffer) -> Iterable[Strides]:
         """Strides that it would like for the memory `root`."""
@@ -119,7 +119,7 @@ class Site(Protocol):
         """Strides that it would like for the memory `root` if other memory lay as `lying` says it may."""
 
     def list_copies(self, layout: LayoutOf) -> tuple[Copy, ...]:
-        """The copies that `layout` takes around it."""
+        """Return the copies that `layout` takes around it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class LayoutContext:
         return self.facts.root
 
     def strides_of_capture(self, name: str, buffer: Buffer) -> Strides:
-        """The layout that the graph has."""
+        """Return the layout that the graph has."""
         return buffer.strides
 
     def bytes_per_us(self, device: str) -> float:

@@ -202,7 +202,9 @@ class TensorSite:
         return ((self.memory[0], self.buffer), (self.order.name, self.order.buffer))
 
     def cost(self, layout: LayoutOf) -> int:
-        """The tensor once, what the library converts around its kernel, and the copy, if one is put in."""
+        """Return the tensor once, what the library converts around its kernel, and the copy, if one is put
+        in.
+        """
         buffer, is_last = self.buffer, self._computes_channels_last(layout)
         strides = layout(self.memory[0], buffer)
         if strides is None:
@@ -224,7 +226,7 @@ class TensorSite:
         return found * SCALE
 
     def least(self) -> int:
-        """The tensor once: nothing is converted."""
+        """Return the tensor once: nothing is converted."""
         return SCALE * self._size
 
     def follow(self, root: Buffer, lying: Mapping[str, Sequence[Strides]]) -> Iterable[Strides]:
@@ -245,7 +247,7 @@ class TensorSite:
             yield make_nested_strides(root.shape, (*rest, *dict.fromkeys(inwards)))
 
     def list_copies(self, layout: LayoutOf) -> tuple[Copy, ...]:
-        """The copy of the tensor, in the order of the call, if `layout` takes one."""
+        """Return the copy of the tensor, in the order of the call, if `layout` takes one."""
         buffer, is_last = self.buffer, self._computes_channels_last(layout)
         strides = layout(self.memory[0], buffer)
         if strides is None or not self._has_copy(strides, is_last=is_last):
@@ -461,7 +463,7 @@ def _writes_behind_its_result(gradients: Extern, context: LayoutContext) -> bool
 
 
 def _choose_order(call: Call, *, is_asked: bool) -> Choice | None:
-    """The orders in which `call` may compute, that of capture first; None if it stays as captured.
+    """Return the orders in which `call` may compute, that of capture first; None if it stays as captured.
 
     What is channels-last as captured stays so, and what the user asks for has no other order.
     """

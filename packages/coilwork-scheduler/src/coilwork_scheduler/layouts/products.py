@@ -146,7 +146,7 @@ class ProductSite:
         return found + (self.alignment.lost if slow else 0) + (self.apart if one_by_one else 0)
 
     def _is_apart(self, number: int, buffer: Buffer, strides: Strides) -> bool:
-        """True if matrix `number` of the product lies so that a CPU's library takes no batches of it."""
+        """Tell if matrix `number` of the product lies so that a CPU's library takes no batches of it."""
         if number > 2:
             return False
         if number < 2:
@@ -186,7 +186,7 @@ class ProductSite:
         return find_dense_order(replace(root, strides=memory)) is None
 
     def least(self) -> int:
-        """All read and written once."""
+        """Return all read and written once."""
         return SCALE * sum(self._bytes(buffer) for buffer in (*self.matrices, *self.added))
 
     def follow(self, root: Buffer, lying: Mapping[str, Sequence[Strides]]) -> Iterable[Strides]:

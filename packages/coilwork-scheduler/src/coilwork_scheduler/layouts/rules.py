@@ -106,7 +106,7 @@ class AttentionSite:
         return self.least()
 
     def least(self) -> int:
-        """All read once."""
+        """Return all read once."""
         return SCALE * sum(self.context.sizes.size_bytes(buffer) for buffer in self.operands)
 
     def follow(self, root: Buffer, lying: Mapping[str, Sequence[Strides]]) -> Iterable[Strides]:
@@ -242,6 +242,6 @@ RULES: Final[tuple[LayoutRule, ...]] = (
 
 
 def format_rules(rules: tuple[LayoutRule, ...] = RULES) -> str:
-    """The table as text: a line for each rule, with its reason."""
+    """Return the table as text: a line for each rule, with its reason."""
     width = max(len(rule.name) for rule in rules)
     return "".join(f"{rule.name.ljust(width)}  {rule.why}\n" for rule in rules)

@@ -40,7 +40,7 @@ class Term:
 
 
 def compute_total_cost(terms: Sequence[Term], choice: Sequence[int]) -> int:
-    """The cost of `choice`."""
+    """Return the cost of `choice`."""
     return sum(term.cost(tuple(choice[v] for v in term.scope)) for term in terms)
 
 
@@ -218,7 +218,9 @@ def _remove_last(
 def _eliminate(
     counts: Sequence[int], terms: Sequence[Term], held: dict[int, int], most_entries: int, known: _Memo
 ) -> tuple[int, ...]:
-    """The cheapest candidates beside those of `held`, to which variables that have to be held are added."""
+    """Return the cheapest candidates beside those of `held`, to which variables that have to be held are
+    added.
+    """
     known_by = [0] * len(counts)
     for term in terms:
         for variable in term.scope:
@@ -234,7 +236,7 @@ _Order: TypeAlias = list[tuple[int, tuple[int, ...], tuple[int, ...]]]
 
 
 def _remove_all(work: _Elimination, held: dict[int, int], most_entries: int) -> _Order:
-    """The variables in the order in which they were eliminated, with what `remove` says.
+    """Return the variables in the order in which they were eliminated, with what `remove` says.
 
     Where every table would be too large, a variable is held at its first candidate and added to `held`. What
     was eliminated before is known for each of its candidates.

@@ -180,7 +180,7 @@ class NodeTraffic:
         return min(map(sum, zip(*weights, strict=True)))
 
     def least(self) -> int:
-        """The cost if everything lay as this loop likes."""
+        """Return the cost if everything lay as this loop likes."""
         if not self.ranges:
             return 0
         return SCALE * sum(map(self._bytes_met, self.touches, self._forms))
@@ -199,7 +199,7 @@ class NodeTraffic:
         return found
 
     def follow(self, root: Buffer, lying: Mapping[str, Sequence[Strides]]) -> Iterable[Strides]:
-        """The same for each way in which other memory may lie."""
+        """Return the same for each way in which other memory may lie."""
         strides_of = self._context.views.strides_of
         shown: list[list[Strides]] = []
         for touch in self.touches:
@@ -238,7 +238,9 @@ class NodeTraffic:
         return known
 
     def _dimensions(self, touch: Touch, root: Buffer) -> dict[Expr, int]:
-        """The dimension of `root` in which each range moves by one element and alone, of those that do."""
+        """Return the dimension of `root` in which each range moves by one element and alone, of those that
+        do.
+        """
         found: dict[Expr, int] = {}
         for symbol, step in self._steps(touch, touch.buffer.strides).items():
             if symbol in touch.looked_up or sum(symbol in place.free_symbols for place in touch.index) != 1:

@@ -66,7 +66,7 @@ def pack(intervals: Sequence[Interval]) -> Placement:
 
 
 def find_peak(intervals: Sequence[Interval]) -> int:
-    """The largest sum of sizes at a time, which no placement can undercut."""
+    """Return the largest sum of sizes at a time, which no placement can undercut."""
     changes = sorted(
         [(one.end, -one.size) for one in intervals] + [(one.start, one.size) for one in intervals]
     )
@@ -309,7 +309,7 @@ class _Groups:
         self._before = list(range(count))
 
     def first(self, position: int) -> int:
-        """The storage that had the memory first."""
+        """Return the storage that had the memory first."""
         while self._before[position] != position:
             self._before[position] = self._before[self._before[position]]
             position = self._before[position]
@@ -322,8 +322,8 @@ class _Groups:
 
 
 def _size(size_bytes: Expr, products: dict[Expr, int]) -> tuple[Bytes, int]:
-    """The coefficients of a size, and the number of its product if a member of a pool may have such a size,
-    else -1.
+    """Return the coefficients of a size, and the number of its product if a member of a pool may have such a
+    size, else -1.
     """
     factor, of = _split(size_bytes)
     number = products.setdefault(of, len(products))

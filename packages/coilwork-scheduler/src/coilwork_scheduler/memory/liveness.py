@@ -86,7 +86,7 @@ class StorageTable:
     buffers: Mapping[str, Buffer]
 
     def storage(self, name: str) -> Storage:
-        """The storage that `name` is a name for."""
+        """Return the storage that `name` is a name for."""
         return self.storages[self.positions[name]]
 
 
@@ -248,8 +248,8 @@ def analyse_liveness(schedule: Schedule, donated: Collection[str] = ()) -> Stora
 
 
 def _list_donated(owners: Sequence[Owner]) -> tuple[int, ...]:
-    """The memory that the caller gives away: what a call in another program left in flight may read it until
-    a wait in this one.
+    """Return the memory that the caller gives away: what a call in another program left in flight may read it
+    until a wait in this one.
     """
     return tuple(position for position, owner in enumerate(owners) if owner == "donated")
 
@@ -358,7 +358,7 @@ class PeakMeter:
         self._live = self._live - size_bytes
 
     def peak(self) -> Expr | None:
-        """The largest total, or `None` if it depends on sizes in too many ways."""
+        """Return the largest total, or `None` if it depends on sizes in too many ways."""
         self._settle()
         if self._gave_up:
             return None

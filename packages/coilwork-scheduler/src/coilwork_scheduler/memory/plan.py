@@ -85,7 +85,7 @@ def make_prologue(schedule: Schedule, *, checked: bool, aligned: Collection[str]
 
 
 def _bind_symbols(buffer: Buffer, schedule: Schedule, bound: set[Expr]) -> Iterator[BindSymbol]:
-    """The symbols that stand alone in the layout of `buffer`, added to `bound`."""
+    """Yield the symbols that stand alone in the layout of `buffer`, added to `bound`."""
     wanted = schedule.symbols
     for dim, extent in enumerate(buffer.shape):
         if extent.is_symbol and extent not in bound and extent in wanted:
@@ -177,7 +177,7 @@ def plan(
     *,
     region: Callable[[Graph], Program] | None = None,
 ) -> Program:
-    """The program that runs `schedule`.
+    """Return the program that runs `schedule`.
 
     `region` compiles the nested graphs of `Cond` and `Loop` steps.
 
@@ -507,5 +507,5 @@ def _has_no_points(kernel: Kernel) -> bool:
 
 
 def _device_and_size(storage: Storage) -> _DeviceAndSize:
-    """The device and the bytes of a storage; expressions of one size are one object."""
+    """Return the device and the bytes of a storage; expressions of one size are one object."""
     return storage.root.device, storage.size_bytes

@@ -238,7 +238,9 @@ def _find_pools(candidates: Sequence[Block], headroom: Headroom, depth: int) -> 
 
 
 def _fit_below_limit(candidates: Sequence[Block], headroom: Headroom) -> Pool | None:
-    """A pool of most of `candidates`, as large as what is not in it leaves room for while it is there."""
+    """Return a pool of most of `candidates`, as large as what is not in it leaves room for while it is
+    there.
+    """
     same = [block for block in candidates if block.product == candidates[0].product]
     best: Pool | None = None
     for limit in sorted(set(headroom.count_free_units(same)))[:THRESHOLDS]:
@@ -249,7 +251,9 @@ def _fit_below_limit(candidates: Sequence[Block], headroom: Headroom) -> Pool | 
 
 
 def _fill_pool(limit: int, blocks: Sequence[Block], headroom: Headroom) -> Pool | None:
-    """A pool of at most `limit` units for those of `blocks` that find a place, if that is most of them."""
+    """Return a pool of at most `limit` units for those of `blocks` that find a place, if that is most of
+    them.
+    """
     members = list(blocks)
     while 2 * len(members) >= len(blocks) and len(members) >= FEWEST_MEMBERS:
         if headroom.placements < len(members):
@@ -278,7 +282,7 @@ def _find_fullest_gap(edges: Sequence[int], blocks: Sequence[Block]) -> list[Blo
 
 
 def _drop_largest(candidates: Sequence[Block], headroom: Headroom) -> Pool | None:
-    """A pool of most of `candidates`: all but those above some size."""
+    """Return a pool of most of `candidates`: all but those above some size."""
     sizes = sorted({max(block.size) for block in candidates}, reverse=True)
     for limit in sizes[1 : 1 + THRESHOLDS]:
         rest = [block for block in candidates if max(block.size) <= limit]
@@ -323,7 +327,7 @@ def _pack_pool(blocks: Sequence[Block], headroom: Headroom) -> Pool:
 
 
 def _pool_of(blocks: Sequence[Block], offsets: Sequence[int]) -> Pool:
-    """The pool in which `blocks` lie at `offsets`."""
+    """Return the pool in which `blocks` lie at `offsets`."""
     size = [0] * len(blocks[0].size)
     for block, offset in zip(blocks, offsets, strict=True):
         size[block.product] = max(size[block.product], offset + block.size[block.product])
@@ -397,7 +401,7 @@ def _pool_names(program: Program, count: int) -> list[str]:
 def _peak(
     program: Program, blocks: Sequence[Block], pools: Sequence[Pool], products: Sequence[Expr]
 ) -> Expr | None:
-    """The peak with pools: the pools' bytes, and those of what is allocated by itself, not rounded."""
+    """Return the peak with pools: the pools' bytes, and those of what is allocated by itself, not rounded."""
     if program.peak_bytes is None:
         return None
     inside = {member.root.name for pool in pools for member in pool.members}

@@ -219,7 +219,7 @@ class _Writer:
         return next(b for b in self.node.outputs if b is not None)
 
     def _body(self) -> Scalar:
-        """The node's body over the pieces; where a point does not exist nothing is loaded."""
+        """Return the node's body over the pieces; where a point does not exist nothing is loaded."""
         (found,) = substitute_ranges((self.node.body,), self.pieces.mapping)
         valid = self.pieces.valid
         return found if valid is None else guard_loads(found, valid)
@@ -242,7 +242,7 @@ class _Writer:
         )
 
     def _row(self, like: Buffer, suffix: str, dtype: DType) -> Buffer:
-        """A buffer with one element per result."""
+        """Return a buffer with one element per result."""
         return replace(like, name=self.name(f"{like.name}_{suffix}"), dtype=dtype)
 
     def _partial(self, kind: ReduceKind, body: Scalar, suffixes: Sequence[str | None]) -> list[Buffer]:

@@ -146,7 +146,7 @@ class _Search:
         )
 
     def _rows(self, position: int, node: Reduce) -> _RowCut | None:
-        """The rows of a reduction that `node`, at `position`, needs the results of."""
+        """Return the rows of a reduction that `node`, at `position`, needs the results of."""
         reached = self._trace_places(position, node)
         for name, _ in reached:
             definer = self.facts.definer.get(name)
@@ -166,7 +166,9 @@ class _Search:
         return None
 
     def _trace_places(self, position: int, node: Reduce) -> tuple[Place, ...]:
-        """The places behind all loads of `node`, at `position`; kept, since many reductions may ask."""
+        """Return the places behind all loads of `node`, at `position`; kept, since many reductions may
+        ask.
+        """
         found = self._places.get(position)
         if found is None:
             found = tuple(place for access in self._loads(node) for place in self._trace_access(access))
@@ -174,7 +176,8 @@ class _Search:
         return found
 
     def _trace_access(self, access: Load) -> tuple[Place, ...]:
-        """The places that `access` reads, and those that their contents are computed from, point by point.
+        """Return the places that `access` reads, and those that their contents are computed from, point by
+        point.
 
         A place that takes long index arithmetic to say is no row's: it is left out, with what lies behind it.
         """
@@ -238,8 +241,8 @@ class _Search:
         return _RowCut(plan=SplitPlan(pieces=pieces, refined=refined), position=position)
 
     def _order_by_memory(self, node: Reduce, offset: Expr) -> tuple[Expr, ...] | None:
-        """The ranges and axes of `node`, outermost in memory first; `None` unless `offset` tells their points
-        apart.
+        """Return the ranges and axes of `node`, outermost in memory first; `None` unless `offset` tells their
+        points apart.
         """
         steps: dict[Expr, int] = {}
         for s in (*node.ranges, *node.axes):
@@ -249,7 +252,7 @@ class _Search:
         return tuple(sorted(steps, key=lambda s: -steps[s])) if all(v > 0 for v in steps.values()) else None
 
     def _stays(self, node: Reduce, cut: SplitPlan, statistic: Reduce) -> bool:
-        """True if a program keeps what `node`, `cut` along the rows of `statistic`, and that read
+        """Tell if a program keeps what `node`, `cut` along the rows of `statistic`, and that read
         of a row.
         """
         longest = find_bounds(multiply_all(get_extent(axis) for axis in statistic.axes)).hi
@@ -263,7 +266,7 @@ class _Search:
         return longest is not None and self.cost.rows(node).keeps(longest, values=len(values))
 
     def _is_computed_per_row(self, first: int, last: int) -> bool:
-        """True if all that is computed from the node at `first` for that at `last` is computed for each of
+        """Tell if all that is computed from the node at `first` for that at `last` is computed for each of
         its rows, or points.
         """
         statistic = self.graph.nodes[first]

@@ -132,7 +132,7 @@ class Pieces:
         return op("lt", index_value(cut.position), index_value(get_extent(cut.axis)))
 
     def points_in(self, dtype: DType) -> Scalar:
-        """The number of points of the piece at `outer`."""
+        """Return the number of points of the piece at `outer`."""
         cut = self.uneven
         if cut is None:
             return cast(index_value(multiply_all(get_extent(axis) for axis in self.inner)), dtype)
@@ -296,7 +296,7 @@ def merge_axes(order: Sequence[Expr], offsets: Sequence[Expr]) -> tuple[tuple[Ex
 
 
 def _parts(run: Sequence[Expr], whole: Expr) -> dict[Expr, Expr]:
-    """The axes of `run` over `whole`, of which they are the digits."""
+    """Return the axes of `run` over `whole`, of which they are the digits."""
     found: dict[Expr, Expr] = {}
     for place, axis in enumerate(run):
         quotient = floordiv(whole, multiply_all(get_extent(inner) for inner in run[place + 1 :]))

@@ -67,7 +67,7 @@ def list_row_loads(node: Reduce) -> tuple[Load, ...]:
 
 
 def group_of_one(node: Reduce) -> ReductionGroup:
-    """The group of `node` alone, which is no node of the graph yet."""
+    """Return the group of `node` alone, which is no node of the graph yet."""
     return ReductionGroup(positions=(), members=(node,), rows=list_row_loads(node))
 
 
@@ -112,7 +112,7 @@ class ReductionCost:
     sizes: SizeHints
 
     def shape(self, group: ReductionGroup) -> ReductionShape:
-        """The cost of `group` as one kernel."""
+        """Return the cost of `group` as one kernel."""
         results = max(self.sizes.numel(tuple(get_extent(r) for r in group.ranges)), 1)
         length = max(self.length(group.axes), 1)
         parallel, reduced = frozenset(group.ranges), frozenset(group.axes)
@@ -158,7 +158,7 @@ class ReductionCost:
         return "across" if near & parallel else "along"
 
     def nearest_ranges(self, access: Load, over: Mapping[Expr, Expr] | None = None) -> frozenset[Expr]:
-        """The ranges, of those that ranges are `over`, of the nearest neighbours that `access` reads.
+        """Return the ranges, of those that ranges are `over`, of the nearest neighbours that `access` reads.
 
         There are none if a sector of memory does not have several of them.
         """
@@ -171,7 +171,7 @@ class ReductionCost:
     def find_crossing(
         self, group: ReductionGroup, order: Sequence[Expr], over: Mapping[Expr, Expr]
     ) -> Crossing | None:
-        """The axis of `order`, outermost first, that crosses the innermost one; `None` if none does.
+        """Return the axis of `order`, outermost first, that crosses the innermost one; `None` if none does.
 
         The axes of `group` are `over` these. Rows reduced side by side are worth it from a share of the
         bytes on; as much has to lie along each of the two.
@@ -192,7 +192,7 @@ class ReductionCost:
         return Crossing(outer, inner, elements[outer]) if crosses else None
 
     def is_narrow(self, group: ReductionGroup, axis: Expr) -> bool:
-        """True if the points of `axis` are fewer than those of 16 bits in a sector of memory."""
+        """Tell if the points of `axis` are fewer than those of 16 bits in a sector of memory."""
         sector = self.target(group.members[0]).machine.memory.fetched_bytes // DType.BF16.itemsize
         return self.sizes.value(get_extent(axis)) < sector
 
@@ -261,7 +261,7 @@ class ReductionCost:
         )
 
     def order_axes(self, group: ReductionGroup) -> tuple[Expr, ...]:
-        """The axes, outermost in memory first, by the largest of the loads that tells them apart."""
+        """Return the axes, outermost in memory first, by the largest of the loads that tells them apart."""
         for access in sorted(group.rows, key=self.access_bytes, reverse=True):
             offset = self.facts.buffers[access.buffer].offset_of(access.index)
             steps = [find_stride(offset, axis) for axis in group.axes]

@@ -65,7 +65,9 @@ class RowReductions:
         return self.facts.buffers[access.buffer].offset_of(access.index)
 
     def _maker(self, columns: Reduce, position: int, access: Load) -> Reduce | None:
-        """A reduction of rows from whose results the buffer of `access` is computed, point by point."""
+        """Return a reduction of rows from whose results the buffer of `access` is computed, point by
+        point.
+        """
         definer = self.facts.definer.get(access.buffer)
         if definer is None or not isinstance(made := self.graph.nodes[definer], Pointwise):
             return None
@@ -103,7 +105,7 @@ class RowReductions:
                 names = {below.buffer for below in list_loads(bodies)}
 
     def _has_foreign_path(self, one: int, other: int) -> bool:
-        """True if a path between the two leads through a node that generated kernels do not compute, or
+        """Tell if a path between the two leads through a node that generated kernels do not compute, or
         might.
         """
         first, last = sorted((one, other))
@@ -124,8 +126,8 @@ class RowReductions:
 
 
 def index_row_reductions(graph: Graph, facts: Dependence, limit: int) -> RowReductions:
-    """The table for `graph`; at most `limit` nodes are visited to show that two of them depend on each other
-    directly.
+    """Return the table for `graph`; at most `limit` nodes are visited to show that two of them depend on each
+    other directly.
     """
     readers: dict[str, list[tuple[int, Load]]] = {}
     for position, node in enumerate(graph.nodes):
@@ -140,7 +142,7 @@ def index_row_reductions(graph: Graph, facts: Dependence, limit: int) -> RowRedu
 def _is_transposed(
     columns: Reduce, ours: Expr, along: Sequence[Expr], across: Sequence[Expr], theirs: Expr
 ) -> bool:
-    """True if what `columns` reduces is what `along` goes through, and its results what `across` does, in the
+    """Tell if what `columns` reduces is what `along` goes through, and its results what `across` does, in the
     same order.
 
     Both touch one buffer, at the flat offsets `ours` and `theirs`.
@@ -264,7 +266,7 @@ def _row_loop_us(cost: ReductionCost, group: ReductionGroup, count: int, shared:
 def _partner(
     cost: ReductionCost, group: ReductionGroup, rows: RowReductions, member: Reduce, access: Load
 ) -> Reduce | None:
-    """A reduction of rows of what `member` loads by `access` whose kernel has room for the sums
+    """Return a reduction of rows of what `member` loads by `access` whose kernel has room for the sums
     of `group`.
     """
     found = rows.partner(member, access)

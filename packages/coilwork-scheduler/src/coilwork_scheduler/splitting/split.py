@@ -65,7 +65,7 @@ class SplitChooser:
     rows: RowReductions
 
     def is_candidate(self, node: Reduce) -> bool:
-        """True if `node` has so few results that one kernel for them might leave the device idle."""
+        """Tell if `node` has so few results that one kernel for them might leave the device idle."""
         extents = tuple(get_extent(r) for r in (*node.ranges, *node.axes))
         if node.checks or not all(provably_positive(e) for e in extents):
             return False
@@ -110,7 +110,7 @@ class SplitChooser:
         group: ReductionGroup,
         way: RowLoopSplit | ShortRunSplit | MixedLayoutSplit | OccupancySplit | None,
     ) -> SplitPlan | None:
-        """The plan of `group` in this way, if there is one that pays; records whether it does."""
+        """Return the plan of `group` in this way, if there is one that pays; records whether it does."""
         if way is None:
             return None
         way.note(self.remarks, group)

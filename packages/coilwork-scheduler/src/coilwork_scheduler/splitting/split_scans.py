@@ -253,7 +253,7 @@ def _work(read_bytes: float, write_bytes: float, rows: int, length: int, program
 
 
 def _may_be_cut(node: Scan, targets: Targets) -> bool:
-    """True if the rows of `node` are of known length, combine by a kind that has a name, and are whole if
+    """Tell if the rows of `node` are of known length, combine by a kind that has a name, and are whole if
     left so.
     """
     if node.checks or isinstance(node.kind, Combine) or targets.capabilities_of(_device(node)).cuts_rows:
@@ -305,8 +305,8 @@ def choose_column_piece_length(size: int, rows: int, target: Target, walks: RowW
 
 
 def choose_piece_length(size: int, target: Target) -> int | None:
-    """The divisor of `size` that fills most of a power of two; the longest piece if no divisor will do,
-    `None` if that is too short.
+    """Return the divisor of `size` that fills most of a power of two; the longest piece if no divisor will
+    do, `None` if that is too short.
     """
     scans = target.machine.scans
     shortest = max(scans.shortest_piece, -(-size // scans.most_pieces))
@@ -364,7 +364,7 @@ class _Writer:
         return (reduction, running, within, self._join_pieces(before, local, count))
 
     def _body(self, position: Expr, *, even: bool) -> Scalar:
-        """The scan's body at a point of a piece; what combining does not notice behind the end."""
+        """Return the scan's body at a point of a piece; what combining does not notice behind the end."""
         node = self.node
         size = get_extent(node.axis)
         if even:
@@ -374,7 +374,7 @@ class _Writer:
         return where(inside, guard_loads(found, inside), const(self._identity(), node.body.dtype))
 
     def _reduce_pieces(self, outer: tuple[Expr, ...], point: Expr, body: Scalar) -> tuple[Reduce, Scalar]:
-        """The reduction of each piece, and the value that its results make."""
+        """Return the reduction of each piece, and the value that its results make."""
         node = self.node
         kind, _ = _COMBINE[_kind(node)]
         parts = [self._buffer("part", outer)]
@@ -389,7 +389,7 @@ class _Writer:
         return reduction, _add_largest(found[0], op("log", found[1]))
 
     def _join_pieces(self, before: Buffer, local: Buffer, count: int) -> Pointwise:
-        """The scan's result: each piece's, combined with what the pieces before it give."""
+        """Return the scan's result: each piece's, combined with what the pieces before it give."""
         node = self.node
         output = node.outputs[0]
         assert output is not None

@@ -77,7 +77,9 @@ class OccupancySplit:
 
 
 def find_occupancy_split(cost: ReductionCost, group: ReductionGroup) -> OccupancySplit | None:
-    """The pieces of `group` that fill the device; `None` if its results do, or if its rows stay on chip."""
+    """Return the pieces of `group` that fill the device; `None` if its results do, or if its rows stay on
+    chip.
+    """
     shape = cost.shape(group)
     wanted, rows = cost.count_pieces(group, shape), cost.rows(group.members[0])
     if wanted < 2 or (not shape.across and rows.keeps(shape.length)):
@@ -160,8 +162,8 @@ class MixedLayoutSplit:
 def find_mixed_layout_split(
     cost: ReductionCost, group: ReductionGroup, filling: OccupancySplit | None
 ) -> MixedLayoutSplit | None:
-    """The pieces of `group` whose blocks read whole lines; `None` if its operands lie alike, or if its rows
-    stay on chip. `filling` are pieces that go along one axis, if there are any.
+    """Return the pieces of `group` whose blocks read whole lines; `None` if its operands lie alike, or if its
+    rows stay on chip. `filling` are pieces that go along one axis, if there are any.
     """
     shape, rows = cost.shape(group), cost.rows(group.members[0])
     if shape.across or rows.keeps(shape.length) or group.members[0].kind in POSITIONS:
@@ -211,7 +213,7 @@ def find_mixed_layout_split(
 def _cut_blocks(
     cost: ReductionCost, group: ReductionGroup, blocks: ReductionShape, rest: Sequence[Expr], axis: Expr
 ) -> Pieces:
-    """A piece for each point of `axis`, and as many of them along the `rest` as fill the device with
+    """Return a piece for each point of `axis`, and as many of them along the `rest` as fill the device with
     `blocks`.
     """
     most = cost.target(group.members[0]).machine.reductions.most_pieces
@@ -373,7 +375,7 @@ def _stride(offset: Expr, axis: Expr) -> int | None:
 def _run_pieces(
     cost: ReductionCost, group: ReductionGroup, order: tuple[Expr, ...], run: Expr, points: int
 ) -> Pieces | None:
-    """The points of the run, and as many pieces of what is outside as fill the device."""
+    """Return the points of the run, and as many pieces of what is outside as fill the device."""
     outer = tuple(axis for axis in order if axis is not run)
     sizes = {axis: cost.sizes.value(get_extent(axis)) for axis in outer}
     length = cost.length(outer)

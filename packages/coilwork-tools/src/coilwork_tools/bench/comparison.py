@@ -72,7 +72,7 @@ def find_reason(said: str) -> str:
 
 
 def to_json(subject: str, findings: Sequence[Finding]) -> str:
-    """The findings, with share of a copy and speed-up over the first backend."""
+    """Return the findings, with share of a copy and speed-up over the first backend."""
     entries = [
         asdict(finding) | {"share_of_copy": share(finding), "speedup": compute_speedup(finding, findings[0])}
         for finding in findings
@@ -82,7 +82,7 @@ def to_json(subject: str, findings: Sequence[Finding]) -> str:
 
 
 def to_markdown(subject: str, findings: Sequence[Finding]) -> str:
-    """The findings as a table."""
+    """Return the findings as a table."""
     fewest = max((finding.fewest_bytes for finding in findings), default=0)
     lines = [
         f"`{subject}` on {_device(findings)}, torch {torch.__version__}: inputs, parameters and results "

@@ -101,7 +101,7 @@ class Subject:
         return [*(value.detach() for value in results), *(g for g in gradients if g is not None)]
 
     def to_float64(self) -> Subject:
-        """The same with every floating-point number as float64."""
+        """Return the same with every floating-point number as float64."""
         function = self.function
         if isinstance(function, nn.Module):
             function = copy.deepcopy(function).double()
@@ -111,7 +111,7 @@ class Subject:
 
 
 def load(script: str, name: str) -> Callable[[], Any]:
-    """The function `name` of a file, or of a module by its dotted name.
+    """Return the function `name` of a file, or of a module by its dotted name.
 
     Raises:
         FileNotFoundError, ImportError, AttributeError: it cannot be found.
@@ -129,7 +129,7 @@ def load(script: str, name: str) -> Callable[[], Any]:
 
 
 def build(script: str, name: str, *, backward: bool) -> Subject:
-    """The subject, the same at every call in every process as far as torch's generator decides.
+    """Return the subject, the same at every call in every process as far as torch's generator decides.
 
     Raises:
         TypeError: the function gives something else than a callable and its arguments.

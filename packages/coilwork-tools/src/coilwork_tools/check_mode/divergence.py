@@ -101,7 +101,7 @@ def _kernel_error(
     numbers: RandomState,
     name: str,
 ) -> DivergenceError:
-    """The error, after a search for the kernel."""
+    """Return the error, after a search for the kernel."""
     reference = run_reference(gm, copy_inputs(inputs), keep=True)
     restore(numbers)
     search = _Search(stepped=stepped, values=reference.values, last=find_last_writers(stepped))

@@ -45,7 +45,7 @@ class Wanted:
         return ""
 
     def first_fault(self, values: Iterable[tuple[int, object]]) -> tuple[int, str] | None:
-        """The position of the first of `values` that is at fault, and its fault."""
+        """Return the position of the first of `values` that is at fault, and its fault."""
         return next(((position, fault) for position, value in values if (fault := self.fault(value))), None)
 
 
@@ -111,8 +111,8 @@ def _version(value: object) -> int:
 
 
 def add_kernel_checks(stepped: Stepper, wanted: Wanted, name: str) -> Call:
-    """A call that runs the program one launch at a time and raises `NotFiniteError` at the first kernel at
-    fault.
+    """Return a call that runs the program one launch at a time and raises `NotFiniteError` at the first
+    kernel at fault.
     """
 
     def refuse(who: str, buffer: str, fault: str, *, read: bool) -> None:

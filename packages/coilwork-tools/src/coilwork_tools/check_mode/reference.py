@@ -130,7 +130,7 @@ _WIDE: Final[Mapping[torch.dtype, torch.dtype]] = MappingProxyType(
 
 
 def widen(leaf: Any) -> Any:
-    """A floating-point or complex tensor in double precision; anything else as it is."""
+    """Return a floating-point or complex tensor in double precision; anything else as it is."""
     if isinstance(leaf, Tensor) and leaf.layout is torch.strided and leaf.dtype in _WIDE:
         return leaf.to(_WIDE[leaf.dtype])
     return leaf

@@ -50,12 +50,14 @@ class Stepper:
     reads: Mapping[str, tuple[int, ...]]
 
     def run(self, inputs: Sequence[Any], *, before: Observe | None, after: Observe | None) -> Sequence[Any]:
-        """The program's results; fresh memory holds zeros, so that what a kernel leaves alone is no NaN."""
+        """Return the program's results; fresh memory holds zeros, so that what a kernel leaves alone is no
+        NaN.
+        """
         hooks = Hooks(launch=self._launch, before=before, after=after, poison=False)
         return interpret_program(self.program, self._align_inputs(inputs), self.constants, hooks)
 
     def list_written(self, step: Step) -> tuple[str, ...]:
-        """The buffers that `step` writes."""
+        """Return the buffers that `step` writes."""
         if isinstance(step, Launch):
             return tuple(step.args[position] for position in self.wrote[step.kernel])
         if isinstance(step, Copy):
@@ -64,7 +66,7 @@ class Stepper:
         return (*named, *(name for _, name in step.out)) if isinstance(step, ExternCall) else named
 
     def read(self, step: Step) -> tuple[str, ...]:
-        """The buffers that `step` reads; of a condition or loop none, what is in it reads them."""
+        """Return the buffers that `step` reads; of a condition or loop none, what is in it reads them."""
         if isinstance(step, Launch):
             return tuple(step.args[position] for position in self.reads[step.kernel])
         if isinstance(step, Copy):
@@ -106,8 +108,8 @@ def list_steps(program: Program) -> list[Step]:
 
 
 def list_writers(stepped: Stepper, program: Program, name: str) -> list[Launch | ExternCall]:
-    """The launches and calls of `program` that write the buffer `name`: of a view, its memory; of a branch,
-    what is in it.
+    """Return the launches and calls of `program` that write the buffer `name`: of a view, its memory; of a
+    branch, what is in it.
     """
     steps: list[Launch | ExternCall] = []
     for instruction in program.instructions:
@@ -145,7 +147,7 @@ def describe_culprits(stepped: Stepper, program: Program, step: Step, name: str)
 
 
 def describe(step: Launch | ExternCall) -> str:
-    """The kernel or operator, and the operations and source lines that it computes."""
+    """Return the kernel or operator, and the operations and source lines that it computes."""
     what = f"kernel {step.kernel}" if isinstance(step, Launch) else f"call of {step.target}"
     return f"{what}, which computes {format_origins(step.origins)}"
 
@@ -160,6 +162,6 @@ def format_origins(origins: Sequence[Origin]) -> str:
 
 
 def find_last_writers(stepped: Stepper) -> dict[str, int]:
-    """The number of the last of the program's steps that writes each buffer, counted from 0."""
+    """Return the number of the last of the program's steps that writes each buffer, counted from 0."""
     steps = list_steps(stepped.program)
     return {name: number for number, step in enumerate(steps) for name in stepped.list_written(step)}

@@ -230,7 +230,7 @@ def format_row(name: str, cells: list[str]) -> str:
 
 
 def format_inference_table(findings: dict[str, Findings], columns: tuple[str, ...]) -> list[str]:
-    """The measurements of the forward, one column per backend; a dash where a backend failed."""
+    """Return the measurements of the forward, one column per backend; a dash where a backend failed."""
     eager = findings["eager"]
 
     def cells(show: Callable[[Findings], str]) -> list[str]:
@@ -278,7 +278,7 @@ class Checks:
 
 
 def run(demo: Demo) -> int:
-    """The whole demo. Returns the process's exit status."""
+    """Return the whole demo. Returns the process's exit status."""
     checks, subject = Checks(), demo.subject
     columns = tuple(dict.fromkeys(("eager", "inductor", subject)))
     print(

@@ -53,7 +53,9 @@ TEXT: Final = (
 
 
 def make_byte_tokens(length: int) -> list[int]:
-    """The text's first `length` UTF-8 bytes as token numbers below 256; ValueError if it is shorter."""
+    """Return the text's first `length` UTF-8 bytes as token numbers below 256; ValueError if it is
+    shorter.
+    """
     encoded = TEXT.encode("utf-8")
     if not 0 < length <= len(encoded):
         raise ValueError(f"the text has {len(encoded)} bytes, {length} were asked for")
@@ -214,7 +216,7 @@ def count_launches(call: Callable[[], object], backend: str, device: str) -> int
 
 
 def compute_error(values: list[Tensor], reference: list[Tensor]) -> Error:
-    """The error of a list of tensors taken as one vector. A NaN anywhere makes both figures NaN."""
+    """Return the error of a list of tensors taken as one vector. A NaN anywhere makes both figures NaN."""
     squares = reference_squares = largest = scale = 0.0
     for value, exact in zip(values, reference, strict=True):
         difference = value.detach().double() - exact.double()

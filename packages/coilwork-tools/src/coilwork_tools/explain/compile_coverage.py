@@ -47,7 +47,7 @@ class Uncompiled:
     error: Exception | None = None
 
     def list_lines(self) -> Iterator[str]:
-        """The findings as text, a finding per line."""
+        """Yield the findings as text, a finding per line."""
         for reason, count in self.breaks.items():
             yield f"graph break  {count}x  {reason}"
         for text in self.warnings:

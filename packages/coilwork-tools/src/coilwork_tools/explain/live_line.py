@@ -20,7 +20,7 @@ PERIOD_S: Final = 0.1
 
 
 def is_watched() -> bool:
-    """True if standard error is a terminal with somebody at it."""
+    """Tell if standard error is a terminal with somebody at it."""
     # a program may have closed or replaced it
     stream = sys.stderr
     if stream is None or os.environ.get("CI") or os.environ.get("TERM") == "dumb":

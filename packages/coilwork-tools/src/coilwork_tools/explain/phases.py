@@ -18,7 +18,7 @@ class Phase(NamedTuple):
 
 
 def format_phases(graph: str, phases: Sequence[Phase]) -> str:
-    """A Chrome trace of the `phases` of `graph`, in the JSON object format: times in microseconds."""
+    """Return a Chrome trace of the `phases` of `graph`, in the JSON object format: times in microseconds."""
     events = [
         {
             "name": one.name,

@@ -203,5 +203,5 @@ class ProgressBoard:
 
 @functools.cache
 def find_board() -> ProgressBoard:
-    """The board of this process."""
+    """Return the board of this process."""
     return ProgressBoard()

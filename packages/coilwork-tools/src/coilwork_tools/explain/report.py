@@ -72,7 +72,7 @@ class StageClock:
 
 
 def open_clock(graph_id: str, *, is_shown: bool) -> StageClock:
-    """The clock of a graph; with `is_shown`, a terminal shows its progress."""
+    """Return the clock of a graph; with `is_shown`, a terminal shows its progress."""
     return StageClock(ProgressReporter(graph_id, is_shown=is_shown))
 
 
@@ -90,7 +90,7 @@ class AddedGuard(Protocol):
 
 
 def announce(graph_id: str, guards: Sequence[AddedGuard]) -> tuple[str, ...]:
-    """The guards as the report has them. The log warns of the first `SHOWN`, in at most `CONDITION`
+    """Return the guards as the report has them. The log warns of the first `SHOWN`, in at most `CONDITION`
     characters of each.
     """
     for guard in guards[:SHOWN]:
@@ -181,11 +181,11 @@ class CompileReport:
         )
 
     def to_json(self) -> str:
-        """The report as JSON text."""
+        """Return the report as JSON text."""
         return json.dumps(asdict(self), indent=2, sort_keys=True)
 
     def summary(self) -> str:
-        """The report in one line."""
+        """Return the report in one line."""
         if self.fallback:
             return f"eager: {self.fallback}"
         seconds = ", ".join(f"{stage} {taken:.3f}" for stage, taken in self.seconds.items())
@@ -201,7 +201,7 @@ class CompileReport:
 
 
 def report_program(program: Program, *, graph_id: str, role: str) -> CompileReport:
-    """The report of a graph that was compiled to `program`: what one call of it does."""
+    """Return the report of a graph that was compiled to `program`: what one call of it does."""
     return CompileReport(
         graph_id=graph_id,
         role=role,
@@ -243,7 +243,7 @@ def _find_line(call: ExternCall) -> str:
 
 
 def read_report(facts: Mapping[str, Any]) -> CompileReport:
-    """The report whose JSON object is `facts`.
+    """Return the report whose JSON object is `facts`.
 
     Raises:
         TypeError: it has other fields.

@@ -52,7 +52,7 @@ class Trace:
 
 
 def open_trace(root: str, graph_id: str) -> Trace:
-    """The trace of one graph below folder `root`; writes nothing when `root` is empty.
+    """Return the trace of one graph below folder `root`; writes nothing when `root` is empty.
 
     Raises:
         OptionError: the folder can neither be found nor made.

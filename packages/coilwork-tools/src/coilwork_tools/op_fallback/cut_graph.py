@@ -70,7 +70,7 @@ class _Least:
     called: int = 0
 
     def join(self, other: _Least) -> _Least:
-        """The least levels behind both."""
+        """Return the least levels behind both."""
         return _Least(max(self.compiled, other.compiled), max(self.called, other.called))
 
 
@@ -122,7 +122,7 @@ def split_at(gm: fx.GraphModule, cut: Collection[str]) -> tuple[Level, ...]:
 
 
 def _calls(gm: fx.GraphModule) -> list[fx.Node]:
-    """The calls of `gm`, without those that make tokens or keep them: a part makes its own."""
+    """Return the calls of `gm`, without those that make tokens or keep them: a part makes its own."""
     return [
         node
         for node in gm.graph.nodes
@@ -133,7 +133,9 @@ def _calls(gm: fx.GraphModule) -> list[fx.Node]:
 
 
 def _extend_cut(gm: fx.GraphModule, cut: Collection[str]) -> frozenset[fx.Node]:
-    """The calls named by `cut`, those that take values named so, and what takes results of theirs apart."""
+    """Return the calls named by `cut`, those that take values named so, and what takes results of theirs
+    apart.
+    """
     extended: set[fx.Node] = set()
     for node in gm.graph.nodes:
         if node.name in cut and node.op in ("placeholder", "get_attr"):
@@ -266,7 +268,7 @@ def cut_around(gm: fx.GraphModule, graph_id: str, error: Exception) -> Cuts | No
 
 
 def _list_places(gm: fx.GraphModule) -> dict[str, str]:
-    """The nodes of `gm` by name; those of a graph that `gm` calls as the call."""
+    """Return the nodes of `gm` by name; those of a graph that `gm` calls as the call."""
     places: dict[str, str] = {}
     for node in gm.graph.nodes:
         for one in node.all_input_nodes:
@@ -308,8 +310,9 @@ class _Driver:
             self.copies[node] = self.graph.call_function(operator.getitem, (results, number))
 
     def _lay_out(self, node: fx.Node) -> Any:
-        """The copy of `node` as a part takes it: what a call of Python's returned has the strides that were
-        captured."""
+        """Return the copy of `node` as a part takes it: what a call of Python's returned has the strides that
+        were captured.
+        """
         value: object = node.meta.get("val")
         copy = self.copies[node]
         if node not in self.called or not isinstance(value, torch.Tensor) or value.layout != torch.strided:
@@ -334,7 +337,7 @@ class _Driver:
         self.copies[node] = self.graph.call_function(_call_without_token, arguments, keywords)
 
     def _take_attribute(self, node: fx.Node) -> fx.Node:
-        """An attribute of the whole graph; a graph among them is compiled."""
+        """Return an attribute of the whole graph; a graph among them is compiled."""
         value: Any = self.gm
         for name in str(node.target).split("."):
             value = getattr(value, name)
@@ -402,7 +405,7 @@ def _restride(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 
 
 def _call_without_token(target: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    """The results of a call with effects, behind what would be its token."""
+    """Return the results of a call with effects, behind what would be its token."""
     results = target(*args, **kwargs)
     return (None, *results) if isinstance(results, tuple) else (None, results)
 
@@ -429,7 +432,7 @@ def compile_cut(
 
 
 def _join_reports(whole: CompileReport, parts: Sequence[CompileReport], cuts: Cuts) -> CompileReport:
-    """The report of a graph that was split at `cuts` and compiled in `parts`."""
+    """Return the report of a graph that was split at `cuts` and compiled in `parts`."""
     calls = {node.name for level in cuts.levels for node in level.calls}
     called = [_describe_call(one, why) for one, why in cuts.reasons.items() if one.node in calls]
     seconds = Counter(dict(whole.seconds))
@@ -451,8 +454,9 @@ def _join_reports(whole: CompileReport, parts: Sequence[CompileReport], cuts: Cu
 
 
 def run_in_eager(graph: AtenGraph, report: CompileReport, error: Exception, checks: Checks) -> CompiledGraph:
-    """The captured graph as it is, because of `error`, with a warning and `checks` of its results; `report`
-    is what is known of it."""
+    """Return the captured graph as it is, because of `error`, with a warning and `checks` of its results;
+    `report` is what is known of it.
+    """
     warn_of_graph(error, report.graph_id)
     report = replace(report, fallback=str(error) or type(error).__name__)
     call = graph.bind_captured(box_graph(graph.gm))

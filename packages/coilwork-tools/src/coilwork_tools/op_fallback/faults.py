@@ -59,7 +59,9 @@ class FaultKinds:
 
 
 def list_named_calls(error: Exception, kernels: Mapping[str, Sequence[Origin]]) -> tuple[Origin, ...]:
-    """The calls that `error` names: those of a node or an instruction, or of one of `kernels`, by name."""
+    """Return the calls that `error` names: those of a node or an instruction, or of one of `kernels`, by
+    name.
+    """
     origins: Sequence[Origin] = ()
     if isinstance(error, CoilworkIRError):
         origins = error.origins
@@ -86,7 +88,8 @@ class Budget:
 def find_smallest_cure(
     suspects: Sequence[_T], cures: Callable[[Sequence[_T]], bool], budget: Budget
 ) -> tuple[_T, ...]:
-    """A part of `suspects` that `cures` accepts and all of which it needs, if more suspects never cure less.
+    """Return a part of `suspects` that `cures` accepts and all of which it needs, if more suspects never cure
+    less.
 
     `cures` is known to accept all of `suspects`. Each member takes log n tries: the shortest beginning of the
     suspects that cures ends with one.
@@ -116,7 +119,8 @@ def find_smallest_cure(
 def find_smallest_calls(
     suspects: Sequence[Origin], cures: Callable[[Sequence[Origin]], bool], budget: Budget
 ) -> tuple[Origin, ...]:
-    """The answer of `find_smallest_cure`, operators first: the calls at fault are often all of one operator.
+    """Return the answer of `find_smallest_cure`, operators first: the calls at fault are often all of one
+    operator.
 
     Of operators that fail in more than one or two calls, all calls are in the answer.
     """

@@ -107,7 +107,7 @@ def write_steps(steps: Sequence[StoredStep]) -> dict[str, Any]:
 
 
 def read_steps(record: Mapping[str, Any] | None) -> tuple[StoredStep, ...]:
-    """The steps in a JSON object; none if they do not decode: they are a hint, and found again."""
+    """Return the steps in a JSON object; none if they do not decode: they are a hint, and found again."""
     if record is None:
         return ()
     try:
@@ -166,10 +166,10 @@ class Subject(Protocol[_C, _D_co]):
         """Return a callable of the compiled graph."""
 
     def list_calls(self, plan: Plan, *, views: bool) -> tuple[Origin, ...]:
-        """The calls that generated code computes."""
+        """Return the calls that generated code computes."""
 
     def list_kernels(self, compiled: _C) -> Mapping[str, Sequence[Origin]]:
-        """The calls that each kernel computes, by its name."""
+        """Return the calls that each kernel computes, by its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +235,9 @@ class _Attempts(Generic[_C, _D]):
         return outcome
 
     def find_fault(self, remedy: Remedy, *, in_build: bool) -> Fault | None:
-        """The fault of compiling with `remedy`, untraced; kernels are built if it may be `in_build`."""
+        """Return the fault of compiling with `remedy`, untraced; kernels are built if it may be
+        `in_build`.
+        """
         plan = Plan(remedy=remedy, is_rewritten=self._is_rewritten, is_traced=False)
         outcome = self._run(plan, build=in_build)
         return outcome if isinstance(outcome, Fault) else None
@@ -288,7 +290,7 @@ class _Attempts(Generic[_C, _D]):
         raise fault.error
 
     def _find_step(self, fault: Fault, remedy: Remedy) -> Step | None:
-        """The step that mends `fault`; None if no choice of calls helps."""
+        """Return the step that mends `fault`; None if no choice of calls helps."""
         if not fault.named and self._is_rewritten and not self._can_rewrite():
             self._is_rewritten = False
             return Step(calls=(), apart=False)
@@ -320,7 +322,9 @@ class _Attempts(Generic[_C, _D]):
     def _search(
         self, fault: Fault, remedy: Remedy, suspects: Sequence[Origin], *, unfuse: bool
     ) -> Step | None:
-        """The fewest of `suspects` that have to be treated otherwise; None if all of them are not enough."""
+        """Return the fewest of `suspects` that have to be treated otherwise; None if all of them are not
+        enough.
+        """
 
         def find_left(calls: Sequence[Origin], *, apart: bool) -> Fault | None:
             step = Step(calls=tuple(calls), apart=apart)
@@ -370,7 +374,9 @@ class _Attempts(Generic[_C, _D]):
         return replace(outcome, steps=tuple(steps))
 
     def describe_steps(self) -> tuple[StoredStep, ...]:
-        """The steps of `mend`, for `repeat`; none if one is of a call that another process would not find."""
+        """Return the steps of `mend`, for `repeat`; none if one is of a call that another process would not
+        find.
+        """
         if not self._is_rewritten:
             return ()
         places = {call: place for place, call in enumerate(self._list_calls(views=True))}

@@ -75,7 +75,7 @@ def list_roots(kernel: Kernel) -> tuple[Scalar, ...]:
 
 
 def list_action_roots(action: Store | Check) -> tuple[Scalar, ...]:
-    """The scalar graphs that an action evaluates."""
+    """Return the scalar graphs that an action evaluates."""
     if isinstance(action, Check):
         return (action.condition,)
     return (action.value, *action.indirect, *(() if action.mask is None else (action.mask,)))
@@ -219,7 +219,7 @@ class Levels:
 
 
 def index_symbols(exprs: Iterable[Expr], ranges: frozenset[Expr]) -> frozenset[Expr]:
-    """The range symbols among the free symbols of `exprs`."""
+    """Return the range symbols among the free symbols of `exprs`."""
     found: frozenset[Expr] = frozenset()
     for expr in exprs:
         found |= expr.free_symbols & ranges
@@ -276,7 +276,7 @@ Users: TypeAlias = Mapping[Scalar, Sequence[Scalar]]
 
 
 def index_users(order: Sequence[Scalar]) -> Users:
-    """The nodes of `order` that each of its nodes is an operand of."""
+    """Return the nodes of `order` that each of its nodes is an operand of."""
     found: dict[Scalar, list[Scalar]] = {node: [] for node in order}
     for node in order:
         for operand in dict.fromkeys(node.operands):
@@ -288,7 +288,7 @@ def index_users(order: Sequence[Scalar]) -> Users:
 
 
 def load_chain_length(roots: Iterable[Scalar]) -> int:
-    """The longest chain of loads below `roots`, each at a place that the one before decides.
+    """Return the longest chain of loads below `roots`, each at a place that the one before decides.
 
     A search is little else, and is fast where many threads wait at once.
     """
@@ -308,7 +308,7 @@ def find_segment_length(node: Reduce) -> Scalar | None:
 
 
 def is_segmented_reduction(roots: Iterable[Scalar]) -> bool:
-    """True if there are reductions below `roots`, and all of them end where data says."""
+    """Tell if there are reductions below `roots`, and all of them end where data says."""
     found = [
         find_segment_length(node) for node in iterate_postorder(tuple(roots)) if isinstance(node, Reduce)
     ]
@@ -316,7 +316,7 @@ def is_segmented_reduction(roots: Iterable[Scalar]) -> bool:
 
 
 def find_gather_range(ranges: Sequence[Range], roots: Iterable[Scalar]) -> Range:
-    """The parallel range along which gathered elements are contiguous; the last long one if none is.
+    """Return the parallel range along which gathered elements are contiguous; the last long one if none is.
 
     Gathers are most of what a segmented reduction reads, and the scheduler, which chose the order of the
     ranges, did not count them.
@@ -336,7 +336,7 @@ LONGEST_SORTED_ROW: Final = 1 << 15
 
 
 def sort_key_family(dtype: DType) -> Family:
-    """The device functions that make keys of values of `dtype`.
+    """Return the device functions that make keys of values of `dtype`.
 
     Raises:
         EmitError: there are none.

@@ -22,7 +22,8 @@ from coilwork_triton.facts.kernel_analysis import Users
 def find_denormal_tolerant_exps(
     order: Sequence[Scalar], roots: Sequence[Scalar], users: Users
 ) -> frozenset[Scalar]:
-    """The f32 exponentials among `order`, all scalars of a kernel, that only sums with a term of 1 use.
+    """Return the f32 exponentials among `order`, all scalars of a kernel, that only sums with a term of 1
+    use.
 
     The sum of a softmax has a term exp(0). Terms below 2^-126, which f32 holds as denormal numbers, are
     nothing beside it, so they may be 0: the hardware's exponential flushes them, and takes three instructions
@@ -39,7 +40,7 @@ def find_denormal_tolerant_exps(
 
 
 def _axes_of_distance(distance: Scalar) -> frozenset[object] | None:
-    """The axes along which `distance` is one from the largest value; None if it is none."""
+    """Return the axes along which `distance` is one from the largest value; None if it is none."""
     if not isinstance(distance, Op) or distance.op != "sub":
         return None
     value, largest = distance.operands
@@ -65,7 +66,7 @@ _WITHOUT_DENORMALS: Final = frozenset({DType.F16, DType.F8E4M3, DType.F8E5M2})
 def find_functions_of_normals(
     order: Sequence[Scalar], roots: Sequence[Scalar], users: Users
 ) -> frozenset[Scalar]:
-    """The f32 functions among `order`, all scalars of a kernel, that may take denormal numbers for 0.
+    """Return the f32 functions among `order`, all scalars of a kernel, that may take denormal numbers for 0.
 
     Their operand is none: a sum with a constant, as of a variance and epsilon, an integer, or a float of 16
     bits whose own denormal numbers f32 holds as normal ones. Or they are only added to a constant, as erf is
@@ -112,7 +113,7 @@ Interval: TypeAlias = tuple[float, float]
 
 
 def find_narrow_positions(order: Sequence[Scalar], roots: Sequence[Scalar]) -> frozenset[IndexValue]:
-    """The index values among `order`, all scalars of a kernel, whose width nothing depends on.
+    """Return the index values among `order`, all scalars of a kernel, whose width nothing depends on.
 
     A comparison with a position or a constant is the same in whatever width holds both, and an integer
     becomes the same float. Anything else, wrapping arithmetic above all, wants 64 bits.
@@ -207,7 +208,7 @@ def _is_whole(node: Scalar) -> bool:
 
 
 def _interval(node: Scalar, known: Mapping[Scalar, Interval]) -> Interval | None:
-    """The interval of the finite values of `node`, from those of its operands; None if not known."""
+    """Return the interval of the finite values of `node`, from those of its operands; None if not known."""
     match node:
         case Const() if not node.dtype.is_bool and math.isfinite(node.value):
             return float(node.value), float(node.value)
@@ -252,7 +253,8 @@ _PASSING: Final = frozenset(
 
 
 def find_rounded_values(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) -> frozenset[Scalar]:
-    """The f32 values among `order`, all scalars of a kernel, that every use rounds to 16 bits or fewer.
+    """Return the f32 values among `order`, all scalars of a kernel, that every use rounds to 16 bits or
+    fewer.
 
     Comparisons, reductions and indices keep full values.
     """
@@ -266,7 +268,7 @@ def find_rounded_values(order: Sequence[Scalar], roots: Sequence[Scalar], users:
 
 
 def find_one_plus(rounded: Iterable[Scalar], users: Users) -> Mapping[Scalar, Op]:
-    """The `rounded` values that add 1 to a tanh or erf which nothing else uses; and that function."""
+    """Return the `rounded` values that add 1 to a tanh or erf which nothing else uses; and that function."""
     found: dict[Scalar, Op] = {}
     for node in rounded:
         if isinstance(node, Op) and node.op == "add":
@@ -278,7 +280,7 @@ def find_one_plus(rounded: Iterable[Scalar], users: Users) -> Mapping[Scalar, Op
 
 
 def find_rounded_factors(values: Iterable[Scalar], users: Users) -> frozenset[Scalar]:
-    """The `values` that are only rounded, or multiplied with others, before anything is added."""
+    """Return the `values` that are only rounded, or multiplied with others, before anything is added."""
     return frozenset(
         value for value in values if all(_rounds(user) or _is_product(user, value) for user in users[value])
     )
@@ -289,7 +291,7 @@ def _is_product(user: Scalar, value: Scalar) -> bool:
 
 
 def find_softmax_numerators(values: Iterable[Scalar]) -> frozenset[Scalar]:
-    """The `values` that are exponentials of distances from a reduction's result."""
+    """Return the `values` that are exponentials of distances from a reduction's result."""
     return frozenset(
         value
         for value in values

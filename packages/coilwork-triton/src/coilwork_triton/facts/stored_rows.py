@@ -55,8 +55,8 @@ class StoredRows:
 def find_stored_rows(
     kernel: Kernel, buffer: str, place: Expr, far: Range, near: Range, itemsize: int
 ) -> StoredRows | str:
-    """The elements at `place` of `buffer`, in rows along `near`, one for each point of `far`; or the reason
-    why they are none. `kernel` is attention.
+    """Return the elements at `place` of `buffer`, in rows along `near`, one for each point of `far`; or the
+    reason why they are none. `kernel` is attention.
     """
     argument = next(arg for arg in kernel.args if arg.name == buffer)
     if not argument.aligned:

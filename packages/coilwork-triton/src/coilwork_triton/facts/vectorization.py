@@ -77,7 +77,7 @@ def list_accesses(kernel: Kernel, values: Iterable[Scalar]) -> tuple[Access, ...
 
 
 def has_scattered_loads(kernel: Kernel, values: Iterable[Scalar], machine: MachineModel) -> bool:
-    """True if neighbouring points along the innermost range of `kernel` load some tensor from sectors of
+    """Tell if neighbouring points along the innermost range of `kernel` load some tensor from sectors of
     their own.
 
     Either its places are that far apart, or they are looked up for each point. What stays in a cache next to
@@ -100,7 +100,7 @@ def has_scattered_loads(kernel: Kernel, values: Iterable[Scalar], machine: Machi
 
 
 def is_varying_along(value: Scalar, inner: Expr) -> bool:
-    """True if `value` differs from point to point along the range `inner`."""
+    """Tell if `value` differs from point to point along the range `inner`."""
     return any(
         inner in expr.free_symbols
         for node in iterate_postorder((value,))
@@ -121,7 +121,7 @@ def should_tile_rows(
     grids: Grids,
     likely: Mapping[Expr, int] = MappingProxyType({}),
 ) -> bool:
-    """True if a pointwise kernel over `ranges`, outermost first, should have a tile for the innermost one
+    """Tell if a pointwise kernel over `ranges`, outermost first, should have a tile for the innermost one
     alone.
 
     There are three reasons. Flat positions keep accesses from being wide. Something is read once per row, and
@@ -156,7 +156,7 @@ def should_tile_column_pieces(
     grids: Grids,
     likely: Mapping[Expr, int] = MappingProxyType({}),
 ) -> bool:
-    """True if columns over `ranges` should have a tile for the innermost range alone, which lies along
+    """Tell if columns over `ranges` should have a tile for the innermost range alone, which lies along
     memory.
 
     Columns that are reduced in pieces are an example. If the innermost range is no multiple of a vector,
@@ -184,7 +184,7 @@ def _is_irregular(real: Sequence[Expr], access: Access) -> bool:
 
 
 def _has_whole_blocks(extent: Expr, lanes: int, grids: Grids) -> bool:
-    """True if rows of `extent` points are of whole blocks, or of so many that what is masked in the last one
+    """Tell if rows of `extent` points are of whole blocks, or of so many that what is masked in the last one
     is little.
 
     The mask has to be the same for each `lanes` points, or no access is wide.
@@ -202,7 +202,7 @@ def _is_once_per_row(real: Sequence[Expr], access: Access) -> bool:
 def should_access_scalars(
     ranges: Sequence[Range], touched: Sequence[Access], grids: Grids, *, flat: bool
 ) -> bool:
-    """True if neighbouring threads should touch neighbouring elements, though some accesses could be wide.
+    """Tell if neighbouring threads should touch neighbouring elements, though some accesses could be wide.
 
     Args:
         ranges: the kernel's ranges; the last one is the one along which elements are neighbours.
@@ -248,7 +248,7 @@ def _widths(real: Sequence[Expr], touched: Sequence[Access], *, flat: bool) -> s
 
 
 def is_wide_along_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
-    """True if all of `touched` are 16 bytes wide along the last of `ranges`, and its rows are whole ones."""
+    """Tell if all of `touched` are 16 bytes wide along the last of `ranges`, and its rows are whole ones."""
     real = _nontrivial_ranges(ranges)
     if not real or real[-1] is not ranges[-1].symbol:
         return False
@@ -275,7 +275,7 @@ def load_width_along(access: Access, position: Expr) -> int:
 
 
 def can_overread(access: Access, position: Expr, numel: Expr) -> bool:
-    """True if a load along `position`, of which there are `numel`, is 16 bytes wide but for where the
+    """Tell if a load along `position`, of which there are `numel`, is 16 bytes wide but for where the
     positions end.
 
     The last 16 bytes then hold elements behind the end. To read them is safe: they lie in the same aligned 16
@@ -303,7 +303,7 @@ def _are_mostly_narrow(real: Sequence[Expr], touched: Sequence[Access], grids: G
 
 
 def _spends_most_on_division(real: Sequence[Expr], touched: Sequence[Access], grids: Grids) -> bool:
-    """True if points take most of their time to find out where they are, as those of a padding do, and stores
+    """Tell if points take most of their time to find out where they are, as those of a padding do, and stores
     could be wide.
 
     Threads whose elements are neighbours share some of that, and store them at once.
@@ -318,7 +318,7 @@ def _spends_most_on_division(real: Sequence[Expr], touched: Sequence[Access], gr
 
 
 def _is_near(access: Access, inner: Expr, grids: Grids) -> bool:
-    """True if neighbouring points touch elements that are near each other, but no neighbours in order.
+    """Tell if neighbouring points touch elements that are near each other, but no neighbours in order.
 
     As the windows of a pooling do, or what an upsampling reads several times: wide accesses are not to be
     had, and where a thread has many such points its own are next to each other, and those of the threads that
@@ -334,7 +334,7 @@ def _is_near(access: Access, inner: Expr, grids: Grids) -> bool:
 
 
 def _full_accesses(real: Sequence[Expr], touched: Sequence[Access]) -> list[Access]:
-    """The `touched` accesses that vary along all ranges: the others are read again, from a cache."""
+    """Return the `touched` accesses that vary along all ranges: the others are read again, from a cache."""
     return [a for a in touched if all(s in a.index.free_symbols for s in real)]
 
 
@@ -370,7 +370,7 @@ def _width(real: Sequence[Expr], access: Access, *, flat: bool, ends: bool) -> i
 
 
 def _is_contiguous(real: Sequence[Expr], index: Expr) -> bool:
-    """True if the flat positions of `real`, outermost first, are neighbours in `index`."""
+    """Tell if the flat positions of `real`, outermost first, are neighbours in `index`."""
     wanted = _ONE
     for symbol in reversed(real):
         if find_stride(index, symbol) is not wanted:
@@ -389,8 +389,8 @@ LONGEST_RUN: Final = 16
 
 
 def find_load_runs(order: Iterable[Scalar], inner: Expr) -> Mapping[Load, Run]:
-    """The loads among `order` that are part of a run, and that run: two elements, or four, or more, from a
-    multiple of so many.
+    """Return the loads among `order` that are part of a run, and that run: two elements, or four, or more,
+    from a multiple of so many.
 
     They are under one mask, and vary along `inner`.
     """
@@ -408,7 +408,7 @@ def find_load_runs(order: Iterable[Scalar], inner: Expr) -> Mapping[Load, Run]:
 
 
 def _runs_of(row: Mapping[int, Load]) -> list[Run]:
-    """The runs among loads that differ in their last term alone, from the first on, each as long
+    """Return the runs among loads that differ in their last term alone, from the first on, each as long
     as may be.
     """
     found: list[Run] = []
@@ -476,7 +476,7 @@ def count_padded_lanes(kernel: Kernel, touched: Sequence[Access], grids: Grids) 
 
 
 def _is_reordered(access: Access, inner: Expr) -> bool:
-    """True if a load's elements along `inner` are not at a constant stride, or are in reverse."""
+    """Tell if a load's elements along `inner` are not at a constant stride, or are in reverse."""
     if access.store:
         return False
     step = find_stride(access.index, inner)

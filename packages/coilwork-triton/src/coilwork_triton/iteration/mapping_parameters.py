@@ -109,7 +109,7 @@ class ParameterPlace:
 
 
 def iterate_parameter_places(mapping: Mapping) -> Iterator[ParameterPlace]:
-    """The numbers of `mapping` that are parameters, in the order of its directives."""
+    """Yield the numbers of `mapping` that are parameters, in the order of its directives."""
     letters = iter("xyz")
     for at, one in enumerate(mapping.directives):
         if isinstance(one, Tile):
@@ -121,7 +121,7 @@ def iterate_parameter_places(mapping: Mapping) -> Iterator[ParameterPlace]:
 
 
 def launch_parameters(kernel: Kernel, mapping: Mapping) -> dict[str, Number]:
-    """The parameters of `kernel` as `mapping` runs it, in the order of its signature."""
+    """Return the parameters of `kernel` as `mapping` runs it, in the order of its signature."""
     found: dict[str, Number] = {}
     for place in iterate_parameter_places(mapping):
         found[place.name] = getattr(mapping.directives[place.at], place.field)
@@ -135,7 +135,7 @@ def launch_parameters(kernel: Kernel, mapping: Mapping) -> dict[str, Number]:
 
 
 def make_mapping_config(kernel: Kernel, mapping: Mapping) -> Config:
-    """The configuration that launches `kernel` as the closed `mapping` says."""
+    """Return the configuration that launches `kernel` as the closed `mapping` says."""
     return launch_config(
         {name: get_single_value(number) for name, number in launch_parameters(kernel, mapping).items()},
         mapping,
@@ -143,7 +143,7 @@ def make_mapping_config(kernel: Kernel, mapping: Mapping) -> Config:
 
 
 def launch_config(meta: MappingOf[str, int], mapping: Mapping) -> Config:
-    """The configuration with these parameters, and what the closed `mapping` says beside them."""
+    """Return the configuration with these parameters, and what the closed `mapping` says beside them."""
     warps = mapping.find(Warps)
     return Config(
         meta=tuple(meta.items()),
@@ -154,7 +154,7 @@ def launch_config(meta: MappingOf[str, int], mapping: Mapping) -> Config:
 
 
 def get_single_value(number: Number) -> int:
-    """The one value of `number`.
+    """Return the one value of `number`.
 
     Raises:
         ValueError: it may have others.

@@ -84,7 +84,7 @@ def list_unfit_directives(
 
 
 def refuse(kernel: Kernel, keyword: str, reason: str) -> EmitError:
-    """The error that names the directive that `kernel` can't be written with."""
+    """Return the error that names the directive that `kernel` can't be written with."""
     return EmitError(
         f"mapping-{keyword}", f"kernel {kernel.name}, `{keyword}`: {reason}", origins=kernel.origins
     )

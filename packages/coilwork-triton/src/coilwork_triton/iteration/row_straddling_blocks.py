@@ -39,8 +39,8 @@ _ONE: Final = as_expr(1)
 
 
 def choose_straddled_rows(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> StraddledRows | None:
-    """The line whose blocks are to be no longer than a row, if the points of `kernel`, which stores or checks
-    `roots`, and is in `shape`, ask which row they are in.
+    """Return the line whose blocks are to be no longer than a row, if the points of `kernel`, which stores or
+    checks `roots`, and is in `shape`, ask which row they are in.
     """
     found = find_straddled_rows(kernel, shape)
     if found is None or found.length < shape.grids.two_row_points:
@@ -56,7 +56,7 @@ def choose_straddled_rows(kernel: Kernel, shape: Shape, roots: Iterable[Scalar])
 
 
 def find_straddled_rows(kernel: Kernel, shape: Shape) -> StraddledRows | None:
-    """The line of rows of known length that `kernel` walks in `shape`, if it is one."""
+    """Return the line of rows of known length that `kernel` walks in `shape`, if it is one."""
     tile = _find_line(shape)
     length = None if tile is None else as_int(get_extent(tile.inner))
     if tile is None or length is None:
@@ -66,7 +66,7 @@ def find_straddled_rows(kernel: Kernel, shape: Shape) -> StraddledRows | None:
 
 
 def _find_line(shape: Shape) -> Tile | None:
-    """The only tile, if it is a line of rows that follow each other."""
+    """Return the only tile, if it is a line of rows that follow each other."""
     if shape.step > 1 or shape.has_histogram or shape.topk is not None:
         return None
     if shape.vectors is not None and shape.vectors.shifted:
@@ -78,7 +78,7 @@ def _find_line(shape: Shape) -> Tile | None:
 
 
 def _needs_rows(tile: Tile, touched: Iterable[Access], roots: Iterable[Scalar]) -> bool:
-    """True if points have to know their row, or their place in it."""
+    """Tell if points have to know their row, or their place in it."""
     parts = {part for part, _ in tile.parts}
     if any(
         isinstance(node, IndexValue) and node.expr.free_symbols & parts
@@ -89,12 +89,12 @@ def _needs_rows(tile: Tile, touched: Iterable[Access], roots: Iterable[Scalar]) 
 
 
 def _follows(tile: Tile, index: Expr) -> bool:
-    """True if neighbours in the line are neighbours at `index`, across the ends of rows as well."""
+    """Tell if neighbours in the line are neighbours at `index`, across the ends of rows as well."""
     return find_stride(substitute(index, dict(tile.parts)), tile.index) is _ONE
 
 
 def _loses_vectors(tile: Tile, access: Access, length: int) -> bool:
-    """True if `access` is in vectors that end where rows do, which Triton sees of divided positions alone."""
+    """Tell if `access` is in vectors that end where rows do, which Triton sees of divided positions alone."""
     in_vectors = length % access.lanes == 0 and access.lanes > 1
     along = find_stride(access.index, tile.inner) is _ONE
     return in_vectors and along and not _follows(tile, access.index)
@@ -161,7 +161,7 @@ class RowLanes:
         return row, following
 
     def definition(self, part: Expr) -> Expression:
-        """The right-hand side of the definition of `part`, a range of the line, point by point."""
+        """Return the right-hand side of the definition of `part`, a range of the line, point by point."""
         self._used = True
         if part is self.rows.tile.inner:
             start = Binary("-", _END, Number(self.rows.length))
@@ -173,7 +173,7 @@ class RowLanes:
         return row if row == following else tl("where", BEYOND, following, row)
 
     def lines(self) -> list[Statement]:
-        """The two rows, and which points are in the second, if anything asked."""
+        """Return the two rows, and which points are in the second, if anything asked."""
         if not self._used:
             return []
         row, following = (Name(name) for name in self._numbers)

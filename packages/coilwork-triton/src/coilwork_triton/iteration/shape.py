@@ -79,7 +79,7 @@ class Tile:
 
 
 def build_flat_tile(letter: Letter, ranges: list[Range], axis: int | None, masked: bool) -> Tile:
-    """The tile that walks `ranges`, outermost first, along dimension `axis` of blocks; see `Tile`."""
+    """Return the tile that walks `ranges`, outermost first, along dimension `axis` of blocks; see `Tile`."""
     index, parts = _flatten_ranges(f"{letter}index", ranges)
     return Tile(
         letter=letter,
@@ -116,8 +116,8 @@ def build_padded_tile(
 
 
 def _flatten_ranges(name: str, ranges: list[Range]) -> tuple[Expr, tuple[tuple[Expr, Expr], ...]]:
-    """The flat position of `ranges`, a symbol called `name` unless it is a range's own, and the other ranges
-    in terms of it.
+    """Return the flat position of `ranges`, a symbol called `name` unless it is a range's own, and the other
+    ranges in terms of it.
     """
     extents = [r.extent for r in ranges]
     real = [r for r, extent in zip(ranges, extents) if as_int(extent) != 1]

@@ -62,8 +62,8 @@ _PARALLEL: Final[tuple[Letter, ...]] = ("x", "y", "z")
 
 
 def build_shape(kernel: Kernel, mapping: Mapping, target: Target, *, program: str = "") -> Shape:
-    """The shape of `kernel` as `mapping` runs it on `target`; `program` counts its programs where others
-    share its grid.
+    """Return the shape of `kernel` as `mapping` runs it on `target`; `program` counts its programs where
+    others share its grid.
 
     The generator has proposed the mapping, or `check_mapping` has let it pass.
 
@@ -78,7 +78,7 @@ def build_shape(kernel: Kernel, mapping: Mapping, target: Target, *, program: st
 
 
 def _build_plain_shape(kernel: Kernel, mapping: Mapping, target: Target, program: str) -> Shape:
-    """All of the shape but what follows from its tiles and masks."""
+    """Return all of the shape but what follows from its tiles and masks."""
     numbers = launch_parameters(kernel, mapping)
     tiles = build_tiles(kernel, mapping, numbers)
     lanes = tuple(find_all(mapping.directives, Lanes))
@@ -110,8 +110,8 @@ def _build_plain_shape(kernel: Kernel, mapping: Mapping, target: Target, program
 
 
 def build_tiles(kernel: Kernel, mapping: Mapping, numbers: MappingOf[str, Number]) -> tuple[Tile, ...]:
-    """The tiles of `kernel` in the order of block axes, whose blocks have `numbers` of points. A tile whose
-    every block is a point has no axis.
+    """Return the tiles of `kernel` in the order of block axes, whose blocks have `numbers` of points. A tile
+    whose every block is a point has no axis.
     """
     known = {r.symbol.name: r for r in kernel.ranges}
     tiles: list[Tile] = []
@@ -136,7 +136,7 @@ def build_tiles(kernel: Kernel, mapping: Mapping, numbers: MappingOf[str, Number
 
 
 def _assign_letters(mapping: Mapping) -> Iterator[tuple[Letter, TileOf | Sequential | Keep | Loop | Share]]:
-    """The letter of each directive that is an axis of blocks, in their order: outer tiles, row loop,
+    """Yield the letter of each directive that is an axis of blocks, in their order: outer tiles, row loop,
     reduction.
     """
     sequential, keep = mapping.find(Sequential), mapping.find(Keep)
@@ -194,7 +194,7 @@ def _counts(kernel: Kernel, mapping: Mapping) -> bool:
 
 
 def _build_topk_tile(kernel: Kernel, mapping: Mapping, tiles: tuple[Tile, ...]) -> Tile | None:
-    """The tile of the first elements of sorted rows, in the place of the row's axis."""
+    """Return the tile of the first elements of sorted rows, in the place of the row's axis."""
     topk, select = find_topk_symbol(kernel), mapping.find(Select)
     if topk is None and select is None:
         return None

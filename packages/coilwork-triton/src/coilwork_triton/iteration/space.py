@@ -55,7 +55,7 @@ class Space:
         self.rows = None if rows is None else RowLanes(rows, self._variable, library)
 
     def letters(self, symbols: Iterable[Expr]) -> frozenset[str]:
-        """The tiles that `symbols` belong to."""
+        """Return the tiles that `symbols` belong to."""
         return self.shape.tile_of(symbols)
 
     def block(self, letters: frozenset[str]) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ class Space:
         return self._expand_axes(lanes, tile)
 
     def row(self, place: AccessPlace) -> RowAccess | None:
-        """The access at `place`, if it is one of whole vectors that begin or end anywhere."""
+        """Return the access at `place`, if it is one of whole vectors that begin or end anywhere."""
         return None if self.vectors is None else self.vectors.access(place)
 
     def _find_shifted_vectors(self, tile: Tile) -> VectorLanes | None:

@@ -55,8 +55,8 @@ _ONE: Final = as_expr(1)
 def choose_peeled_vectors(
     kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least_block: int
 ) -> PeeledVectors | None:
-    """The vectors that `kernel`, which stores or checks `roots`, is to have along rows in `shape`; None for
-    none.
+    """Return the vectors that `kernel`, which stores or checks `roots`, is to have along rows in `shape`;
+    None for none.
 
     Its smallest block along rows has `least_block` lanes.
     """
@@ -69,7 +69,7 @@ def choose_peeled_vectors(
 
 
 def _covers_all_accesses(kernel: Kernel, vectors: PeeledVectors, roots: Iterable[Scalar]) -> bool:
-    """True if all accesses along the tile are in vectors; else the others are why no access is to be wide."""
+    """Tell if all accesses along the tile are in vectors; else the others are why no access is to be wide."""
     along = {vectors.tile.index, *(part for part, _ in vectors.tile.parts)}
     looked_up = any(isinstance(node, Load) and node.indirect for node in iterate_postorder(tuple(roots)))
     known = all(place in vectors.rows for place in _places(kernel, roots) if along & place[1].free_symbols)
@@ -77,7 +77,7 @@ def _covers_all_accesses(kernel: Kernel, vectors: PeeledVectors, roots: Iterable
 
 
 def should_loop(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least_block: int) -> bool:
-    """True if long rows of `kernel`, which begin anywhere, are too long for their block by a vector."""
+    """Tell if long rows of `kernel`, which begin anywhere, are too long for their block by a vector."""
     long = shape.reduced is not None and provably_le(shape.grids.long_shifted_row, shape.reduced.numel)
     return long and count_lacking_lanes(kernel, shape, roots, least_block) > 0
 
@@ -91,7 +91,8 @@ def count_lacking_lanes(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], l
 
 
 def find_peeled_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> PeeledVectors | None:
-    """The accesses of `kernel` in `shape` that may be of whole vectors along rows that begin or end anywhere.
+    """Return the accesses of `kernel` in `shape` that may be of whole vectors along rows that begin or end
+    anywhere.
 
     None where blocks have several axes, where accesses are wide in any case, and where some of what
     comes from memory lies elsewhere within vectors than the rest.
@@ -149,12 +150,12 @@ def find_peeled_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -
 
 
 def _is_at_vector(access: Access, begin: Expr) -> bool:
-    """True if a row of `access` that begins at `begin` begins with a whole vector."""
+    """Tell if a row of `access` that begins at `begin` begins with a whole vector."""
     return provably_divisible(begin, access.lanes)
 
 
 def _find_single_axis(shape: Shape) -> Tile | None:
-    """The tile that is the only dimension of blocks, if lanes may stand elsewhere along it."""
+    """Return the tile that is the only dimension of blocks, if lanes may stand elsewhere along it."""
     axes = [tile for tile in shape.tiles if tile.axis is not None]
     plain = shape.sharing is None and shape.topk is None and shape.sequential is None
     if len(axes) != 1 or not plain or shape.has_thread_runs or shape.step > 1 or shape.zeros or shape.program:
@@ -166,7 +167,7 @@ def _find_single_axis(shape: Shape) -> Tile | None:
 
 
 def _places(kernel: Kernel, roots: Iterable[Scalar]) -> list[AccessPlace]:
-    """The direct loads and stores of `kernel`; stores come last."""
+    """Return the direct loads and stores of `kernel`; stores come last."""
     loads = [
         (node.buffer, node.index[0])
         for node in iterate_postorder(tuple(roots))
@@ -177,7 +178,7 @@ def _places(kernel: Kernel, roots: Iterable[Scalar]) -> list[AccessPlace]:
 
 
 def has_room_for_shift(shape: Shape, vectors: PeeledVectors, least_block: int) -> bool:
-    """True if a row that is shifted fits its block of `least_block` lanes, where that is all there is."""
+    """Tell if a row that is shifted fits its block of `least_block` lanes, where that is all there is."""
     if shape.walk != "persistent" or not vectors.shifted:
         return True
     return provably_le(vectors.tile.numel + (vectors.lanes - 1), as_expr(least_block))
@@ -249,12 +250,12 @@ class VectorLanes:
         self._whole: set[int] = set()
 
     def access(self, place: AccessPlace) -> RowAccess | None:
-        """The access at `place`, if it is one of whole vectors."""
+        """Return the access at `place`, if it is one of whole vectors."""
         row = self.vectors.rows.get(place)
         return None if row is None else RowAccess(lanes=self, buffer=place[0], row=row)
 
     def address(self, buffer: str, row: VectorRow) -> Expression | None:
-        """The pointers of an access; None if they are its offset's."""
+        """Return the pointers of an access; None if they are its offset's."""
         if not self.vectors.shifted:
             return None
         self._note()
@@ -276,7 +277,7 @@ class VectorLanes:
         return Name(f"{self.vectors.tile.letter}whole{lanes}")
 
     def prologue(self) -> list[Statement]:
-        """The lines that find where the program's row begins, if anything asked for it."""
+        """Return the lines that find where the program's row begins, if anything asked for it."""
         if self._start is None or not self.vectors.shifted:
             return []
         lanes = Number(self.vectors.lanes)
@@ -290,7 +291,7 @@ class VectorLanes:
         ]
 
     def positions(self, lanes: Expression) -> list[Statement]:
-        """The lanes' definition, and that of positions, by which lanes there are."""
+        """Return the lanes' definition, and that of positions, by which lanes there are."""
         return [
             Assign((self.lane.id,), lanes),
             Assign((self.vectors.tile.index.name,), Binary("-", self.lane, self.shift)),
@@ -319,7 +320,7 @@ class VectorLanes:
         return lines
 
     def first_lane(self, lane: Expression, block: Expression) -> Expression:
-        """The first position of each lane that is a point, in blocks of `block`."""
+        """Return the first position of each lane that is a point, in blocks of `block`."""
         if not self.vectors.shifted:
             return lane
         self._note()

@@ -58,8 +58,8 @@ class Bins:
 def privatize_histogram(
     kernel: Kernel, grids: Grids, likely: Mapping[Expr, int] = MappingProxyType({})
 ) -> Histogram | None:
-    """The histogram that programs make of the stores of `kernel`; None if it is not possible or not worth
-    while.
+    """Return the histogram that programs make of the stores of `kernel`; None if it is not possible or not
+    worth while.
 
     `likely` are guesses of its sizes.
     """
@@ -80,8 +80,8 @@ def privatize_histogram(
 
 
 def find_bins(kernel: Kernel, store: Store) -> Bins | None:
-    """The numbers that `store` counts, if it adds one integer at a place that is a row and a number that data
-    choose; else None.
+    """Return the numbers that `store` counts, if it adds one integer at a place that is a row and a number
+    that data choose; else None.
 
     Each of them is at least 0: by its type, by a check, or because what lies before a buffer is not in it.
     """
@@ -114,12 +114,12 @@ def _count_row_ranges(kernel: Kernel) -> int:
 
 
 def _vary(store: Store, points: Sequence[Range]) -> bool:
-    """The number that `store` counts is one of each of the `points`."""
+    """Return the number that `store` counts is one of each of the `points`."""
     return any(is_varying_along(store.indirect[0], r.symbol) for r in points if r.extent is not as_expr(1))
 
 
 def _has_many_points(kernel: Kernel, rows: int, bins: int, grids: Grids, likely: Mapping[Expr, int]) -> bool:
-    """True if the points of a row of bins are many enough for programs of their own, as far as is known."""
+    """Tell if the points of a row of bins are many enough for programs of their own, as far as is known."""
     row = multiply_all(r.extent for r in kernel.ranges[rows:])
     points = multiply_all(r.extent for r in kernel.ranges)
     alone = rows == 0
@@ -130,15 +130,15 @@ def _has_many_points(kernel: Kernel, rows: int, bins: int, grids: Grids, likely:
 
 
 def _estimate(number: Expr, likely: Mapping[Expr, int], unknown: int | None) -> int:
-    """The value of `number` by `likely` sizes; else `unknown`, or the least value if that is None."""
+    """Return the value of `number` by `likely` sizes; else `unknown`, or the least value if that is None."""
     if number.free_symbols <= likely.keys():
         return evaluate(number, {size.name: guess for size, guess in likely.items()})
     return (find_bounds(number).lo or 0) if unknown is None else unknown
 
 
 def _values_of_type(node: Scalar) -> int | None:
-    """The numbers from 0 on that `node` can be by the types that it comes from; None if it may be negative,
-    or of many.
+    """Return the numbers from 0 on that `node` can be by the types that it comes from; None if it may be
+    negative, or of many.
     """
     while isinstance(node, Op) and node.op == "cast" and node.dtype.is_integer:
         below = node.operands[0].dtype
@@ -151,7 +151,7 @@ def _values_of_type(node: Scalar) -> int | None:
 
 
 def _list_store_conditions(kernel: Kernel, store: Store) -> Iterator[Scalar]:
-    """The conditions that hold wherever `store` adds."""
+    """Yield the conditions that hold wherever `store` adds."""
     pending = [check.condition for check in kernel.checks]
     pending += [] if store.mask is None else [store.mask]
     while pending:
@@ -163,7 +163,7 @@ def _list_store_conditions(kernel: Kernel, store: Store) -> Iterator[Scalar]:
 
 
 def _end(chosen: Scalar, condition: Scalar) -> int | None:
-    """The number below which `condition` keeps `chosen`; None if there is none."""
+    """Return the number below which `condition` keeps `chosen`; None if there is none."""
     match condition:
         case Op(op="lt", operands=(value, Const() as end)) if value is chosen:
             return int(end.value)
@@ -174,7 +174,7 @@ def _end(chosen: Scalar, condition: Scalar) -> int | None:
 
 
 def _is_least(chosen: Scalar, condition: Scalar) -> bool:
-    """True if `condition` says that `chosen` is at least 0."""
+    """Tell if `condition` says that `chosen` is at least 0."""
     match condition:
         case Op(op="ge", operands=(value, Const() as least)) if value is chosen:
             return least.value >= 0

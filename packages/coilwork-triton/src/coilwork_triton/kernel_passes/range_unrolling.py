@@ -96,7 +96,7 @@ def _stays_wide(store: Store, inner: Expr, length: int, grids: Grids) -> bool:
 
 
 def _gains(kernel: Kernel, parts: list[tuple[Store, ...]], part: Expr) -> bool:
-    """True if parts read the same elements along them, or compute less than the points of the whole range."""
+    """Tell if parts read the same elements along them, or compute less than the points of the whole range."""
     orders = [_order(stores) for stores in parts]
     reads = [
         {v for v in order if isinstance(v, Load) and part in v.index[0].free_symbols} for order in orders
@@ -148,7 +148,7 @@ def deinterleave(kernel: Kernel) -> Kernel | None:
 def _is_deinterleaving(
     stores: Sequence[Store], loads: Sequence[Load], dealt: Expr, inner: Expr, count: int
 ) -> bool:
-    """True if neighbours along `dealt` are read from neighbouring places, and stored along `inner`."""
+    """Tell if neighbours along `dealt` are read from neighbouring places, and stored along `inner`."""
     varying = [one for one in loads if not one.index[0].free_symbols.isdisjoint((dealt, inner))]
     read = all(_step(one.index[0], dealt) == 1 and _step(one.index[0], inner) == count for one in varying)
     return bool(varying) and read and all(_step(store.index, inner) == 1 for store in stores)
@@ -178,7 +178,7 @@ _WHOLE: Final = 1 << 24
 
 
 def are_plain_stores(stores: Sequence[Store]) -> bool:
-    """True if `stores` write every point, without masks, at offsets that do not depend on data."""
+    """Tell if `stores` write every point, without masks, at offsets that do not depend on data."""
     return all(store.mode == "store" and not store.indirect and store.mask is None for store in stores)
 
 

@@ -60,7 +60,7 @@ class Draft:
         return {size: number for size, number in zip(self.kernel.sizes, self.likely, strict=False) if number}
 
     def share_along(self, ranges: Iterable[Range]) -> float:
-        """The share of bytes at unit stride along any of `ranges`."""
+        """Return the share of bytes at unit stride along any of `ranges`."""
         return sum(self.unit_strides[r.symbol.name] for r in ranges)
 
     @property
@@ -69,8 +69,8 @@ class Draft:
         return not self.transposed and all(r.kind == "parallel" for r in self.kernel.ranges)
 
     def group_ranges(self) -> dict[Letter, list[Range]]:
-        """The ranges by tile: `x` has the innermost parallel ones, before `y` and `z`; `w` those that are
-        sequential, `r` those that are reduced.
+        """Return the ranges by tile: `x` has the innermost parallel ones, before `y` and `z`; `w` those that
+        are sequential, `r` those that are reduced.
         """
         letters: list[Letter] = ["x", "y", "z"]
         groups: dict[Letter, list[Range]] = {}

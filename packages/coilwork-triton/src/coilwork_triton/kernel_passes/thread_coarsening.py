@@ -151,7 +151,7 @@ def _has_whole_steps(kernel: Kernel, points: int) -> bool:
 
 
 def has_neighbouring_stores(kernel: Kernel, points: int) -> bool:
-    """True if each `points` stores of `kernel` in a row are to neighbouring elements, under one mask."""
+    """Tell if each `points` stores of `kernel` in a row are to neighbouring elements, under one mask."""
     if len(kernel.stores) % points:
         return False
     for start in range(0, len(kernel.stores), points):
@@ -164,7 +164,7 @@ def has_neighbouring_stores(kernel: Kernel, points: int) -> bool:
 
 
 def _places(load: Load) -> frozenset[Expr]:
-    """The ranges along which the element that `load` reads, or whether it does, varies."""
+    """Return the ranges along which the element that `load` reads, or whether it does, varies."""
     found: frozenset[Expr] = load.index[0].free_symbols
     for node in iterate_postorder(load.operands):
         if isinstance(node, IndexValue):
@@ -301,7 +301,7 @@ def unroll_windows(kernel: Kernel, loads: Sequence[Load], longest: int) -> Kerne
 
 
 def _slides(loads: Sequence[Load], along: Expr, inner: Expr) -> bool:
-    """True if some of `loads` vary along `along`, and by as much as along `inner`."""
+    """Tell if some of `loads` vary along `along`, and by as much as along `inner`."""
     varying = [load for load in loads if along in load.index[0].free_symbols]
     steps = [(find_stride(load.index[0], along), find_stride(load.index[0], inner)) for load in varying]
     return bool(steps) and all(a is not None and a is b for a, b in steps)

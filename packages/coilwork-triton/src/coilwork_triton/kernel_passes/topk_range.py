@@ -77,7 +77,9 @@ def split_topk_range(kernel: Kernel) -> TopKRange | None:
 
 
 def find_topk_symbol(kernel: Kernel) -> Expr | None:
-    """The range of the first elements of sorted rows that `kernel` was rewritten to; None if it has none."""
+    """Return the range of the first elements of sorted rows that `kernel` was rewritten to; None if it has
+    none.
+    """
     known = {*(r.symbol for r in kernel.ranges), *kernel.sizes}
     found = {s for store in kernel.stores for s in store.index.free_symbols if not s.name.startswith("@")}
     return next(iter(found - known), None)

@@ -90,7 +90,7 @@ def _unroll(kernel: Kernel, along: Range, factor: int) -> Kernel | None:
 
 
 def _leaves_enough(kernel: Kernel, target: Target) -> bool:
-    """True if the points of `kernel`, whose number is known, keep all of the device busy."""
+    """Tell if the points of `kernel`, whose number is known, keep all of the device busy."""
     points = as_expr(1)
     for r in kernel.ranges:
         points = points * (as_expr(1) if r.symbol.extent is None else r.symbol.extent)
@@ -114,13 +114,13 @@ def _has_window(loads: Sequence[Load]) -> bool:
 
 
 def _count_windows(loads: Sequence[Load]) -> dict[str, int]:
-    """The number of loads of each tensor of which a point reads a window."""
+    """Return the number of loads of each tensor of which a point reads a window."""
     counts = Counter(load.buffer for load in loads if not load.indirect)
     return {buffer: count for buffer, count in counts.items() if count >= _LEAST_WINDOW}
 
 
 def _share_elements(kernel: Kernel, unrolled: Kernel, along: Expr, factor: int) -> bool:
-    """True if the windows of `factor` neighbours `along` a range overlap.
+    """Tell if the windows of `factor` neighbours `along` a range overlap.
 
     Parts of a row, such as those that are concatenated, are many loads as well, but neighbours share none.
     What does not depend on the range is no window along it.

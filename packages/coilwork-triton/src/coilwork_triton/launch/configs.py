@@ -331,8 +331,8 @@ def propose_launches(facts: Facts, target: Target, limit: int) -> tuple[Config, 
 
 
 def make_invariant_launch(tiles: Iterable[str], target: Target, *, staged: bool) -> tuple[Config, ...]:
-    """The one configuration of `batch_invariant` for reductions of `tiles`: a row per program, in blocks of
-    one length.
+    """Return the one configuration of `batch_invariant` for reductions of `tiles`: a row per program, in
+    blocks of one length.
 
     How threads share a block's sum follows from its shape, so no block may hold several rows, nor a whole row
     of some lengths alone. A short row wastes most of its block.

@@ -80,17 +80,17 @@ class Facts:
 
 
 def is_search(facts: Facts, target: Target) -> bool:
-    """True if chains of dependent loads take most of the time: then many threads should wait at once."""
+    """Tell if chains of dependent loads take most of the time: then many threads should wait at once."""
     return facts.work.load_chain >= target.machine.grids.search_loads
 
 
 def round_up_to_power_of_two(n: int) -> int:
-    """The least power of two that is at least `n`; 1 for `n` below 1."""
+    """Return the least power of two that is at least `n`; 1 for `n` below 1."""
     return 1 << max(0, (n - 1).bit_length())
 
 
 def iterate_powers_of_two(least: int, most: int) -> Iterator[int]:
-    """The powers of two from `least`, which is one, to `most`."""
+    """Yield the powers of two from `least`, which is one, to `most`."""
     size = least
     while size <= most:
         yield size
@@ -98,7 +98,7 @@ def iterate_powers_of_two(least: int, most: int) -> Iterator[int]:
 
 
 def round_down_to_power_of_two(n: int) -> int:
-    """The greatest power of two that is at most `n`; 1 for `n` below 1."""
+    """Return the greatest power of two that is at most `n`; 1 for `n` below 1."""
     return 1 << max(0, n.bit_length() - 1)
 
 

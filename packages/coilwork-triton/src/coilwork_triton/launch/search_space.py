@@ -91,7 +91,7 @@ def build_search_space(
     most_warps: int | None = None,
     least_block: int = 1,
 ) -> SearchSpace:
-    """The configurations that may be tried beside `configs`, all of which are in it.
+    """Return the configurations that may be tried beside `configs`, all of which are in it.
 
     Args:
         sides: the tiles.
@@ -171,12 +171,12 @@ def _elements(sides: Sequence[Side], config: Config) -> int:
 
 
 def list_config_numbers(config: Config) -> dict[str, int]:
-    """The parameters of `config` that mappings have, by name."""
+    """Return the parameters of `config` that mappings have, by name."""
     return {**dict(config.meta), WARPS: config.num_warps}
 
 
 def open_numbers(configs: Sequence[Config], space: SearchSpace) -> dict[str, Number]:
-    """The parameters of `configs`: open where they differ, or where `space` has other values."""
+    """Return the parameters of `configs`: open where they differ, or where `space` has other values."""
     known = [list_config_numbers(config) for config in configs]
     others = dict(space.values)
     found: dict[str, Number] = {}
@@ -189,7 +189,7 @@ def open_numbers(configs: Sequence[Config], space: SearchSpace) -> dict[str, Num
 def search_limits(
     numbers: Mapping[str, Number], configs: Sequence[Config], space: SearchSpace
 ) -> tuple[Directive, ...]:
-    """The limits between the open ones of `numbers`, which are of `configs` and `space`.
+    """Return the limits between the open ones of `numbers`, which are of `configs` and `space`.
 
     A limit that a candidate breaks is left out.
     """

@@ -92,7 +92,7 @@ def propose_sorts(facts: Facts, target: Target) -> list[Config]:
 
 
 def _propose_full_sort(facts: Facts, target: Target, together: int, warps: int, *, across: bool) -> Config:
-    """A program of `warps` that has `together` rows, all of which are sorted."""
+    """Return a program of `warps` that has `together` rows, all of which are sorted."""
     row = round_up_to_power_of_two(facts.extents["r"])
     blocks = make_other_tiles(facts) | ({"x": together} if "x" in facts.extents else {}) | {"r": row}
     one = make_config(blocks, warps, target)
@@ -110,7 +110,7 @@ def _propose_full_sort(facts: Facts, target: Target, together: int, warps: int, 
 
 
 def _propose_bounded_sort(facts: Facts, target: Target, rows: int, own: int) -> Config:
-    """A program that looks for the first elements of a row among those that reach a bound.
+    """Return a program that looks for the first elements of a row among those that reach a bound.
 
     Its threads have `own` elements each, but it has two warps at least: one would gather in registers, an
     element of all at a time.

@@ -283,12 +283,14 @@ TILINGS: Final[RuleTable[_TilingQuestion, Groups]] = RuleTable(
 
 
 def tile_ranges(setting: Setting) -> Groups:
-    """The ranges of each tile."""
+    """Return the ranges of each tile."""
     return TILINGS.answer(_TilingQuestion(setting=setting, groups=setting.draft.group_ranges()))
 
 
 def pad_rows(setting: Setting, groups: Groups) -> tuple[Mapping[Letter, Expr], int]:
-    """The points of each tile, and in how many lanes each row of x stands; 0 where rows follow each other."""
+    """Return the points of each tile, and in how many lanes each row of x stands; 0 where rows follow each
+    other.
+    """
     numels: dict[Letter, Expr] = {k: multiply_all(r.extent for r in ranges) for k, ranges in groups.items()}
     many = setting.target.machine.grids.enough_points * setting.target.multiprocessors
     if tuple(groups) != ("x",) or setting.is_flat or not provably_le(many, numels["x"]):
@@ -396,7 +398,7 @@ WALKS: Final[RuleTable[_WalkQuestion, Walk]] = RuleTable(
 
 
 def can_keep_rows(setting: Setting, longest: int | None) -> bool:
-    """True if rows of at most `longest` points stay in registers from one pass to the next; None: any number
+    """Tell if rows of at most `longest` points stay in registers from one pass to the next; None: any number
     of them.
 
     As costs have it that schedulers reckon with (`coilwork_triton.capabilities`). What is read once in blocks

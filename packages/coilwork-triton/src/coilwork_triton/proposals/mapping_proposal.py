@@ -186,7 +186,7 @@ def plan_mapping(
 def make_space_around(
     setting: Setting, mapping: Mapping, configs: tuple[Config, ...], *, staged: bool
 ) -> SearchSpace:
-    """The search space around `configs`, which launch the kernel of `setting` as `mapping` says.
+    """Return the search space around `configs`, which launch the kernel of `setting` as `mapping` says.
 
     With `staged` several iterations of its loop may be in flight.
     """
@@ -348,7 +348,9 @@ _INNERMOST_FIRST: Final[tuple[Letter, ...]] = ("x", "y", "z")
 
 
 def outline(setting: Setting, proposal: Proposal, numbers: MappingOf[str, Number]) -> Mapping:
-    """The kernel of `setting` as `proposal` runs it, with `numbers` for the parameters of its launch."""
+    """Return the kernel of `setting` as `proposal` runs it, with `numbers` for the parameters of its
+    launch.
+    """
     return Mapping(
         directives=(
             *_cuts(setting, proposal, numbers),
@@ -375,7 +377,7 @@ def _cuts(setting: Setting, proposal: Proposal, numbers: MappingOf[str, Number])
 
 
 def _is_crowded(proposal: Proposal) -> bool:
-    """True if an axis of the grid that is not its first one may not have room for all programs."""
+    """Tell if an axis of the grid that is not its first one may not have room for all programs."""
     for letter in _INNERMOST_FIRST[1:]:
         if letter in proposal.groups:
             least = min(dict(config.meta)[BLOCKS[letter]] for config in proposal.configs)

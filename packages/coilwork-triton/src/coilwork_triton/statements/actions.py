@@ -245,7 +245,7 @@ def _store_step(values: Values, scope: Scope, run: Sequence[Store]) -> None:
 
 
 def _broadcast_value(values: Values, scope: Scope, store: Store, everywhere: tuple[str, ...]) -> Expression:
-    """The value of `store` as a block of extents `everywhere`, also if it is one number."""
+    """Return the value of `store` as a block of extents `everywhere`, also if it is one number."""
     value = values.expression(scope, store.value)
     if values.block(store.value):
         return value
@@ -305,7 +305,7 @@ def _is_made_of(value: Scalar, others: Set[Scalar]) -> bool:
 
 
 def must_have_barrier(kernel: Kernel, shape: Shape, levels: Levels, stores: Iterable[Store]) -> bool:
-    """True if one of `stores` may overwrite what another thread of its program has yet to load."""
+    """Tell if one of `stores` may overwrite what another thread of its program has yet to load."""
     found: dict[str, list[Load]] = {}
     for node in list_loads(root for what in list_actions(kernel) for root in list_action_roots(what)):
         found.setdefault(node.buffer, []).append(node)
@@ -317,7 +317,7 @@ def must_have_barrier(kernel: Kernel, shape: Shape, levels: Levels, stores: Iter
 
 
 def _owns_elements(store: Store, source_loads: Sequence[Load], shape: Shape, levels: Levels) -> bool:
-    """True if each element of `source_loads`, of one argument, is loaded by the thread that stores it."""
+    """Tell if each element of `source_loads`, of one argument, is loaded by the thread that stores it."""
     if not source_loads:
         return True
     whole = frozenset(tile.letter for tile in shape.tiles if tile.axis is not None)
@@ -330,8 +330,8 @@ def _owns_elements(store: Store, source_loads: Sequence[Load], shape: Shape, lev
 
 
 def _loads_of_elements(value: Scalar) -> Iterator[Load]:
-    """The loads that `value` depends on element by element: none below a reduction or a sort, which combine
-    many.
+    """Yield the loads that `value` depends on element by element: none below a reduction or a sort, which
+    combine many.
 
     A scan combines many as well, but each of its results depends on the element at its own place.
     """

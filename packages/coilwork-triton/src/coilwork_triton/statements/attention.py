@@ -128,7 +128,7 @@ class _Forward(OnlineSoftmax):
         super().__init__(plan, core, library, fixed=roles.rows, looped=roles.keys)
 
     def statements(self) -> tuple[Statement, ...]:
-        """All statements behind the program's number."""
+        """Return all statements behind the program's number."""
         kernel, writer, weights = self.kernel, self.writer, self.weights
         y, x = BLOCKS["y"], BLOCKS["x"]
         self.query = self.operand(weights.query, self.tile("y", 0), self.tile("l", 1), writer)

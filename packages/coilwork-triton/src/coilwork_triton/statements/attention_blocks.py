@@ -124,7 +124,9 @@ class AttentionBranch:
     # tiles and spaces
 
     def tile(self, letter: Letter, axis: int, *, ragged: bool | None = None) -> Tile:
-        """The tile `letter` along dimension `axis` of blocks; `ragged` tells if it may lie behind its end."""
+        """Return the tile `letter` along dimension `axis` of blocks; `ragged` tells if it may lie behind its
+        end.
+        """
         ranges = {
             "y": self.fixed,
             "r": self.looped,
@@ -146,7 +148,7 @@ class AttentionBranch:
         return not all(provably_divisible(extent, size) for size in self.numbers[BLOCKS[letter]])
 
     def values(self, tiles: Sequence[Tile], roots: Sequence[Scalar], levels: Levels | None = None) -> Values:
-        """The writer of `roots` over blocks of `tiles`."""
+        """Return the writer of `roots` over blocks of `tiles`."""
         shape = Shape(
             grids=self.plan.target.machine.grids,
             tiles=(*(() if self.others is None else (self.others,)), *tiles),
@@ -169,7 +171,9 @@ class AttentionBranch:
     # operands
 
     def operand(self, body: Scalar, first: Tile, second: Tile, writer: Writer) -> Expression:
-        """A block of `body`, zero behind the ends of what is summed along. Its lines go to `writer`."""
+        """Return a block of `body`, zero behind the ends of what is summed along. Its lines go to
+        `writer`.
+        """
         values = self.values((first, second), (body,))
         scope = self._open_scope(values, (body,), writer)
         found = values.expression(scope, body)
@@ -185,8 +189,8 @@ class AttentionBranch:
         return name
 
     def _open_scope(self, values: Values, roots: Sequence[Scalar], writer: Writer) -> Scope:
-        """A scope inside the loop, in which `roots` are known; what the loop does not change is computed
-        before.
+        """Return a scope inside the loop, in which `roots` are known; what the loop does not change is
+        computed before.
         """
         if writer is self.writer:
             scope = Scope(writer=self.writer)
@@ -238,7 +242,7 @@ class AttentionBranch:
         self._loop_over_range(end, last, body(weights.mask is not None, ragged))
 
     def find_span(self) -> Span:
-        """The points of the other side that may count for this program's block."""
+        """Return the points of the other side that may count for this program's block."""
         conditions = find_conditions(self.weights.mask)
         block = (OFFSET, OFFSET + self.points - 1)
         return find_span(conditions, self.looped.symbol, self.fixed.symbol, block, self.looped.extent)
@@ -249,7 +253,7 @@ class AttentionBranch:
         self.writer.statements.append(For(LOOP_OFFSET.id, values, body))
 
     def takes_lists(self) -> bool:
-        """True if blocks of this kernel divide those of the lists."""
+        """Tell if blocks of this kernel divide those of the lists."""
         lists = self.weights.blocks
         if lists is None:
             return False
@@ -301,7 +305,7 @@ class AttentionBranch:
     # programs
 
     def number_programs(self, count: Expr, group: int = _GROUP) -> tuple[Statement, ...]:
-        """A program's number along its own side, and along the `count` points of the other ranges.
+        """Return a program's number along its own side, and along the `count` points of the other ranges.
 
         Where loops differ in length, programs with the longest begin first, of all points in a `group`. So
         the last programs to begin are short ones, and those that run together still share keys in the cache.
@@ -364,7 +368,7 @@ class AttentionBranch:
         perform(values, scope, store)
 
     def is_of_others(self, line: Statement) -> bool:
-        """True if `line` defines a position of the other ranges."""
+        """Tell if `line` defines a position of the other ranges."""
         tile = self.others
         if tile is None or not isinstance(line, Assign):
             return False
@@ -373,7 +377,7 @@ class AttentionBranch:
     # scores
 
     def is_hiding(self) -> bool:
-        """True if a score may be minus infinity where the mask holds."""
+        """Tell if a score may be minus infinity where the mask holds."""
         return not all(
             isinstance(node, Parameter)
             or (isinstance(node, Const) and not isinf(float(node.value)))
@@ -384,7 +388,7 @@ class AttentionBranch:
         )
 
     def has_far_scores(self) -> bool:
-        """True if a score may be among the largest floats: a mask that is added, and given for each key."""
+        """Tell if a score may be among the largest floats: a mask that is added, and given for each key."""
         return any(
             isinstance(node, Load)
             and node.dtype.is_float
@@ -401,7 +405,7 @@ def _is_zero_outside(body: Scalar) -> bool:
 
 
 def scale_of(body: Scalar, number: int) -> float | None:
-    """The positive number that `body` multiplies parameter `number` by, if that is all it does."""
+    """Return the positive number that `body` multiplies parameter `number` by, if that is all it does."""
     if isinstance(body, Parameter):
         return 1.0 if body.position == number else None
     if not isinstance(body, Op) or body.op != "mul":
@@ -426,7 +430,7 @@ def convert(value: Expression, dtype: DType) -> Expression:
 
 
 def join_types(first: DType, second: DType) -> DType:
-    """The type that operands of these types are multiplied in."""
+    """Return the type that operands of these types are multiplied in."""
     return first if first is second else DType.F32
 
 

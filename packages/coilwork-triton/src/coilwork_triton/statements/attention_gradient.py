@@ -182,7 +182,7 @@ class GradientOfQuery(Gradient):
         self.core, self.bias = core, core.bias
 
     def statements(self) -> tuple[Statement, ...]:
-        """All statements behind the program's number."""
+        """Return all statements behind the program's number."""
         weights, writer, core = self.weights, self.writer, self.core
         rows = self.tile("y", 0)
         self.first = self.operand(weights.query, rows, self.tile("l", 1), writer)
@@ -244,16 +244,16 @@ class GradientOfKeys(Gradient):
         self.sharing = find_key_sharing(plan.kernel)
 
     def count_programs(self) -> Expression:
-        """The number of programs that have a block of keys."""
+        """Return the number of programs that have a block of keys."""
         count = tl("cdiv", self.print_index(self.fixed.extent), Name(BLOCKS["y"]))
         return Binary("*", count, self.print_index(self.count_points()))
 
     def count_points(self) -> Expr:
-        """The number of points of the other ranges with keys of their own."""
+        """Return the number of points of the other ranges with keys of their own."""
         return count_own_points(self.sharing)
 
     def statements(self) -> tuple[Statement, ...]:
-        """All statements behind the program's number."""
+        """Return all statements behind the program's number."""
         weights, top = self.weights, self.writer
         keys = self.tile("y", 0)
         self.first = self.operand(weights.key, keys, self.tile("l", 1), top)
@@ -319,7 +319,7 @@ def count_own_points(sharing: Sequence[Sharing]) -> Expr:
 
 
 def find_point(sharing: Sequence[Sharing], shared: Expr) -> Expr | None:
-    """The point of the other ranges that a program has, for one of the points that share its keys."""
+    """Return the point of the other ranges that a program has, for one of the points that share its keys."""
     if not sharing:
         return None
     outer, inner = PROGRAM, shared

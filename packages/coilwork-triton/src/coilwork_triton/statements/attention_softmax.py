@@ -49,7 +49,7 @@ class OnlineSoftmax(AttentionBranch):
         return self.has_far_scores()
 
     def find_maximum(self, score: Expression) -> Expression:
-        """The greatest score of each row of a block."""
+        """Return the greatest score of each row of a block."""
         return tl("max", score, Number(1))
 
     def spread(self, score: Expression, raw: Expression) -> Expression:
@@ -95,7 +95,7 @@ class OnlineSoftmax(AttentionBranch):
         return Weights(weight=tl("exp2", power), kept=tl("exp2", shrunk), most=new)
 
     def stores_logarithms(self) -> bool:
-        """True if somebody asks for the logarithms of rows' sums."""
+        """Tell if somebody asks for the logarithms of rows' sums."""
         return any(
             isinstance(value, Parameter) and value.position == 1
             for store in self.kernel.stores
@@ -103,7 +103,7 @@ class OnlineSoftmax(AttentionBranch):
         )
 
     def find_logarithms(self, most: Expression, total: Expression, writer: Writer) -> Expression:
-        """The logarithms of rows' sums, as a column."""
+        """Return the logarithms of rows' sums, as a column."""
         scaled = self._times(most) if self.is_far else most
         logs: Expression = Binary("+", scaled, tl("log2", total))
         if self.weights.logsumexp == "natural":

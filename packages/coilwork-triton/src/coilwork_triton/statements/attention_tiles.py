@@ -144,7 +144,7 @@ class Role(AttentionBranch):
         return tuple(self.numbers)
 
     def extents(self, one: SharedOperand, rows: Expression) -> List:
-        """The extents of a block of `rows`."""
+        """Return the extents of a block of `rows`."""
         return List((*(Number(1) for _ in one.rows.outer), rows, Name(one.near)))
 
     def place(self, one: SharedOperand, row: Expression) -> List:
@@ -243,7 +243,7 @@ class Role(AttentionBranch):
         return self.lists.key_block if on_rows else self.lists.row_block
 
     def list_loops(self) -> list[KeyLoop]:
-        """The loops over blocks of keys, one after the other."""
+        """Return the loops over blocks of keys, one after the other."""
         if self.lists is not None:
             ragged = self.is_ragged("r")
             sides = [side for side, _ in self._sides()]
@@ -265,7 +265,7 @@ class Role(AttentionBranch):
         return found
 
     def find_key(self, kind: str, step: Expression) -> tuple[Statement, ...]:
-        """The first key of the block that is gone through at `step`."""
+        """Return the first key of the block that is gone through at `step`."""
         keys = Name(BLOCKS["r"])
         if self.lists is None:
             last = Binary("-", STEPS, Number(1))
@@ -301,7 +301,7 @@ class Role(AttentionBranch):
         return tuple(arg.name for arg in self.kernel.args if arg.name in used)
 
     def define(self, spaces: Sequence[Space]) -> tuple[Statement, ...]:
-        """The lines that `spaces` need."""
+        """Return the lines that `spaces` need."""
 
         def number(tile: Tile) -> Expression:
             names: dict[str, Expression] = {"y": Name("yprogram"), "z": self.point}
@@ -312,7 +312,7 @@ class Role(AttentionBranch):
         return tuple(dict.fromkeys((*extents, *positions)))
 
     def tiles(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
-        """A loop over the program's tiles, which are `program`: one in each turn."""
+        """Return a loop over the program's tiles, which are `program`: one in each turn."""
         start = len(self.spaces)
         blocks = tl("cdiv", self.print_index(self.fixed.extent), self.print_index(self.points))
         total = Binary("*", blocks, self.print_index(self.count_points()))
@@ -342,13 +342,13 @@ class Role(AttentionBranch):
         )
 
     def _differ_in_length(self) -> bool:
-        """True if tiles go through the more keys, or the fewer, the further down their rows are."""
+        """Tell if tiles go through the more keys, or the fewer, the further down their rows are."""
         span = self.find_span()
         return (OFFSET in span.last.free_symbols) is not (OFFSET in span.first.free_symbols)
 
     def _choose_tile(self) -> tuple[Statement, ...]:
-        """The tile of a turn. Where tiles differ in length, they come in pairs of which all are as long: the
-        longest and the shortest tile of a group of points, and so on inwards.
+        """Return the tile of a turn. Where tiles differ in length, they come in pairs of which all are as
+        long: the longest and the shortest tile of a group of points, and so on inwards.
         """
         if not self._differ_in_length():
             return (Assign(("program",), Binary("+", Binary("*", TURN, _PROGRAMS), _OWN)),)
@@ -370,7 +370,7 @@ class Role(AttentionBranch):
         return (*lines, Assign(("program",), Binary("+", first, tl("where", is_long, pair, back))))
 
     def loop_loads(self, step: Sequence[Statement]) -> tuple[Statement, ...]:
-        """The loops in which `step` has a block of the other side brought."""
+        """Return the loops in which `step` has a block of the other side brought."""
         loops = self.list_loops() if self.lists is not None else [KeyLoop(Number(0), STEPS, False, False)]
         return tuple(
             For(
@@ -382,7 +382,7 @@ class Role(AttentionBranch):
         )
 
     def find_stage(self) -> tuple[Statement, ...]:
-        """The stage of block `done`, and how often it was filled."""
+        """Return the stage of block `done`, and how often it was filled."""
         rounds = Binary("//", DONE, Name(STAGES))
         return (
             Assign((STAGE.id,), Binary("%", DONE, Name(STAGES))),

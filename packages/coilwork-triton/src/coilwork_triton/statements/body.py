@@ -39,7 +39,7 @@ from coilwork_triton.text.language import conjunction, get_triton_type, loop, tl
 
 
 def emit_body(kernel: Kernel, shape: Shape, levels: Levels, library: set[str]) -> tuple[Statement, ...]:
-    """All statements of `kernel`'s function. Names of device functions used are added to `library`.
+    """Return all statements of `kernel`'s function. Names of device functions used are added to `library`.
 
     Raises:
         EmitError: something cannot be written in Triton; the message names it.
@@ -61,7 +61,7 @@ def emit_body(kernel: Kernel, shape: Shape, levels: Levels, library: set[str]) -
 
 
 def _start_sharing(shape: Shape) -> tuple[Statement, ...]:
-    """The lines that find the program's row and its piece of it, if programs share rows."""
+    """Return the lines that find the program's row and its piece of it, if programs share rows."""
     tile = shape.reduced
     if shape.sharing is None or tile is None:
         return ()
@@ -115,8 +115,8 @@ def _actions(kernel: Kernel, levels: Levels) -> list[Action]:
 
 
 def _stages(kernel: Kernel, levels: Levels) -> dict[Check | Store, int]:
-    """The first pass in which each may happen: memory may be overwritten only after the last pass that reads
-    it.
+    """Return the first pass in which each may happen: memory may be overwritten only after the last pass that
+    reads it.
 
     A store that waits for others' reads has its own done as late, for which others may have to wait in turn.
     """
@@ -142,8 +142,8 @@ def _stages(kernel: Kernel, levels: Levels) -> dict[Check | Store, int]:
 
 
 def _last_reads(stages: Mapping[Check | Store, int], levels: Levels) -> dict[str, int]:
-    """The last pass in which each buffer is loaded along the reduction, if all happens in the passes that
-    `stages` says.
+    """Return the last pass in which each buffer is loaded along the reduction, if all happens in the passes
+    that `stages` says.
     """
     last: dict[str, int] = {}
     for what, at in stages.items():
@@ -237,7 +237,7 @@ def _emit_pass(values: Values, loop_pass: Pass, number: int) -> None:
 
 
 def _segment_end(values: Values, loop_pass: Pass) -> Expression | None:
-    """The end of the longest of the program's rows; None if rows go to the end of the range."""
+    """Return the end of the longest of the program's rows; None if rows go to the end of the range."""
     tile = values.shape.reduced
     counts = [find_segment_length(group[0]) for group in loop_pass.reductions]
     if tile is None or not counts:
@@ -259,7 +259,9 @@ def _segment_end(values: Values, loop_pass: Pass) -> Expression | None:
 
 
 def _loop(values: Values, inner: Scope, backwards: bool, end: Expression | None) -> For:
-    """The loop around the statements of `inner`; backwards it starts at the last, possibly partial block."""
+    """Return the loop around the statements of `inner`; backwards it starts at the last, possibly partial
+    block.
+    """
     space = values.space
     tile = values.shape.reduced
     assert tile is not None
@@ -275,7 +277,7 @@ def _loop(values: Values, inner: Scope, backwards: bool, end: Expression | None)
 
 
 def _runs_backwards(values: Values, order: Sequence[Scalar]) -> bool:
-    """True if the scans among `order` run from the end. Raises EmitError if they disagree."""
+    """Tell if the scans among `order` run from the end. Raises EmitError if they disagree."""
     directions = {node.reverse for node in order if isinstance(node, Scan)}
     if len(directions) > 1:
         raise EmitError(
@@ -375,7 +377,7 @@ def find_skip_conditions(actions: Sequence[Action], levels: Levels) -> tuple[Sca
 
 
 def _operands(name: str, value: Scalar) -> Iterator[Scalar]:
-    """The operands of a tree of operations `name` with root `value`, in order; `value` itself if it is
+    """Yield the operands of a tree of operations `name` with root `value`, in order; `value` itself if it is
     none.
     """
     pending = [value]
@@ -388,7 +390,7 @@ def _operands(name: str, value: Scalar) -> Iterator[Scalar]:
 
 
 def _holds_without(condition: Scalar, check: Scalar) -> bool:
-    """True if `check` says that it holds where `condition` does not."""
+    """Tell if `check` says that it holds where `condition` does not."""
     return any(
         _is_opposite(found, condition) or _is_opposite(condition, found)
         for found in _operands("bitwise_or", check)

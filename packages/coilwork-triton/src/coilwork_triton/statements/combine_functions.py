@@ -43,7 +43,7 @@ from coilwork_triton.text.ops import OPERATORS, SCALAR_BUILDERS, Numerics, OpCon
 
 
 def combine_name(kind: Combine, *, flagged: bool = False) -> str:
-    """The name of the device function for `kind`; of that with a flag behind each tuple's values if
+    """Return the name of the device function for `kind`; of that with a flag behind each tuple's values if
     `flagged`.
     """
     digest = sha256(format_combining(kind).encode()).hexdigest()[:8]
@@ -51,22 +51,22 @@ def combine_name(kind: Combine, *, flagged: bool = False) -> str:
 
 
 def make_exclusive_name(kind: Combine) -> str:
-    """The name of the function that combines runs, with flags, and keeps what comes before each."""
+    """Return the name of the function that combines runs, with flags, and keeps what comes before each."""
     return f"exclusive_{combine_name(kind)}"
 
 
 def make_stepwise_scan_name(function: str) -> str:
-    """The name of the function that scans a block with `function`, outside of Triton's own scans."""
+    """Return the name of the function that scans a block with `function`, outside of Triton's own scans."""
     return f"scan_with_{function}"
 
 
 def get_accumulation_type(dtype: DType) -> DType:
-    """The type in which values of `dtype` are combined: truth values are 0 and 1."""
+    """Return the type in which values of `dtype` are combined: truth values are 0 and 1."""
     return DType.I32 if dtype.is_bool else dtype
 
 
 def has_loops(kind: Combine) -> bool:
-    """True if `kind` calls a function that loops until no lane has work."""
+    """Tell if `kind` calls a function that loops until no lane has work."""
     called: set[str] = set()
     _define_plain(kind, "fast", called)
     return any(map(has_lane_loop, called))
@@ -75,7 +75,7 @@ def has_loops(kind: Combine) -> bool:
 def define_combine_functions(
     roots: Iterable[Scalar], numerics: Numerics, library: set[str]
 ) -> tuple[Function, ...]:
-    """The device functions that scans of `roots` have and `library` names, callees first.
+    """Return the device functions that scans of `roots` have and `library` names, callees first.
 
     Their names leave `library`; what they call of the library's functions is added to it.
     """
@@ -204,7 +204,8 @@ def _define_exclusive(kind: Combine) -> Function:
 
 
 def _define_stepwise_scan(combining: str, count: int) -> Function:
-    """A block's scan along AXIS with `combining`, which may loop: Triton's own scans cannot hold loops.
+    """Return a block's scan along AXIS with `combining`, which may loop: Triton's own scans cannot hold
+    loops.
 
     After each step a point holds what twice as many points combine to.
     """

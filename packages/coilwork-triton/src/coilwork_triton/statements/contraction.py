@@ -41,7 +41,7 @@ from coilwork_triton.text.language import Writer, fill_shape, loop, tl, tl_name
 def emit_contraction(
     kernel: Kernel, shape: ContractionShape, levels: Levels, library: set[str]
 ) -> tuple[Statement, ...]:
-    """All statements of `kernel`'s function. Names of device functions used are added to `library`.
+    """Return all statements of `kernel`'s function. Names of device functions used are added to `library`.
 
     Raises:
         EmitError: something cannot be written in Triton; the message names it.
@@ -116,7 +116,9 @@ def _convert_to_offset_type(number: Expression, shape: ContractionShape) -> Expr
 def _factors(
     values: Values, factors: Sequence[Scalar], shape: ContractionShape, setup: Writer, top: Writer
 ) -> tuple[dict[Scalar, Expression], tuple[Statement, ...]]:
-    """A block of each of `factors`, zero outside of the sum, and the lines of the loop that make them."""
+    """Return a block of each of `factors`, zero outside of the sum, and the lines of the loop that make
+    them.
+    """
     matrices = {factor: one for factor in factors if (one := shape.find_fetched(factor)) is not None}
     outer = Scope(writer=top)
     order = values.find_pending(outer, [factor for factor in factors if factor not in matrices])
@@ -134,7 +136,7 @@ def _factors(
 
 
 def _fetch(values: Values, matrix: StoredMatrix, setup: Writer, inner: Writer) -> Expression:
-    """A block of a factor as the copy engine brings it, zeros where there is no such row or column.
+    """Return a block of a factor as the copy engine brings it, zeros where there is no such row or column.
 
     `setup` tells the engine of the matrix.
     """
@@ -165,7 +167,7 @@ def _fetch(values: Values, matrix: StoredMatrix, setup: Writer, inner: Writer) -
 
 
 def _block(values: Values, factor: Scalar, inner: Scope) -> Expression:
-    """A whole block of `factor`, zero outside of the sum."""
+    """Return a whole block of `factor`, zero outside of the sum."""
     found = values.expression(inner, factor)
     inside = None if _zero_outside(factor) else values.space.mask(frozenset("r"))
     if inside is not None:
@@ -180,7 +182,7 @@ def _block(values: Values, factor: Scalar, inner: Scope) -> Expression:
 
 
 def _overwrites(results: Values, actions: Sequence[Store | Check]) -> bool:
-    """The kernel stores over what it loads."""
+    """Return the kernel stores over what it loads."""
     loaded = {node.buffer for node in results.order if isinstance(node, Load)}
     return any(isinstance(what, Store) and what.buffer in loaded for what in actions)
 

@@ -46,7 +46,7 @@ _WINDOW: Final = 3
 
 
 def find_windows(order: Iterable[Scalar]) -> frozenset[Load]:
-    """The loads among `order` that are constant distances apart, three or more from one buffer.
+    """Return the loads among `order` that are constant distances apart, three or more from one buffer.
 
     From a common address, the distance is part of the load's instruction.
     """
@@ -73,7 +73,7 @@ def find_irregular_buffers(order: Iterable[Scalar], inner: Expr) -> frozenset[st
 def split_row_and_column(
     shape: Shape, space: Space, expr: Expr, *, affine: bool = False
 ) -> tuple[Expr, Expr] | None:
-    """The offset `expr` from a buffer as that of a row and that from there, along the innermost range.
+    """Return the offset `expr` from a buffer as that of a row and that from there, along the innermost range.
 
     None where the sum is no more work: within one range, or, without `affine`, of elements at a fixed
     distance, whose addresses the compiler computes from each other.
@@ -101,7 +101,9 @@ def split_row_and_column(
 def make_row_address(
     shape: Shape, space: Space, load: Load, index: Expr, own_order: Container[str]
 ) -> Expression | None:
-    """The address of `index` in the buffer of `load`: that of a row, plus a column in one instruction."""
+    """Return the address of `index` in the buffer of `load`: that of a row, plus a column in one
+    instruction.
+    """
     if load.indirect:
         return None
     apart = split_row_and_column(shape, space, index, affine=load.buffer in own_order)
@@ -112,8 +114,8 @@ def make_row_address(
 
 
 def make_column_address(shape: Shape, space: Space, load: Load) -> Expression | None:
-    """The addresses of elements of columns as those of the first row of a block, and to them the distance of
-    its rows.
+    """Return the addresses of elements of columns as those of the first row of a block, and to them the
+    distance of its rows.
 
     Where a loop goes down columns element by element, what its rows are apart within a block is then part of
     the instructions, as far as the loop's own part is added first: 20 instructions per element of a sum
@@ -199,7 +201,7 @@ class ConcatLoad:
 
 
 def find_concat_loads(kernel: Kernel, order: Sequence[Scalar], users: Users) -> Mapping[Scalar, ConcatLoad]:
-    """The selections among `order`, all scalars of a pointwise `kernel`, that can be one load each."""
+    """Return the selections among `order`, all scalars of a pointwise `kernel`, that can be one load each."""
     if any(r.kind != "parallel" for r in kernel.ranges):
         return {}
     found: dict[Scalar, ConcatLoad] = {}
@@ -248,7 +250,7 @@ def _chain(node: Scalar, users: Users) -> ConcatLoad | None:
 
 
 def _links(node: Scalar) -> Iterator[Scalar]:
-    """The selections within the selection `node`."""
+    """Yield the selections within the selection `node`."""
     rest = node.operands[2]
     while isinstance(rest, Op) and rest.op == "where":
         yield rest
@@ -338,7 +340,7 @@ def emit_concat_load(values: ValueWriter, scope: Scope, node: Op, joined: Concat
 
 
 def load_straddled_value(space: Space, node: Load) -> Expression | None:
-    """The value of `node`, which is one per straddled row; None if
+    """Return the value of `node`, which is one per straddled row; None if
     it is not.
     """
     rows = space.rows
@@ -357,7 +359,7 @@ def load_straddled_value(space: Space, node: Load) -> Expression | None:
 
 
 def make_element_pointer(node: Load, offset: Expression) -> Expression:
-    """The address of the element of the buffer of `node` at `offset`."""
+    """Return the address of the element of the buffer of `node` at `offset`."""
     return Name(node.buffer) if offset == Number(0) else Binary("+", Name(node.buffer), offset)
 
 
@@ -367,7 +369,7 @@ def make_element_pointer(node: Load, offset: Expression) -> Expression:
 def find_load_guards(
     kernel: Kernel, levels: Levels, order: Iterable[Scalar]
 ) -> Mapping[Scalar, tuple[Check, ...]]:
-    """The checks that are asserted before each load among `order`, where there are any.
+    """Return the checks that are asserted before each load among `order`, where there are any.
 
     A kernel asserts its other checks behind all values, before it stores. A load at an address that a check
     refuses must not happen: far out of bounds the device ends the kernel with an illegal access, and the
@@ -397,7 +399,7 @@ def find_load_guards(
 
 
 def _sources(values: Iterable[Scalar]) -> frozenset[Scalar]:
-    """The values below `values` that are no arithmetic: loads, positions, results of reductions."""
+    """Return the values below `values` that are no arithmetic: loads, positions, results of reductions."""
     return frozenset(
         node
         for node in iterate_postorder(values)

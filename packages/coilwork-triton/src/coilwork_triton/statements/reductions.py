@@ -78,7 +78,7 @@ class Site:
     index_dtype: DType
 
     def fill_invalid(self, fill: Expression) -> Expression:
-        """The values, `fill` where they do not count."""
+        """Return the values, `fill` where they do not count."""
         if self.valid is None:
             return self.value
         return tl("where", self.valid, self.value, fill)
@@ -129,8 +129,8 @@ def _simple(
     collapse: Callable[[Site, Writer, Expression], Expression],
     stem: str,
 ) -> Reduction:
-    """A kind with one accumulator that starts at an identity, which also stands in for values that don't
-    count.
+    """Return a kind with one accumulator that starts at an identity, which also stands in for values that
+    don't count.
     """
 
     def fill(site: Site) -> Expression:

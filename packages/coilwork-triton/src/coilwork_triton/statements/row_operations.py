@@ -58,7 +58,7 @@ MOST_SUMS: Final = 4
 
 
 def _build_unnamed_site(values: ValueWriter, scope: Scope, node: Reduce) -> Site:
-    """The site of the reduction `node` in `scope`, where its operands are known."""
+    """Return the site of the reduction `node` in `scope`, where its operands are known."""
     along_walk = values.reduces_along_walk(node)
     tile = values.shape.sequential if along_walk else values.shape.reduced
     if tile is None or (tile.axis is None and not along_walk):
@@ -152,8 +152,8 @@ def _emit_joint_sums(values: ValueWriter, scope: Scope, sites: Sequence[tuple[Re
 
 
 def build_site(values: ValueWriter, scope: Scope, node: Reduce) -> Site:
-    """The site of the reduction `node` in `scope`, with the value in a variable, because builders repeat
-    it.
+    """Return the site of the reduction `node` in `scope`, with the value in a variable, because builders
+    repeat it.
     """
     site = _build_unnamed_site(values, scope, node)
     return (
@@ -221,12 +221,16 @@ def emit_scan(values: ValueWriter, scope: Scope, node: Scan) -> None:
 
 
 def _mask_points(values: ValueWriter, node: Scalar, *, without: str = "") -> Expression | None:
-    """The mask of the lanes of `node` that are points, along its tiles but `without`; None if all are."""
+    """Return the mask of the lanes of `node` that are points, along its tiles but `without`; None if all
+    are.
+    """
     return values.space.mask(values.space.letters(values.levels.varies[node]) - frozenset(without))
 
 
 def _mask_deciding_lanes(values: ValueWriter, node: Scan) -> Expression | None:
-    """The mask of the lanes that may decide for all in the scan `node`; None if none does, or all may."""
+    """Return the mask of the lanes that may decide for all in the scan `node`; None if none does, or all
+    may.
+    """
     if not has_deciding_lanes(node.kind):
         return None
     # running sums behind the end are that at the end

@@ -77,7 +77,7 @@ _EXCLUSIVE: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def scan_kinds() -> frozenset[str]:
-    """The kinds this module can write."""
+    """Return the kinds this module can write."""
     return frozenset(COMBINE)
 
 
@@ -126,7 +126,7 @@ class ScanSite:
 
 
 def scan_identity(site: ScanSite) -> int | float | bool:
-    """The value that changes nothing."""
+    """Return the value that changes nothing."""
     match site.kind:
         case "sum":
             return 0
@@ -142,12 +142,12 @@ def scan_identity(site: ScanSite) -> int | float | bool:
 
 
 def has_deciding_lanes(kind: Combining) -> bool:
-    """True if some lanes decide for a whole block: the way that is taken, or how often a function loops."""
+    """Tell if some lanes decide for a whole block: the way that is taken, or how often a function loops."""
     return has_loops(kind) if isinstance(kind, Combine) else kind == "logcumsumexp"
 
 
 def emit_block_scan(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
-    """The running value within the block, and its position for the kinds that have one."""
+    """Return the running value within the block, and its position for the kinds that have one."""
     if site.run:
         return finish_scan(site, writer, _scan_runs(site, writer, ()))
     return finish_scan(site, writer, scan_along(site, writer, mask_operands(site), site.axis))
@@ -177,7 +177,7 @@ def emit_loop_scan(
 
 
 def start_carry(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
-    """The prefix of nothing, before the loop."""
+    """Return the prefix of nothing, before the loop."""
     if isinstance(site.kind, Combine):
         return tuple(
             writer.bind("carry", fill_shape(site.carry_shape, 0, dtype)) for dtype in list_state_types(site)
@@ -192,7 +192,7 @@ def start_carry(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
 
 
 def finish_scan(site: ScanSite, writer: Writer, state: tuple[Name, ...]) -> tuple[Name, ...]:
-    """The results of a scan whose running values are `state`."""
+    """Return the results of a scan whose running values are `state`."""
     if isinstance(site.kind, Combine):
         return state[: site.kind.count]
     if site.kind != "logcumsumexp":
@@ -203,7 +203,9 @@ def finish_scan(site: ScanSite, writer: Writer, state: tuple[Name, ...]) -> tupl
 
 
 def mask_operands(site: ScanSite) -> tuple[Expression, ...]:
-    """The operands of a scan, neutral behind the end: values, and positions for the kinds that report one."""
+    """Return the operands of a scan, neutral behind the end: values, and positions for the kinds that report
+    one.
+    """
     if isinstance(site.kind, Combine):
         return _mask_tuples(site)
     kept: Expression = site.value
@@ -237,7 +239,7 @@ def _mask_tuples(site: ScanSite) -> tuple[Expression, ...]:
 def scan_along(
     site: ScanSite, writer: Writer, operands: tuple[Expression, ...], axis: int
 ) -> tuple[Name, ...]:
-    """The states that a scan of `operands` along `axis` carries from point to point."""
+    """Return the states that a scan of `operands` along `axis` carries from point to point."""
     backwards = (("reverse", Number(True)),) if site.reverse else ()
     if isinstance(site.kind, Combine):
         combining = combine_name(site.kind, flagged=site.has_flag)
@@ -265,7 +267,7 @@ def scan_along(
 def _scan_with_function(
     site: ScanSite, writer: Writer, operands: tuple[Expression, ...], axis: int, combining: str
 ) -> Expression:
-    """The scan of `operands` along `axis` with the function `combining`; step by step if it loops."""
+    """Return the scan of `operands` along `axis` with the function `combining`; step by step if it loops."""
     assert isinstance(site.kind, Combine)
     if has_loops(site.kind):
         return Call(
@@ -277,8 +279,8 @@ def _scan_with_function(
 
 
 def _scan_runs(site: ScanSite, writer: Writer, carry: tuple[Name, ...]) -> tuple[Name, ...]:
-    """The block's scan, each run by itself and then after those before it; `carry` comes before all, and is
-    moved past the block.
+    """Return the block's scan, each run by itself and then after those before it; `carry` comes before all,
+    and is moved past the block.
     """
     axis, run = site.axis, Name(site.run)
     runs = Binary("//", Name(site.shape[axis]), run)
@@ -339,7 +341,7 @@ def combine_states(
 
 
 def _bind_tuple(writer: Writer, value: Expression, site: ScanSite) -> tuple[Name, ...]:
-    """The values that a function gives, and their flag."""
+    """Return the values that a function gives, and their flag."""
     stems = ("running",) * (1 + len(site.others)) + (("there",) if site.has_flag else ())
     return writer.bind_all(stems, value)
 
@@ -360,7 +362,7 @@ def find_last_lane(length: Expression, site: ScanSite) -> Expression:
 
 
 def select_element(value: Expression, edge: Expression, dtype: DType, axis: int, *, keep: bool) -> Expression:
-    """The element of `value` along `axis` for which `edge` is true."""
+    """Return the element of `value` along `axis` for which `edge` is true."""
     # one lane survives, so a maximum against the smallest value would do; a sum of zeros keeps NaN and
     # infinity too
     args = (tl("where", edge, value, tl("zeros_like", value)), Number(axis))
@@ -400,8 +402,8 @@ def _state_parts(site: ScanSite) -> tuple[_StatePart, ...]:
 def emit_lookback_scan(
     site: ScanSite, sharing: RowSharing, first: int, block: str, writer: Writer
 ) -> tuple[Name, ...]:
-    """The running value of the program's piece, after those before it; its words begin with number `first`.
-    `block` is a piece's length.
+    """Return the running value of the program's piece, after those before it; its words begin with number
+    `first`. `block` is a piece's length.
     """
     kept = tuple(writer.bind("kept", value) for value in mask_operands(site))
     early = _can_reorder(site)
@@ -420,14 +422,14 @@ def emit_lookback_scan(
 
 
 def _can_reorder(site: ScanSite) -> bool:
-    """True if values may be combined in any order: of floats, products of points that do not lie together may
+    """Tell if values may be combined in any order: of floats, products of points that do not lie together may
     leave the range.
     """
     return site.kind == "sum" or (site.kind == "prod" and site.dtype.is_integer)
 
 
 def _reduce_piece(site: ScanSite, writer: Writer, values: Expression) -> Name:
-    """All of `values`, of a kind for which their order does not matter."""
+    """Return all of `values`, of a kind for which their order does not matter."""
     if site.kind == "sum":
         found: Expression = tl("sum", values, Number(0))
     else:
@@ -452,7 +454,7 @@ def _publish(
 def _combine_earlier_pieces(
     site: ScanSite, sharing: RowSharing, first: int, writer: Writer
 ) -> tuple[Expression, ...]:
-    """The combination of all pieces before the program's."""
+    """Return the combination of all pieces before the program's."""
     lanes = round_up_to_power_of_two(sharing.count)
     if site.kind == "prod" and not _can_reorder(site):
         # what is scanned has a lane for every thread, or Triton's scans mix up copies
@@ -501,7 +503,7 @@ def _bits(value: Expression, dtype: DType) -> tuple[Expression, ...]:
 
 
 def _value(words: Sequence[Expression], dtype: DType) -> Expression:
-    """The values of `dtype` whose bits `words` hold."""
+    """Return the values of `dtype` whose bits `words` hold."""
     whole = words[0]
     if dtype.itemsize == 8:
         low, high = words

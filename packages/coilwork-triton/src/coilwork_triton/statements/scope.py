@@ -31,12 +31,12 @@ class Scope:
     asserted: set[Check] = field(default_factory=set)
 
     def find(self, node: Scalar) -> Expression | None:
-        """The expression for `node`, from here or from outside."""
+        """Return the expression for `node`, from here or from outside."""
         found = self.bound.get(node)
         return found if found is not None or self.parent is None else self.parent.find(node)
 
     def has_asserted(self, check: Check) -> bool:
-        """True if `check` is asserted here, or outside before this place is reached."""
+        """Tell if `check` is asserted here, or outside before this place is reached."""
         return check in self.asserted or (self.parent is not None and self.parent.has_asserted(check))
 
 
@@ -67,10 +67,10 @@ class ValueWriter(Protocol):
     def offset(
         self, scope: Scope, expr: Expr, indirect: Sequence[Scalar], block: tuple[str, ...]
     ) -> Expression:
-        """The flat offset `expr`, as a block of extents `block`."""
+        """Return the flat offset `expr`, as a block of extents `block`."""
 
     def address(self, scope: Scope, node: Load, block: tuple[str, ...]) -> Expression:
-        """The pointers that `node` loads from, as a block of extents `block`."""
+        """Return the pointers that `node` loads from, as a block of extents `block`."""
 
     def reduces_along_walk(self, node: Reduce) -> bool:
         """`node` reduces along the walk."""

@@ -90,8 +90,8 @@ _MOST, _TOTAL, _TOTALS = Name("most"), Name("total"), Name("sums")
 def emit_specialised_attention(
     plan: PlannedAttention, core: AttentionCore, library: set[str]
 ) -> tuple[tuple[Function, ...], tuple[Statement, ...]]:
-    """The functions of the roles, and the statements of the kernel's own function. Names of device functions
-    used are added to `library`.
+    """Return the functions of the roles, and the statements of the kernel's own function. Names of device
+    functions used are added to `library`.
 
     Raises:
         EmitError: something cannot be written in Triton; the message names it.
@@ -171,7 +171,7 @@ class _Entry(_ForwardRole):
         return (*self.define(self.spaces), *lines, *self._start())
 
     def _start(self) -> tuple[Statement, ...]:
-        """The layouts of a consumer's blocks, and the roles."""
+        """Return the layouts of a consumer's blocks, and the roles."""
         consumer = _Consumer(self.plan, self._core(), self.library)
         keys, columns = Name(BLOCKS["r"]), Name(BLOCKS["x"])
         layouts = (product_layout(keys), product_layout(columns), product_layout(Number(_PARTS)))
@@ -351,12 +351,14 @@ class _Consumer(_ForwardRole, OnlineSoftmax):
         )
 
     def _find_before(self) -> Statement:
-        """The stage of the last values, which are not multiplied yet."""
+        """Return the stage of the last values, which are not multiplied yet."""
         last = Binary("+", DONE, Binary("-", Name(STAGES), Number(1)))
         return Assign((_BEFORE.id,), Binary("%", last, Name(STAGES)))
 
     def _first_step(self, loop: KeyLoop) -> tuple[Statement, ...]:
-        """The first block of keys: its scores and their softmax. Beside it the tile before ends its sums."""
+        """Return the first block of keys: its scores and their softmax. Beside it the tile before ends its
+        sums.
+        """
         writer = self.writer.inner()
         raw = self._multiply_keys(writer, loop, Number(0), is_wide=False)
         if self.holds_queries:
@@ -370,7 +372,9 @@ class _Consumer(_ForwardRole, OnlineSoftmax):
         return tuple(writer.statements)
 
     def _multiply_keys(self, writer: Writer, loop: KeyLoop, step: Expression, *, is_wide: bool) -> Name:
-        """A block's raw scores; the product of the weights and values of the block before is under way."""
+        """Return a block's raw scores; the product of the weights and values of the block before is under
+        way.
+        """
         keys, rows = Name(BLOCKS["r"]), Name(BLOCKS["y"])
         raw = Name("raw")
         key = method(self.key.stages, "index", STAGE)
@@ -417,7 +421,7 @@ class _Consumer(_ForwardRole, OnlineSoftmax):
         return Assign((_WEIGHT.id,), gl("convert_layout", rounded, operand))
 
     def _add(self, stage: Expression) -> Expression:
-        """The sums, and the product of weights and the values at `stage`, which begins."""
+        """Return the sums, and the product of weights and the values at `stage`, which begins."""
         block = List((Name(BLOCKS["r"]), Name(self.value.near)))
         values = method(method(self.value.stages, "index", stage), "reshape", block)
         return multiply(_WEIGHT, values, _TOTALS)

@@ -90,11 +90,11 @@ class _Factor:
     dtype: DType
 
     def order(self, axis: Tile) -> tuple[Tile, Tile]:
-        """The tiles along its rows in memory and across them, these first."""
+        """Return the tiles along its rows in memory and across them, these first."""
         return (self.side, axis) if self.matrix.along_axes else (axis, self.side)
 
     def extents(self, axis: Tile) -> list[Expression]:
-        """The extents of a block."""
+        """Return the extents of a block."""
         return [self._extent(tile) for tile in self.order(axis)]
 
     def _extent(self, tile: Tile) -> Expression:
@@ -105,8 +105,8 @@ class _Factor:
 def emit_specialised_contraction(
     kernel: Kernel, shape: ContractionShape, levels: Levels, library: set[str]
 ) -> tuple[tuple[Function, ...], tuple[Statement, ...]]:
-    """The functions of the roles, and the statements of `kernel`'s function. Names of device functions used
-    are added to `library`.
+    """Return the functions of the roles, and the statements of `kernel`'s function. Names of device functions
+    used are added to `library`.
 
     Raises:
         EmitError: something cannot be written in Triton; the message names it.
@@ -148,7 +148,7 @@ class _Writing:
     # the entry
 
     def entry(self) -> tuple[Statement, ...]:
-        """The statements of the kernel's own function."""
+        """Return the statements of the kernel's own function."""
         shape, roles = self._shape, self._roles
         lines: list[Statement] = list(self._extents())
         for one in self._factors.values():
@@ -236,7 +236,7 @@ class _Writing:
     # the loader
 
     def loader(self) -> Function:
-        """The function of the warp that has blocks brought."""
+        """Return the function of the warp that has blocks brought."""
         shape, full = self._shape, method(_FULL, "index", _STAGE)
         copies: list[Statement] = []
         for one in self._factors.values():
@@ -283,7 +283,7 @@ class _Writing:
     # a consumer
 
     def consumer(self) -> Function:
-        """The function of a group of warps that multiplies."""
+        """Return the function of a group of warps that multiplies."""
         shape, roles = self._shape, self._roles
         names = tuple("sums" if not number else f"sums{number}" for number in range(len(shape.nodes)))
         top = Writer(FreshNames(self._taken | {*names}), self._library)
@@ -366,7 +366,9 @@ class _Writing:
         )
 
     def _first_turn(self) -> Expression:
-        """The phase that a consumer waits for first: the first consumer is told by nobody, and goes ahead."""
+        """Return the phase that a consumer waits for first: the first consumer is told by nobody, and goes
+        ahead.
+        """
         return Binary("-", Number(1), Name(_PART))
 
     def _take_turn(self) -> tuple[Statement, ...]:
@@ -401,7 +403,7 @@ class _Writing:
         )
 
     def _block(self, factor: Scalar) -> Expression:
-        """A block of `factor` in shared memory, as it is multiplied."""
+        """Return a block of `factor` in shared memory, as it is multiplied."""
         one = self._factors[factor]
         stage: Expression = _STAGE
         if one.parts > 1:
@@ -468,7 +470,7 @@ class _Writing:
         return Assign(("yprogram", "xprogram"), call("grouped", Name("tile"), *counts))
 
     def _tiles(self, part: Expression | None, body: tuple[Statement, ...]) -> Statement:
-        """A loop over the program's tiles; of those, if there is a `part`, over every so many."""
+        """Return a loop over the program's tiles; of those, if there is a `part`, over every so many."""
         programs = tl("num_programs", Number(0))
         first: Expression = tl("program_id", Number(0))
         step: Expression = programs
@@ -479,7 +481,7 @@ class _Writing:
         return For("tile", call("range", first, total, step), body)
 
     def _terms(self, body: tuple[Statement, ...]) -> Statement:
-        """A loop over the blocks of terms."""
+        """Return a loop over the blocks of terms."""
         stop = self._short(self._space.numel(self._shape.axis))
         return For(LOOP_OFFSET.id, call("range", Number(0), stop, Name(self._shape.axis.block)), body)
 
@@ -514,7 +516,7 @@ def _make_barriers(number: Expression, counts: Mapping[Name, int]) -> Iterator[S
 
 
 def _advance() -> tuple[Statement, ...]:
-    """The next stage."""
+    """Return the next stage."""
     again = (
         Assign((_STAGE.id,), Number(0)),
         Assign((_PHASE.id,), Binary("^", _PHASE, Number(1))),

@@ -85,8 +85,8 @@ _OF_QUERY, _OF_KEY, _OF_VALUE = Name("of_query"), Name("of_key"), Name("of_value
 def emit_specialised_gradient(
     plan: PlannedAttention, core: AttentionGradientCore, library: set[str]
 ) -> tuple[tuple[Function, ...], tuple[Statement, ...]]:
-    """The functions of the roles, and the statements of the kernel's own function. Names of device functions
-    used are added to `library`.
+    """Return the functions of the roles, and the statements of the kernel's own function. Names of device
+    functions used are added to `library`.
 
     Raises:
         EmitError: something cannot be written in Triton; the message names it.
@@ -380,7 +380,7 @@ class _Consumer(_Pass, Gradient):
         return gl("full", block, Number(0.0), get_triton_type(dtype), layout)
 
     def _take_own(self) -> tuple[Statement, ...]:
-        """The tile's own blocks."""
+        """Return the tile's own blocks."""
         part, points = Name(_PART), Name(BLOCKS["y"])
         lines: list[Statement] = [self.wait(self.own.full, part, Binary("&", TURN, Number(1)))]
         for name, one, stages in zip((_OWN_FIRST, _OWN_SECOND), self.own.both, self.own.stages, strict=True):
@@ -389,7 +389,7 @@ class _Consumer(_Pass, Gradient):
         return tuple(lines)
 
     def _find_block(self, number: int, stage: Expression) -> Expression:
-        """The block of the other side at `stage`: of the first operand, or of the second."""
+        """Return the block of the other side at `stage`: of the first operand, or of the second."""
         one, stages = self.other.both[number], self.other.stages[number]
         return method(method(stages, "index", stage), "reshape", List((Name(BLOCKS["r"]), Name(one.near))))
 
@@ -497,7 +497,7 @@ def _is_later() -> Expression:
 
 
 def _find_last() -> Expression:
-    """The stage of the last step."""
+    """Return the stage of the last step."""
     return Binary("%", Binary("+", DONE, Binary("-", Name(STAGES), Number(1))), Name(STAGES))
 
 

@@ -150,7 +150,7 @@ class Values:
         return not self.sequential_symbols.isdisjoint(node.axes)
 
     def find_pending(self, scope: Scope, roots: Iterable[Scalar]) -> list[Scalar]:
-        """The values that must be computed before `roots` are known in `scope`, operands first."""
+        """Return the values that must be computed before `roots` are known in `scope`, operands first."""
         order: list[Scalar] = []
         seen: set[Scalar] = set()
         stack = [(root, False) for root in reversed(list(roots))]
@@ -218,7 +218,7 @@ class Values:
         )
 
     def expression(self, scope: Scope, node: Scalar) -> Expression:
-        """The expression for a value that has been computed; constants get their exact type."""
+        """Return the expression for a value that has been computed; constants get their exact type."""
         if isinstance(node, Const):
             return exact_constant(node.value, node.dtype)
         found = scope.find(node)
@@ -238,7 +238,7 @@ class Values:
     def offset(
         self, scope: Scope, expr: Expr, indirect: Sequence[Scalar], block: tuple[str, ...]
     ) -> Expression:
-        """The flat offset `expr`, as a block of extents `block`."""
+        """Return the flat offset `expr`, as a block of extents `block`."""
         narrow = self.shape.index_dtype is DType.I32
         values = []
         for value in indirect:
@@ -357,7 +357,7 @@ class Values:
             scope.bound[node] = scope.writer.bind(f"{node.buffer}_", loaded)
 
     def address(self, scope: Scope, node: Load, block: tuple[str, ...]) -> Expression:
-        """The pointers that `node` loads from, as a block of extents `block`."""
+        """Return the pointers that `node` loads from, as a block of extents `block`."""
         if node in self._short.windows:
             start, distance = split_constant(node.index[0])
             # a load of one element may have the mask of a block, and then has its shape
@@ -374,7 +374,7 @@ class Values:
         return found or make_element_pointer(node, self.offset(scope, node.index[0], node.indirect, block))
 
     def _find_overread_tile(self, node: Load) -> Tile | None:
-        """The tile along which `node` may read on to the end of 16 bytes, which lets it be that wide
+        """Return the tile along which `node` may read on to the end of 16 bytes, which lets it be that wide
         everywhere.
         """
         if (
@@ -437,7 +437,7 @@ class Values:
         scope.bound[node] = scope.writer.bind(stem, found)
 
     def _constant_position(self, node: Scalar) -> int | None:
-        """The number that `node` is, if it is a position of which any width will do."""
+        """Return the number that `node` is, if it is a position of which any width will do."""
         if not isinstance(node, IndexValue) or node not in self._short.narrow:
             return None
         return as_int(self.space.simplify(node.expr))
@@ -509,7 +509,9 @@ class Shortcuts:
     absorbed: frozenset[Scalar]
 
     def factor(self, node: Op) -> float | None:
-        """The factor that replaces the division `node` by a constant, where that is as good; else None."""
+        """Return the factor that replaces the division `node` by a constant, where that is as good; else
+        None.
+        """
         if node.op != "div" or node not in self.rounded:
             return None
         value, divisor = node.operands
@@ -521,8 +523,8 @@ class Shortcuts:
 def find_shortcuts(
     kernel: Kernel, shape: Shape, order: Sequence[Scalar], roots: Sequence[Scalar]
 ) -> Shortcuts:
-    """The shortcuts of `kernel`, whose scalars are `order`, operands first, and which stores and checks
-    `roots`.
+    """Return the shortcuts of `kernel`, whose scalars are `order`, operands first, and which stores and
+    checks `roots`.
     """
     users = index_users(order)
     rounded = find_rounded_values(order, roots, users) if kernel.numerics == "fast" else frozenset()

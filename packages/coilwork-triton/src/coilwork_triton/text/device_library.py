@@ -39,7 +39,7 @@ class DeviceFunction:
 
 @cache
 def read_device_functions() -> Mapping[str, DeviceFunction]:
-    """Every function of the library, in file order."""
+    """Return every function of the library, in file order."""
     folder = files("coilwork_triton.text") / "functions"
     text = "\n".join((folder / name).read_text(encoding="utf-8") for name in _FILES)
     lines = text.splitlines()
@@ -60,14 +60,14 @@ def read_device_functions() -> Mapping[str, DeviceFunction]:
 
 @cache
 def has_lane_loop(name: str) -> bool:
-    """True if the function `name`, or one that it calls, goes on until no lane of a block has work."""
+    """Tell if the function `name`, or one that it calls, goes on until no lane of a block has work."""
     function = read_device_functions()[name]
     return function.has_while or any(has_lane_loop(callee) for callee in function.calls)
 
 
 def collect_functions(names: Iterable[str], *, gluon: bool = False) -> tuple[Verbatim, ...]:
-    """The functions `names` and all they call, in file order, so that callees come first; with `gluon` as
-    Triton's dialect Gluon takes them, whose function for constants is its own.
+    """Return the functions `names` and all they call, in file order, so that callees come first; with `gluon`
+    as Triton's dialect Gluon takes them, whose function for constants is its own.
     """
     table = read_device_functions()
     needed: set[str] = set()

@@ -26,12 +26,12 @@ from coilwork_triton.text.variables import iterate_names, rename, rename_within,
 
 
 def gl(name: str, *args: Expression, **kwargs: Expression) -> Call:
-    """A call of the function `name` of Gluon's language."""
+    """Return a call of the function `name` of Gluon's language."""
     return Call(Attribute(Name("gl"), name), args, tuple(kwargs.items()))
 
 
 def hopper(name: str, *args: Expression, **kwargs: Expression) -> Call:
-    """A call of `name`, perhaps in a module, of what Gluon has for NVIDIA's Hopper."""
+    """Return a call of `name`, perhaps in a module, of what Gluon has for NVIDIA's Hopper."""
     function: Expression = Name("hopper")
     for part in name.split("."):
         function = Attribute(function, part)

@@ -57,7 +57,7 @@ class IndexPrinter:
         return self._text(self.simplify(expr))
 
     def definition(self, symbol: Expr) -> Expression:
-        """The right-hand side of the definition of the derived range `symbol`."""
+        """Return the right-hand side of the definition of the derived range `symbol`."""
         return self._operation(self._ranges[symbol])
 
     def _text(self, expr: Expr) -> Expression:
@@ -125,7 +125,7 @@ def is_within_32_bits(expr: Expr) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def may_leave_32_bits(expr: Expr) -> bool:
-    """True if an intermediate result of `expr` may leave 32 bits, as the product in `70000 * x // 60000`.
+    """Tell if an intermediate result of `expr` may leave 32 bits, as the product in `70000 * x // 60000`.
 
     Of numbers without known bounds, such as positions from data, it is not known.
     """

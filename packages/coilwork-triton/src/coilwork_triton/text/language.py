@@ -56,7 +56,7 @@ _GLUON_JIT: Final = Attribute(Name("gluon"), "jit")
 
 
 def tl(name: str, *args: Expression, **kwargs: Expression) -> Call:
-    """A call of `triton.language`'s function `name`."""
+    """Return a call of `triton.language`'s function `name`."""
     return Call(Attribute(_TL, name), args, tuple(kwargs.items()))
 
 
@@ -90,7 +90,7 @@ def define_function(
     inline: bool = True,
     gluon: bool = False,
 ) -> Function:
-    """A function that Triton compiles; `constants` are parameters known then. Without `inline` it
+    """Return a function that Triton compiles; `constants` are parameters known then. Without `inline` it
     stays one. With `gluon` it says in what layouts threads hold blocks.
     """
     jit = _GLUON_JIT if gluon else _JIT
@@ -110,7 +110,7 @@ def loop(
     *,
     stages: Expression | None = None,
 ) -> For:
-    """A loop over 0, `step`, … below `stop`; with `stages`, so many of its iterations are in
+    """Return a loop over 0, `step`, … below `stop`; with `stages`, so many of its iterations are in
     flight at once.
     """
     bounds = (Number(0), stop, step)
@@ -122,7 +122,9 @@ def loop(
 def print_kernels(
     doc: str, notes: str, functions: Iterable[Function | Verbatim], *, gluon: bool = False
 ) -> str:
-    """A file of `functions`: `doc` is its docstring, and `notes` stand in a comment behind the imports."""
+    """Return a file of `functions`: `doc` is its docstring, and `notes` stand in a comment behind the
+    imports.
+    """
     statements: list[Statement] = [Docstring(f"\n{doc}\n"), Blank()]
     statements += [Import("triton"), Import("triton.language", "tl")]
     if gluon:
@@ -182,24 +184,28 @@ def get_triton_type(dtype: DType) -> Expression:
 
 
 def exact_constant(value: Literal_, dtype: DType) -> Expression:
-    """A scalar of exactly `dtype`."""
+    """Return a scalar of exactly `dtype`."""
     return fill_block((), value, dtype)
 
 
 def plain_constant(value: Literal_, dtype: DType) -> Expression:
-    """A bare literal, for operators whose other operand is of `dtype`: Triton converts it to that type."""
+    """Return a bare literal, for operators whose other operand is of `dtype`: Triton converts it to that
+    type.
+    """
     return exact_constant(value, dtype) if _pattern(value, dtype) is not None else _literal(value, dtype)
 
 
 def free_constant(value: Literal_, dtype: DType) -> Expression:
-    """A constant for any place: bare where Triton gives a bare literal the type `dtype` by itself."""
+    """Return a constant for any place: bare where Triton gives a bare literal the type `dtype` by itself."""
     if dtype is DType.I32 or (dtype is DType.F32 and _is_f32_by_itself(value)):
         return plain_constant(value, dtype)
     return exact_constant(value, dtype)
 
 
 def coerce_constant(value: Literal_, dtype: DType) -> Expression:
-    """A literal beside comparisons and masked loads, where Triton makes an f32 of a bare float first."""
+    """Return a literal beside comparisons and masked loads, where Triton makes an f32 of a bare float
+    first.
+    """
     if dtype is DType.F64 and not (
         _is_f32_by_itself(value) and round_to_dtype(float(value), DType.F32) == value
     ):
@@ -210,7 +216,7 @@ def coerce_constant(value: Literal_, dtype: DType) -> Expression:
 
 
 def operand_constant(op: str, value: Literal_, dtype: DType) -> Expression:
-    """An operand of `op`, one of Triton's operators, whose other operand is of `dtype`."""
+    """Return an operand of `op`, one of Triton's operators, whose other operand is of `dtype`."""
     return (coerce_constant if op in _COMPARISONS else plain_constant)(value, dtype)
 
 
@@ -220,13 +226,13 @@ def extent(size: str) -> Expression:
 
 
 def extents(shape: Iterable[str]) -> Tuple:
-    """A block's extents."""
+    """Return a block's extents."""
     return Tuple(tuple(map(extent, shape)))
 
 
 def fill_shape(shape: tuple[str, ...], value: Literal_, dtype: DType, *, chunk: int = 1) -> Expression:
-    """A block of `shape` (names of constexpr sizes, or "1") filled with `value`; one per `chunk` along the
-    last axis.
+    """Return a block of `shape` (names of constexpr sizes, or "1") filled with `value`; one per `chunk` along
+    the last axis.
     """
     block = list(map(extent, shape))
     if chunk > 1:
@@ -235,7 +241,7 @@ def fill_shape(shape: tuple[str, ...], value: Literal_, dtype: DType, *, chunk: 
 
 
 def fill_block(sizes: Iterable[Expression], value: Literal_, dtype: DType) -> Expression:
-    """A block of extents `sizes`, all of it `value`."""
+    """Return a block of extents `sizes`, all of it `value`."""
     if dtype is DType.BF16:
         # Triton's interpreter makes no bf16 constants; compiled, both forms are one
         return method(fill_block(sizes, value, DType.F32), "to", get_triton_type(dtype))
@@ -248,7 +254,7 @@ def fill_block(sizes: Iterable[Expression], value: Literal_, dtype: DType) -> Ex
 
 
 def smallest(dtype: DType) -> Literal_:
-    """The identity of `max`."""
+    """Return the identity of `max`."""
     if dtype.is_float:
         return -math.inf
     if dtype.is_bool:
@@ -257,7 +263,7 @@ def smallest(dtype: DType) -> Literal_:
 
 
 def largest(dtype: DType) -> Literal_:
-    """The identity of `min`."""
+    """Return the identity of `min`."""
     if dtype.is_float:
         return math.inf
     if dtype.is_bool:
@@ -275,7 +281,7 @@ def find_reciprocal(value: float) -> float | None:
 
 
 def _pattern(value: Literal_, dtype: DType) -> int | None:
-    """The bits, as a signed integer, of a float that no literal makes: of 8 bits, -0.0, odd NaNs."""
+    """Return the bits, as a signed integer, of a float that no literal makes: of 8 bits, -0.0, odd NaNs."""
     if not dtype.is_float:
         return None
     number = round_to_dtype(float(value), dtype)
@@ -330,7 +336,7 @@ class Writer:
         self.library = library
 
     def inner(self) -> Writer:
-        """A writer for the inside of a loop, with the same names."""
+        """Return a writer for the inside of a loop, with the same names."""
         return Writer(self.names, self.library)
 
     def bind(self, stem: str, value: Expression) -> Name:
@@ -354,6 +360,6 @@ class Writer:
         self.statements.append(Do(value))
 
     def device(self, name: str) -> Name:
-        """The device function `name`, noted as used."""
+        """Return the device function `name`, noted as used."""
         self.library.add(name)
         return Name(name)

@@ -55,7 +55,7 @@ class OpContext:
     inside: Callable[[], Expression | None] = _mask_nothing
 
     def device(self, name: str, *args: Expression) -> Expression:
-        """A call of the device function `name`.
+        """Return a call of the device function `name`.
 
         One that loops until no lane has work gets zeros in lanes that are no points. Those hold what lies
         behind a tensor, or nothing defined, and could keep the whole block in the loop for ever. With zeros
@@ -117,7 +117,7 @@ def _exact_unless_fast(approximate: Builder, exact: str) -> Builder:
 
 
 def _short_if_rounded(short: str, full: Builder) -> Builder:
-    """A function that has a form for results of 16 bits, the device function `short`."""
+    """Return a function that has a form for results of 16 bits, the device function `short`."""
 
     def build(context: OpContext, a: tuple[Expression, ...]) -> Expression:
         return context.device(short, *a) if context.rounded else full(context, a)
@@ -142,7 +142,9 @@ def _round_quotient(context: OpContext, a: tuple[Expression, ...]) -> Expression
 
 
 def _gradual_unless_normal(name: str) -> Builder:
-    """A function of Triton's that takes subnormal f32 numbers for 0, where that shows by one that doesn't."""
+    """Return a function of Triton's that takes subnormal f32 numbers for 0, where that shows by one that
+    doesn't.
+    """
 
     def build(context: OpContext, a: tuple[Expression, ...]) -> Expression:
         if context.normal or context.operand is not DType.F32:

@@ -62,7 +62,7 @@ class _Stretches:
         self._first, self._last, self._work = 0, 0, 0
 
     def split(self) -> Iterator[Instruction]:
-        """The program's instructions, with those of long stretches in regions."""
+        """Yield the program's instructions, with those of long stretches in regions."""
         for instruction in self._instructions:
             device = find_device(instruction, self._buffers)
             refusal = find_capture_refusal(instruction, self._buffers, self._device or device)

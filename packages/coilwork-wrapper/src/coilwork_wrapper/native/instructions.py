@@ -221,7 +221,7 @@ def _extern(part: Part, call: ExternCall) -> None:
 
 
 def _settle_results(part: Part, call: ExternCall) -> list[bytes]:
-    """The results of `call`, as they are to be."""
+    """Return the results of `call`, as they are to be."""
     return [
         _slot_and_layout(part, output) + u8(number in call.aligned)
         for number, output in enumerate(call.outputs)
@@ -270,7 +270,9 @@ def _repeat(part: Part, call: LoopCall) -> None:
 
 
 def _encode_nested(part: Part, program: Program, values: Sequence[Argument], *numbers: int) -> bytes:
-    """A nested program, its operands, the last of which are in the registers `numbers`, and its sizes."""
+    """Return a nested program, its operands, the last of which are in the registers `numbers`, and its
+    sizes.
+    """
     sizes = [part.registers.symbol(symbol) for symbol in list_outer_symbols(program)]
     given = [_operand(part, value) for value in values] + [_encode_number(number) for number in numbers]
     return u32(part.shared.numbers[id(program)]) + encode_list(given, bytes) + u32s(sizes)

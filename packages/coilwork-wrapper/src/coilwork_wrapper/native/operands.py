@@ -83,17 +83,17 @@ class Registers:
         self._beyond: list[int] = []
 
     def symbol(self, symbol: Expr) -> int:
-        """The register of a symbol, which somebody else fills."""
+        """Return the register of a symbol, which somebody else fills."""
         if symbol.name not in self._symbols:
             self._symbols[symbol.name] = self._take_number()
         return self._symbols[symbol.name]
 
     def reserve(self) -> int:
-        """A register of its own, which the executor fills."""
+        """Return a register of its own, which the executor fills."""
         return self._take_number()
 
     def allocate(self, value: Expr | int) -> int:
-        """The register of `value`; what computes it comes with the next `take_pending`."""
+        """Return the register of `value`; what computes it comes with the next `take_pending`."""
         expr = as_expr(value)
         if expr not in self._known:
             self._known[expr] = self._compute(expr)
@@ -167,7 +167,7 @@ class Registers:
 
 
 def compute_bytes(steps: Sequence[tuple[_Key, int]], place: int) -> bytes:
-    """The instruction that computes `steps`."""
+    """Return the instruction that computes `steps`."""
 
     def step(one: tuple[_Key, int]) -> bytes:
         (operation, left, right), target = one
@@ -292,7 +292,7 @@ class Part:
         return self.shared.strings.number(words)
 
     def slot(self, name: str) -> int:
-        """The number of a buffer or pool."""
+        """Return the number of a buffer or pool."""
         return self._slots[name]
 
     def refuse(self, what: str, reason: str = "", origins: tuple[Origin, ...] = ()) -> None:
@@ -300,7 +300,7 @@ class Part:
         self.shared.refusals.append(EmitError("native-unsupported", what, reason=reason, origins=origins))
 
     def stream(self, name: str) -> int:
-        """The number of a stream or event."""
+        """Return the number of a stream or event."""
         return self._streams.setdefault(name, len(self._streams))
 
     def use_stream(self, name: str) -> None:
@@ -319,11 +319,11 @@ class Part:
         return name not in self._needed
 
     def layout(self, buffer: Buffer) -> int:
-        """The number of a buffer's layout."""
+        """Return the number of a buffer's layout."""
         return self._layout(buffer.dtype, buffer.device, buffer.shape, buffer.strides)
 
     def pool_layout(self, size_bytes: Expr, device: str) -> int:
-        """The number of the layout of a block of bytes."""
+        """Return the number of the layout of a block of bytes."""
         return self._layout(DType.U8, device, (size_bytes,), (as_expr(1),))
 
     def _layout(self, dtype: DType, device: str, shape: Sequence[Expr], strides: Sequence[Expr]) -> int:
@@ -332,7 +332,7 @@ class Part:
         return self._layouts.setdefault(data + b"".join(map(u32, registers)), len(self._layouts))
 
     def argument(self, value: Argument) -> bytes:
-        """An argument of an operator."""
+        """Return an argument of an operator."""
         return encode_argument(value, self._ref, self.registers.allocate, self.text)
 
     def _ref(self, name: str) -> bytes:
@@ -347,7 +347,7 @@ class Part:
         self._instructions.append(u8(code) + u32(where) + operands)
 
     def data(self, write: Callable[[Part, Instruction], None], order: Sequence[Instruction]) -> bytes:
-        """The part, its instructions written by `write` in this order."""
+        """Return the part, its instructions written by `write` in this order."""
         outer = [self.registers.symbol(symbol) for symbol in list_outer_symbols(self.program)]
         inputs = self._inputs()
         for instruction in order:

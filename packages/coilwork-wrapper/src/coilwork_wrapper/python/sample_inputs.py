@@ -34,7 +34,7 @@ MOST_TRIES: Final = 10_000
 
 
 def make_inputs(program: Program) -> Function:
-    """The function `make_inputs`."""
+    """Return the function `make_inputs`."""
     symbols = _input_symbols(program)
     names = make_identifiers(symbol.name for symbol in symbols)
     sizes = sample_sizes(program)
@@ -50,14 +50,14 @@ def make_inputs(program: Program) -> Function:
 
 
 def make_constants(constants: Iterable[Constant]) -> Function:
-    """The function `make_constants`."""
+    """Return the function `make_constants`."""
     pairs = tuple((quote(c.key), _random(c.buffer, {})) for c in constants)
     return Function("make_constants", (), (Return((Rows(Dict(pairs)),)),))
 
 
 def sample_sizes(program: Program) -> Mapping[str, int]:
-    """A value for each size symbol of the inputs: within its bounds, and such that checks of sizes pass if
-    some do.
+    """Return a value for each size symbol of the inputs: within its bounds, and such that checks of sizes
+    pass if some do.
     """
     symbols = _input_symbols(program)
     names = {symbol.name for symbol in symbols}

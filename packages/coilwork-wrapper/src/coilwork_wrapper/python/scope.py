@@ -56,8 +56,8 @@ RESERVED: Final = frozenset(
 
 
 def make_identifiers(names: Iterable[str], *taken: Container[str]) -> Mapping[str, str]:
-    """A distinct valid identifier for each of `names`, the name itself where that is one and in none of
-    `taken`.
+    """Return a distinct valid identifier for each of `names`, the name itself where that is one and in none
+    of `taken`.
     """
     fresh = FreshNames(shared=(RESERVED, *taken))
     chosen: dict[str, str] = {}
@@ -94,19 +94,19 @@ def index_expression(expr: Expr, names: Mapping[str, str]) -> Expression:
 
 
 def quote(text: str) -> Text:
-    """A string, as Python's `repr` spells it."""
+    """Return a string, as Python's `repr` spells it."""
     return Text(text, "'")
 
 
 def get_torch_dtype(dtype: DType) -> Attribute:
-    """The torch attribute."""
+    """Return the torch attribute."""
     return Attribute(TORCH, dtype.torch_name)
 
 
 def argument(
     value: Argument, name_of: Callable[[str], str], index: Callable[[Expr], Expression]
 ) -> Expression:
-    """An argument of an operator call; `name_of` gives the identifier of a buffer, `index` a size."""
+    """Return an argument of an operator call; `name_of` gives the identifier of a buffer, `index` a size."""
     match value:
         case Ref(name):
             return Name(name_of(name))
@@ -135,7 +135,7 @@ def argument(
 
 
 def real(value: float) -> Expression:
-    """A float; a NaN keeps its sign."""
+    """Return a float; a NaN keeps its sign."""
     if math.isnan(value) and math.copysign(1.0, value) < 0:
         return Unary("-", number(value))
     return number(value)
@@ -174,19 +174,19 @@ class Scope:
     used: dict[str, Expression]
 
     def variable(self, buffer: str) -> Name:
-        """The variable that holds a buffer or pool."""
+        """Return the variable that holds a buffer or pool."""
         return Name(self.name(buffer))
 
     def variables(self, buffers: Iterable[str]) -> Tuple:
-        """The variables that hold buffers, as a tuple."""
+        """Return the variables that hold buffers, as a tuple."""
         return Tuple(tuple(map(self.variable, buffers)))
 
     def index(self, expr: Expr) -> Expression:
-        """An index expression."""
+        """Return an index expression."""
         return index_expression(expr, self.symbols)
 
     def shape(self, extents: Iterable[Expr]) -> Tuple:
-        """A tuple of index expressions."""
+        """Return a tuple of index expressions."""
         return Tuple(tuple(map(self.index, extents)))
 
     def layout(self, buffer: Buffer) -> tuple[Expression, Expression, Expression]:
@@ -194,15 +194,15 @@ class Scope:
         return self.shape(buffer.shape), self.shape(buffer.strides), self.dtype(buffer.dtype)
 
     def dtype(self, dtype: DType) -> Name:
-        """The local name of a torch element type."""
+        """Return the local name of a torch element type."""
         self.used[dtype.torch_name] = get_torch_dtype(dtype)
         return Name(dtype.torch_name)
 
     def runtime(self, function: str, *arguments: Expression) -> Call:
-        """A call of a function of the runtime, by its local name."""
+        """Return a call of a function of the runtime, by its local name."""
         self.used[function] = Attribute(Name("rt"), function)
         return Call(Name(function), arguments)
 
     def argument(self, value: Argument) -> Expression:
-        """An argument of an operator call."""
+        """Return an argument of an operator call."""
         return argument(value, self.name, self.index)

@@ -117,7 +117,7 @@ class _Entries:
         return (*at[: self.dim], along, *at[self.dim :])
 
     def target(self, point: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """The row that is added to element `point` of the result, then the element's place in it."""
+        """Return the row that is added to element `point` of the result, then the element's place in it."""
         if self.whole_rows:
             return (point[self.dim], *point[: self.dim], *point[self.dim + 1 :])
         # with columns too: nothing stands before the dimension

@@ -97,7 +97,7 @@ def unflatten(flat: Expr, shape: Shape) -> tuple[Expr, ...]:
 
 
 def flatten(coordinates: Sequence[Expr], shape: Shape) -> Expr:
-    """The row-major position of `coordinates` in `shape`."""
+    """Return the row-major position of `coordinates` in `shape`."""
     flat = as_expr(0)
     for coordinate, extent in zip(coordinates, shape, strict=True):
         flat = flat * extent + coordinate

@@ -161,7 +161,7 @@ def _read_bags(builder: Builder, call: Call, rows: Expr, count: Expr) -> Bags:
 
 
 def _are_in_bounds(call: Call, indices: TensorValue, offsets: TensorValue) -> bool:
-    """True if offsets are counted up by the program, as those of indices in rows, and all of them are among
+    """Tell if offsets are counted up by the program, as those of indices in rows, and all of them are among
     the elements.
     """
     assert isinstance(call.node.target, Overload)
@@ -270,7 +270,7 @@ def _counts(builder: Builder, bags: Bags) -> Callable[[Expr], Scalar]:
 def _find_row_of_maximum(
     builder: Builder, bags: Bags, total: TensorValue, value: Callable[[Element], Scalar]
 ) -> Callable[[tuple[Expr, ...]], Scalar]:
-    """The row that a maximum is of: the first element's that has it; 0 where there is none."""
+    """Return the row that a maximum is of: the first element's that has it; 0 where there is none."""
     none = const((1 << 63) - 1, DType.I64)
     first = bags.reduce(
         builder,

@@ -82,20 +82,20 @@ _UNSIGNED: Final = (1 << 31) - 1
 
 
 def read_magnitude(number: Scalar) -> Scalar:
-    """The bits of an `f32` without its sign, an `i32`: ordered as magnitudes are, infinity behind all
+    """Return the bits of an `f32` without its sign, an `i32`: ordered as magnitudes are, infinity behind all
     numbers, NaN behind it.
     """
     return op("bitwise_and", op("bitcast", number, dtype=DType.I32), const(_UNSIGNED, DType.I32))
 
 
 def put_zero_last(bits: Scalar) -> Scalar:
-    """A `magnitude`; that of zero is greater than those of all numbers."""
+    """Return a `magnitude`; that of zero is greater than those of all numbers."""
     return select(lt(const(0, DType.I32), bits), bits, const(_UNSIGNED, DType.I32))
 
 
 def read_exponent(bits: Scalar) -> Scalar:
-    """The biased exponent of a `magnitude`, an `i32`: 1 for the numbers around zero, whose bits are multiples
-    of the same unit.
+    """Return the biased exponent of a `magnitude`, an `i32`: 1 for the numbers around zero, whose bits are
+    multiples of the same unit.
     """
     return maximum(op("rshift", bits, const(MANTISSA, DType.I32)), const(1, DType.I32))
 
@@ -169,7 +169,9 @@ class Points:
         self._stored = (self._keys(), self._numbers()) if laid_out else None
 
     def extreme(self, which: ReduceKind, value: Callable[[Scalar], Scalar]) -> Scalar:
-        """The largest or smallest `value` of an element, an `i32`, those that belong to no row among them."""
+        """Return the largest or smallest `value` of an element, an `i32`, those that belong to no row among
+        them.
+        """
         length = self._elements.run_length
 
         def body(_: tuple[Expr, ...], point: tuple[Expr, ...]) -> Scalar:
@@ -348,7 +350,7 @@ class Points:
 
 
 def find_uniform_number(builder: Builder, elements: Elements) -> float | None:
-    """The number that all elements are; None where the graph does not say so."""
+    """Return the number that all elements are; None where the graph does not say so."""
     flat = symbol("i0", extent=elements.count)
     point = (as_expr(0),) * len(elements.inner)
 
@@ -458,7 +460,7 @@ def sum_in_fixed_point(builder: Builder, device: str, elements: Elements) -> Sum
 
 
 def _repeat_number(count_of: Callable[[Expr], Scalar], number: float) -> Callable[[Expr], Scalar]:
-    """The sum of a row whose elements are `number`."""
+    """Return the sum of a row whose elements are `number`."""
 
     def value(row: Expr) -> Scalar:
         count = count_of(row)
@@ -575,8 +577,8 @@ def _compute_two_words(common: _Common) -> Words:
 
 
 def _join_units(first: Scalar, second: Scalar, height: Scalar, step: int) -> Scalar:
-    """The sum of multiples of two units, an `f64`: as if it had been made of integers as long as it takes,
-    and rounded.
+    """Return the sum of multiples of two units, an `f64`: as if it had been made of integers as long as it
+    takes, and rounded.
     """
     shift = const(step, DType.I64)
     # what is a multiple of the first unit goes there: what is left of the second cannot cancel what was

@@ -227,8 +227,8 @@ def _scatter_one_hot(
     dim: int,
     mode: StoreMode,
 ) -> TensorValue | None:
-    """A scatter of one element per row into a constant, as the gradients of a loss by labels and of `gather`
-    begin: pointwise code.
+    """Return a scatter of one element per row into a constant, as the gradients of a loss by labels and of
+    `gather` begin: pointwise code.
 
     Its readers then compute it where they need it, while a tensor to scatter into would lie in memory. None
     if the scatter is another one. An index out of range is a check on the index alone, in a copy of it.

@@ -78,7 +78,7 @@ class Bags:
     def row(
         self, builder: Builder, at: Expr, indirect: tuple[Scalar, ...] = (), mask: Scalar | None = None
     ) -> Scalar:
-        """The row of the element `at`, in `i64`."""
+        """Return the row of the element `at`, in `i64`."""
         return cast(builder.read(self.indices, (at,), indirect=indirect, mask=mask), DType.I64)
 
     def counts(self, row: Scalar) -> Scalar:
@@ -88,16 +88,16 @@ class Bags:
         return op("ne", row, const(self.padding, DType.I64))
 
     def start(self, builder: Builder, bag: Expr) -> Scalar:
-        """The first element of a bag, in `i64`."""
+        """Return the first element of a bag, in `i64`."""
         return self._clamp_to_elements(self.read_start(builder, bag))
 
     def length(self, builder: Builder, bag: Expr) -> Scalar:
-        """The elements of a bag, padding included, in `i64`."""
+        """Return the elements of a bag, padding included, in `i64`."""
         return sub(self._clamp_to_elements(self.read_end(builder, bag)), self.start(builder, bag))
 
     def read_start(self, builder: Builder, bag: Expr) -> Scalar:
-        """The bag's offset, in `i64`. On accelerators the first bag begins at 0, whatever its offset says, as
-        in eager mode.
+        """Return the bag's offset, in `i64`. On accelerators the first bag begins at 0, whatever its offset
+        says, as in eager mode.
         """
         offset = cast(builder.read(self.offsets, (bag,)), DType.I64)
         if has_trait(self.device, ATEN_CPU) or self.in_bounds:
@@ -106,7 +106,7 @@ class Bags:
         return select(eq(index(bag), zero), zero, offset)
 
     def read_end(self, builder: Builder, bag: Expr) -> Scalar:
-        """The next bag's offset if there is one, else the number of elements, in `i64`.
+        """Return the next bag's offset if there is one, else the number of elements, in `i64`.
 
         On accelerators the last bag ends with the elements, whatever an offset says, as in eager mode.
         """
@@ -212,8 +212,8 @@ class Bags:
 
 
 def number_bags(builder: Builder, bags: Bags) -> TensorValue:
-    """The bag of each element: the last that begins at it or before. What lies behind the last bag has none,
-    and their number.
+    """Return the bag of each element: the last that begins at it or before. What lies behind the last bag has
+    none, and their number.
     """
     if not bags.is_reduced_by_bag(builder):
         return _count_in_one_pass(builder, bags)
@@ -322,7 +322,7 @@ def check_offsets(builder: Builder, offsets: TensorValue, rules: OffsetRules) ->
 def _make_offset_checks(
     builder: Builder, offsets: TensorValue, bag: Expr, rules: OffsetRules
 ) -> tuple[Check, ...]:
-    """The conditions of eager's kernels for CPUs.
+    """Return the conditions of eager's kernels for CPUs.
 
     The one that walks in order goes no further than an offset that ends the last bag.
     """

@@ -44,7 +44,7 @@ from coilwork_lowering.scalar_math import add, eq, ge, index, le, logical_and, l
 
 
 def has_few_rows(elements: Elements, machine: MachineModel) -> bool:
-    """True if looking at every element for each row takes less time than sorting them. Of unknown sizes it
+    """Tell if looking at every element for each row takes less time than sorting them. Of unknown sizes it
     may not.
     """
     count, rows, inner = (as_int(e) for e in (elements.count, elements.rows, multiply_all(elements.inner)))
@@ -352,7 +352,8 @@ def _sum_pieces(
     order: _Order,
     pieces: Expr,
 ) -> TensorValue:
-    """The sum of each whole piece whose elements are all of one row; 0 for others, which nothing is read for.
+    """Return the sum of each whole piece whose elements are all of one row; 0 for others, which nothing is
+    read for.
 
     Those end before their first element, as rows of the sums do that have none.
     """

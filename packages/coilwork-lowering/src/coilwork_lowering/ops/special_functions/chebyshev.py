@@ -29,7 +29,7 @@ from coilwork_lowering.scalar_math import add, div, eq, gt, le, like, lt, mul, n
 
 
 def evaluate_series(u: Scalar, coefficients: Sequence[float]) -> Scalar:
-    """The sum of `coefficients[k] * T(k, u)`, for `u` in [-1, 1], by Clenshaw's recurrence."""
+    """Return the sum of `coefficients[k] * T(k, u)`, for `u` in [-1, 1], by Clenshaw's recurrence."""
     twice = add(u, u)
     ahead, behind = like(0.0, u), like(0.0, u)
     for coefficient in reversed(coefficients[1:]):
@@ -38,13 +38,13 @@ def evaluate_series(u: Scalar, coefficients: Sequence[float]) -> Scalar:
 
 
 def series_over(x: Scalar, low: float, high: float, coefficients: Sequence[float]) -> Scalar:
-    """A series over the interval from `low` to `high`, at `x`. Elsewhere its value makes no sense."""
+    """Return a series over the interval from `low` to `high`, at `x`. Elsewhere its value makes no sense."""
     scaled = mul(sub(x, like(low, x)), like(2 / (high - low), x))
     return evaluate_series(sub(scaled, like(1, x)), coefficients)
 
 
 def series_behind(part: Scalar, coefficients: Sequence[float]) -> Scalar:
-    """A series over [0, 1], of which the interval from a number to infinity is mapped to 1 to 0."""
+    """Return a series over [0, 1], of which the interval from a number to infinity is mapped to 1 to 0."""
     return evaluate_series(sub(add(part, part), like(1, part)), coefficients)
 
 

@@ -103,7 +103,7 @@ def _erfinv_of_f32(y: Scalar) -> Scalar:
 
 
 def _erfinv_by_steps(y: Scalar, size: Scalar) -> Scalar:
-    """An approximation, and two steps of Newton's method, as ATen."""
+    """Return an approximation, and two steps of Newton's method, as ATen."""
     one = like(1, y)
     square = mul(y, y)
     centre = div(mul(y, _polynomial(square, _CENTRE)), _polynomial(square, _CENTRE_BELOW))
@@ -117,7 +117,7 @@ def _erfinv_by_steps(y: Scalar, size: Scalar) -> Scalar:
 
 
 def _nextafter(builder: Builder, call: Call) -> Value:
-    """The neighbour of `self` towards `other` among the numbers of the result's type."""
+    """Return the neighbour of `self` towards `other` among the numbers of the result's type."""
     names = ("self", "other")
     compute = compute_type(DEFAULT, [call.fakes[name] for name in names])
     values = [call.arguments[name] for name in names]
@@ -212,7 +212,9 @@ def _frexp(builder: Builder, call: Call) -> Value:
 
 
 def _mvlgamma(builder: Builder, call: Call) -> Value:
-    """The multivariate log-gamma of 16-bit floats, of few dimensions; eager's kernels round at every step."""
+    """Return the multivariate log-gamma of 16-bit floats, of few dimensions; eager's kernels round at every
+    step.
+    """
     dimensions, dtype = call.integer("p"), call.dtype
     if (
         call.fakes["self"].dtype not in (torch.float16, torch.bfloat16)
@@ -271,7 +273,7 @@ def _polygamma_of_positive(x: Scalar, order: int) -> Scalar:
 
 
 def _cotangent_slope(x: Scalar, order: int) -> Scalar:
-    """The derivative of `cot(pi x)`, `order` times, as a polynomial in it."""
+    """Return the derivative of `cot(pi x)`, `order` times, as a polynomial in it."""
     polynomial = [0, 1]
     for _ in range(order):
         slope = [k * c for k, c in enumerate(polynomial)][1:]
@@ -288,8 +290,8 @@ def _cotangent_slope(x: Scalar, order: int) -> Scalar:
 
 
 def trigamma(x: Scalar) -> Scalar:
-    """The first derivative of digamma, by torch's own formula (`trigamma` in ATen/native/Math.h) and in its
-    type: below 0, where poles are, what eager gives depends on how far the type's pi is from pi.
+    """Return the first derivative of digamma, by torch's own formula (`trigamma` in ATen/native/Math.h) and
+    in its type: below 0, where poles are, what eager gives depends on how far the type's pi is from pi.
     """
     one, pi = like(1, x), like(math.pi, x)
     below = lt(x, like(0.5, x))
@@ -332,7 +334,7 @@ def _lower_polygamma(builder: Builder, call: Call) -> Value:
 
 
 def _lcm(a: Scalar, b: Scalar) -> Scalar:
-    """The size of `a / gcd * b`, computed in 32 bits or more, as C++ does it; 0 where both are."""
+    """Return the size of `a / gcd * b`, computed in 32 bits or more, as C++ does it; 0 where both are."""
     divisor = op("gcd", a, b)
     if a.dtype.itemsize < 4:
         a, b, divisor = (cast(value, DType.I32) for value in (a, b, divisor))

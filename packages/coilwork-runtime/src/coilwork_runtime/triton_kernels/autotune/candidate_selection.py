@@ -23,7 +23,7 @@ TICK: Final = 0.00025
 
 
 def make_selection_key(candidates: Sequence[GpuBinary], device_name: str, sizes: Sequence[int]) -> str:
-    """The key of a choice: machine code of the candidates, device, and sizes up to a power of two."""
+    """Return the key of a choice: machine code of the candidates, device, and sizes up to a power of two."""
     digests = [hashlib.sha256(encode_binary(binary)).hexdigest() for binary in candidates]
     return content_key("tuning", FORMAT, device_name, *digests, *(str(size.bit_length()) for size in sizes))
 
@@ -38,7 +38,7 @@ def select_candidate(
     key: str,
     mappings: Sequence[str | None],
 ) -> int:
-    """The index of the fastest of `trials`, called with `args`, whose values stay as they are.
+    """Return the index of the fastest of `trials`, called with `args`, whose values stay as they are.
 
     `roles` are those of the tensors in `args`. Earlier trials are better guesses: ties go to them. One that
     beats the best guess is timed again beside it, and must win both times: what else runs on the device takes
@@ -62,7 +62,9 @@ def select_candidate(
 
 
 def find_fastest(times: Sequence[float]) -> int:
-    """The index of the least time, where a later one counts only if it is clearly less than the first."""
+    """Return the index of the least time, where a later one counts only if it is clearly less than the
+    first.
+    """
     best = min(range(len(times)), key=times.__getitem__)
     return best if times[best] < times[0] * (1 - MARGIN) - TICK else 0
 

@@ -36,8 +36,8 @@ class Space:
 
     @staticmethod
     def from_spec(spec: KernelSpec) -> Space:
-        """The space that the first version of a kernel declares; without one, there is nothing around its
-        candidates.
+        """Return the space that the first version of a kernel declares; without one, there is nothing around
+        its candidates.
         """
         if not spec.versions:
             return Space({})
@@ -47,7 +47,7 @@ class Space:
         return Space(named, spec.parameters, spec.versions[0].limits)
 
     def allows(self, config: Config) -> bool:
-        """True if `config` is within the space and its limits."""
+        """Tell if `config` is within the space and its limits."""
         inside = all(config.get(name) in known for name, known in self.values.items())
         if not inside or not self.limits:
             return inside
@@ -199,8 +199,8 @@ def _drop_seen(configs: Iterable[Config], seen: set[tuple[tuple[str, int], ...]]
 
 
 def _better(trials: Sequence[Trial], current: Trial, bench: Bench) -> Trial | None:
-    """The best of `trials` if it beats `current` in a second measurement, too; else the next one, if that
-    does.
+    """Return the best of `trials` if it beats `current` in a second measurement, too; else the next one, if
+    that does.
     """
     assert current.milliseconds is not None
     timed = [(t.milliseconds, t) for t in trials if t.milliseconds is not None]

@@ -48,7 +48,9 @@ def record_key(spec: KernelSpec, device_name: str) -> str:
 
 
 def recall(store: Store | None, spec: KernelSpec, device_name: str) -> Mapping[tuple[int, ...], Config]:
-    """The configurations that were found, by magnitudes of sizes. A record that does not read is dropped."""
+    """Return the configurations that were found, by magnitudes of sizes. A record that does not read is
+    dropped.
+    """
     tuning, key = TuningCache(store), record_key(spec, device_name)
     record = tuning.get(key)
     if record is None:
@@ -67,8 +69,8 @@ def recall(store: Store | None, spec: KernelSpec, device_name: str) -> Mapping[t
 
 
 def find_config(spec: KernelSpec, mapping: str) -> Config | None:
-    """The configuration in which the first version of `spec` runs as the closed `mapping` says; None if it
-    never does.
+    """Return the configuration in which the first version of `spec` runs as the closed `mapping` says; None
+    if it never does.
     """
     chosen = read_choice(spec.versions[0].mapping, mapping) if spec.versions else None
     return None if chosen is None else dict(spec.configs[0]) | chosen
@@ -88,7 +90,7 @@ class SearchFinding:
 
 
 def list_searches(store: Store) -> Iterator[Mapping[str, Any]]:
-    """The records of searches in `store`: kernel, device, and `searches`, one entry per magnitude
+    """Yield the records of searches in `store`: kernel, device, and `searches`, one entry per magnitude
     of sizes.
     """
     for _, record in TuningCache(store).list():
@@ -116,7 +118,7 @@ def _gain(entry: Mapping[str, Any]) -> float:
 
 
 def _is_of(spec: KernelSpec, space: Space, config: Config) -> bool:
-    """True if `config` is a candidate of `spec`, or one step after the other away from one."""
+    """Tell if `config` is a candidate of `spec`, or one step after the other away from one."""
     given = all(
         config[name] in {candidate[name] for candidate in spec.configs}
         for name in config
@@ -152,7 +154,7 @@ def _to_plain_record(spec: KernelSpec, trial: Trial) -> dict[str, Any]:
 
 
 def _entries(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """The entries of a record, or None if it is none of a search."""
+    """Return the entries of a record, or None if it is none of a search."""
     entries = record.get("searches")
     if not isinstance(entries, list) or not all(map(_is_entry, entries)):
         return None

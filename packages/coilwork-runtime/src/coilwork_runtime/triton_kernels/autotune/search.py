@@ -99,7 +99,9 @@ def search(
     measure: Measure,
     clock: Callable[[], float] = time.monotonic,
 ) -> SearchResult | None:
-    """The best configuration of the kernel `name` around `candidates`; None if none of these can be timed."""
+    """Return the best configuration of the kernel `name` around `candidates`; None if none of these can be
+    timed.
+    """
     shelf = {make_config_key(one.config): one.call for one in candidates}
     started = clock()
 
