@@ -128,7 +128,7 @@ def at_the_end_of_memory(value: torch.Tensor, *, before: bool) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [F32, BF16])
 @pytest.mark.parametrize("size", [8, 24, 40, 41])
 def test_guarded_accesses_stay_inside_the_buffer(
-    load_kernel: Callable, torch_dtype: Callable, size: int, dtype: DType, before: bool
+    load_kernel: LoadKernel, torch_dtype: TorchDType, size: int, dtype: DType, before: bool
 ) -> None:
     """G++ 12 reads whole vectors where it knows which lanes a guard leaves out."""
     x = torch.randn(3, size, size).to(torch_dtype(dtype))

@@ -116,11 +116,14 @@ def test_a_region_that_finds_sizes() -> None:
     root = torch.nn.Module()
     root.region = fx.GraphModule(torch.nn.Module(), fx.Graph())
     held = graph.get_attr("region")
-    number, size = (SequenceKey(0),), (SequenceKey(0), CallMethodKey("size"), SequenceKey(0))
+    number = (SequenceKey(0),)
+    size = (SequenceKey(0), CallMethodKey("size"), SequenceKey(0))
+    calls: list[fx.Node] = []
     for name, path in (("counts", number), ("selects", size)):
         call = graph.create_node("call_function", torch.ops.higher_order.cond, (held,), name=name)
         call.meta["unbacked_bindings"] = {"u0": path}
-    graph.output(call)
+        calls.append(call)
+    graph.output(calls[-1])
     found = list_uncallable(fx.GraphModule(root, graph))
     assert {origin.node: reason for origin, reason in found.items()} == {
         "selects": "the sizes of what cond returns are known once a region has run"
