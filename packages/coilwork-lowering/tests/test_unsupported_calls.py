@@ -10,7 +10,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import CallMethodKey
 from torch.fx.node import Target
-from torch.utils._pytree import SequenceKey
+from torch.utils._pytree import KeyPath, SequenceKey
 
 from coilwork_lowering.unsupported_calls import list_uncallable
 
@@ -116,8 +116,8 @@ def test_a_region_that_finds_sizes() -> None:
     root = torch.nn.Module()
     root.region = fx.GraphModule(torch.nn.Module(), fx.Graph())
     held = graph.get_attr("region")
-    number = (SequenceKey(0),)
-    size = (SequenceKey(0), CallMethodKey("size"), SequenceKey(0))
+    number: KeyPath = (SequenceKey(0),)
+    size: KeyPath = (SequenceKey(0), CallMethodKey("size"), SequenceKey(0))
     calls: list[fx.Node] = []
     for name, path in (("counts", number), ("selects", size)):
         call = graph.create_node("call_function", torch.ops.higher_order.cond, (held,), name=name)
