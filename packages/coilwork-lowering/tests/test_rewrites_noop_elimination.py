@@ -89,6 +89,9 @@ STAYS: dict[str, tuple[Callable[[Tensor], Any], Tensor]] = {
     "the input is overwritten": (mutates, SPECIAL.clone()),
     "strides change": (lambda x: read(x.contiguous()), torch.randn(3, 4).t()),
     "a transposition of a square": (lambda x: read(x.t()), torch.randn(3, 3)),
+    "a part is returned": (lambda x: torch.sin(x)[:, 2:4].clone(), SPECIAL),
+    "a view of a part": (lambda x: (torch.sin(x)[:, 2:4] * 1).view(2), SPECIAL),
+    "a part is negated twice": (lambda x: torch.sin(x)[:, 2:4].neg().neg(), SPECIAL),
     "padding": (lambda x: read(aten.constant_pad_nd(x, [0, 1], 2.0)), SPECIAL),
 }
 
@@ -107,6 +110,11 @@ def test_chains_go_at_once() -> None:
 def test_a_value_of_the_graph_may_be_returned_for_its_copy() -> None:
     made = check_same(lambda x: torch.sin(x) * 1, (SPECIAL,), NOOPS)
     assert made.calls() == ["aten.sin.default"]
+
+
+def test_a_part_that_only_the_graph_reads_is_not_copied() -> None:
+    made = check_same(lambda x: read(torch.sin(x)[:, 2:4].clone()), (SPECIAL,), NOOPS)
+    assert made.names == ("clone",)
 
 
 def test_a_copy_stays_whose_result_shows_other_strides_of_one_element() -> None:

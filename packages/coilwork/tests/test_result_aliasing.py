@@ -339,6 +339,19 @@ class Layer(torch.nn.Module):
         return [self.weight, self.weight.view(2, 2), self.weight.detach(), self.steps, self.steps[:], y, y[:]]
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("change", [torch.clone, lambda part: part * 1, lambda part: part.neg().neg()])
+def test_a_copy_of_a_part_does_not_keep_the_whole(change: Callable[[Tensor], Tensor], dynamic: bool) -> None:
+    def function(x: Tensor) -> Tensor:
+        return change((x + 1)[2:6])
+
+    x = torch.randn(50)
+    result = torch.compile(function, backend=backend, dynamic=dynamic, options={"strict": True})(x)
+    assert torch.equal(result, function(x))
+    assert result.untyped_storage().nbytes() == function(x).untyped_storage().nbytes()
+    assert result.storage_offset() == 0
+
+
 def test_parameters_and_buffers_are_returned_as_they_are(strictly: Compile) -> None:
     layer = Layer()
     ours, eager = strictly(layer)(torch.ones(2, 2)), layer(torch.ones(2, 2))

@@ -10,7 +10,7 @@ import torch
 from coilwork_ir.operators import OpInfo, list_operators
 from coilwork_ir.scalar import is_lossless
 from coilwork_lowering.building.values import get_dtype
-from coilwork_lowering.facts.alias_analysis import view_source
+from coilwork_lowering.facts.alias_analysis import is_returned, view_source
 from coilwork_lowering.rewrites.rewrite import (
     Condition,
     Match,
@@ -23,6 +23,7 @@ from coilwork_lowering.rewrites.rewrite import (
     tensor,
     value,
 )
+from coilwork_lowering.torch_compat.sizes import is_surely
 
 aten = torch.ops.aten
 _X: Final = tensor("x")
@@ -58,6 +59,18 @@ def _sign_is_kept(match: Match) -> bool:
     alike = (operand.is_conj(), operand.is_neg()) == (copy.is_conj(), copy.is_neg())
     return alike or all(user.op != "output" and view_source(user) is None for user in match.root.users)
 
+
+def _keeps_no_more_memory(match: Match) -> bool:
+    """Tell if nobody is handed the result, or its operand fills the memory that it is in: whoever has a part
+    of larger memory keeps all of it.
+    """
+    operand = match.value("x")
+    if operand.layout != torch.strided or not is_returned(match.root):
+        return True
+    return is_surely(operand.untyped_storage().nbytes() <= operand.numel() * operand.element_size())
+
+
+_KEEPS_NO_MORE_MEMORY: Final = Condition(name="nobody is handed a part", holds=_keeps_no_more_memory)
 
 # Views that step through all of their operand's memory or part of it from the same start: such a view that
 # has the shape and strides of the operand is the operand.
@@ -112,7 +125,7 @@ TIMES_ONE: Final = Rewrite(
         call("aten.pow.Tensor_Scalar", self=_X, exponent=value("number")),
     ),
     replacement=_x,
-    conditions=(equals("number", 1), _LIKE),
+    conditions=(equals("number", 1), _LIKE, _KEEPS_NO_MORE_MEMORY),
 )
 
 PLUS_ZERO: Final = Rewrite(
@@ -126,7 +139,7 @@ PLUS_ZERO: Final = Rewrite(
         call("aten.sub.Tensor", self=_X, other=value("number")),
     ),
     replacement=_x,
-    conditions=(Condition(name="number is neutral", holds=_drops_nothing), _LIKE),
+    conditions=(Condition(name="number is neutral", holds=_drops_nothing), _LIKE, _KEEPS_NO_MORE_MEMORY),
 )
 
 SAME_TYPE: Final = Rewrite(
@@ -146,15 +159,22 @@ WIDER_AND_BACK: Final = Rewrite(
         dtype=value("narrow"),
     ),
     replacement=_x,
-    conditions=(Condition(name="wide holds every x", holds=_widens), _LIKE),
+    conditions=(Condition(name="wide holds every x", holds=_widens), _LIKE, _KEEPS_NO_MORE_MEMORY),
 )
 
 CLONE: Final = Rewrite(
     name="clone",
-    doc="A copy with the strides of its operand that nobody writes into or returns.",
+    doc=(
+        "A copy with the strides of its operand that nobody writes into. If it is returned, its operand fills "
+        "the memory that it is in."
+    ),
     pattern=call("aten.clone.default", self=_X, memory_format=value("memory_format")),
     replacement=_x,
-    conditions=(Condition(name="nobody views a conjugate", holds=_sign_is_kept), _LIKE),
+    conditions=(
+        Condition(name="nobody views a conjugate", holds=_sign_is_kept),
+        _LIKE,
+        _KEEPS_NO_MORE_MEMORY,
+    ),
 )
 
 SAME_VIEW: Final = Rewrite(
@@ -211,7 +231,7 @@ TWICE_IS_NEVER: Final = Rewrite(
         )
     ),
     replacement=_x,
-    conditions=(_LIKE,),
+    conditions=(_LIKE, _KEEPS_NO_MORE_MEMORY),
 )
 
 
