@@ -158,10 +158,13 @@ def _list_returned_inputs(
     If one is overwritten, AOTAutograd makes a view of the storage for each.
     """
     storages = [identify_strided_storage(value) for value in inputs]
+    inputs_of = Counter(storages)
+    # of an input that is given twice, the first place
+    places = {id(value): place for place, value in reversed(list(enumerate(inputs)))}
     for position, value in enumerate(values):
-        same = [place for place, one in enumerate(inputs) if one is value]
-        if value is not None and same and storages.count(storages[same[0]]) > 1:
-            yield OutputRole(value=Value("out", position), kind="is", source=Value("in", same[0]))
+        place = None if value is None else places.get(id(value))
+        if place is not None and inputs_of[storages[place]] > 1:
+            yield OutputRole(value=Value("out", position), kind="is", source=Value("in", place))
 
 
 def _storages_of_several(gm: fx.GraphModule) -> set[int | None]:

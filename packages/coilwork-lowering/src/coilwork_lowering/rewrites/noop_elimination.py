@@ -165,8 +165,8 @@ WIDER_AND_BACK: Final = Rewrite(
 CLONE: Final = Rewrite(
     name="clone",
     doc=(
-        "A copy with the strides of its operand that nobody writes into. If it is returned, its operand fills "
-        "the memory that it is in."
+        "A copy with the strides of its operand that nobody writes into. If it is returned, its operand "
+        "fills the memory that it is in."
     ),
     pattern=call("aten.clone.default", self=_X, memory_format=value("memory_format")),
     replacement=_x,
