@@ -44,7 +44,7 @@ API int cuDevicePrimaryCtxRetain(void** context, int device) {
 }
 API int cuCtxSetCurrent(void*) { return 0; }
 API int cuModuleLoadData(void** module, const void* image) {
-  ++loads;
+  __atomic_fetch_add(&loads, 1, __ATOMIC_RELAXED);
   const char* name = static_cast<const char*>(image);
   *module = !strcmp(name, "relu_add") ? (void*)relu_add : !strcmp(name, "double_it") ? (void*)double_it : 0;
   return *module ? 0 : 200;
@@ -54,9 +54,13 @@ API int cuFuncSetAttribute(void*, int, int) { return 0; }
 API int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned,
                        unsigned, unsigned, void* stream, void** values, void**) {
   if (refuse) return int(refuse);
-  ++launches;
-  last_stream = reinterpret_cast<int64_t>(stream), last_blocks = int64_t(x) * y * z, last_threads = threads;
-  for (int64_t block = 0; block < last_blocks; ++block)
+  // several threads launch at once: what the counters hold is for those who read them alone
+  const int64_t blocks = int64_t(x) * y * z;
+  __atomic_fetch_add(&launches, 1, __ATOMIC_RELAXED);
+  __atomic_store_n(&last_stream, reinterpret_cast<int64_t>(stream), __ATOMIC_RELAXED);
+  __atomic_store_n(&last_blocks, blocks, __ATOMIC_RELAXED);
+  __atomic_store_n(&last_threads, int64_t(threads), __ATOMIC_RELAXED);
+  for (int64_t block = 0; block < blocks; ++block)
     reinterpret_cast<Function>(function)(block, threads, values);
   return 0;
 }
@@ -68,8 +72,15 @@ API int32_t current_device = 0;
 API int64_t guards = 0, stream = 0x50;
 API int32_t aoti_torch_device_type_cuda() { return 0; }
 API int32_t aoti_torch_get_current_device_index(int32_t* index) { *index = current_device; return 0; }
-API int32_t aoti_torch_create_cuda_guard(int32_t, void** guard) { ++guards; *guard = &guards; return 0; }
-API int32_t aoti_torch_delete_cuda_guard(void*) { --guards; return 0; }
+API int32_t aoti_torch_create_cuda_guard(int32_t, void** guard) {
+  __atomic_fetch_add(&guards, 1, __ATOMIC_RELAXED);
+  *guard = &guards;
+  return 0;
+}
+API int32_t aoti_torch_delete_cuda_guard(void*) {
+  __atomic_fetch_sub(&guards, 1, __ATOMIC_RELAXED);
+  return 0;
+}
 API int32_t aoti_torch_get_current_cuda_stream(int32_t index, void** found) {
   *found = reinterpret_cast<void*>(stream + index);
   return 0;
